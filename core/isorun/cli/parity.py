@@ -7,21 +7,26 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
 
+import numpy as np
 import typer
 
 from isorun import Session
-from isorun.cli import console, models, options, parity_layers
+from isorun.cli import console, feeds_file, models, options, parity_layers, parity_reduce
 from isorun.errors import IsorunError, ParityError, did_you_mean
+from isorun.models.lowering import ModelGraphs
+from isorun.models.source import open_model
 from isorun.parity import DEFAULT_TOLERANCES, Parity, compare
 from isorun.parity.samples import fixed_size, masked_cases
 from isorun.plugin import registry
+from isorun.reduction import Request
 from isorun.system.cache import Cache
 from isorun.system.threads import MOST
-from isorun.types import TensorSpec
+from isorun.types import ModelInfo, TensorSpec
 
 app = typer.Typer(rich_markup_mode=None, add_completion=False)
 
 _BATCH, _SEQUENCE = 4, 32
+_GIVEN = "given"  # the kind of mask of feeds from a file
 
 
 @app.command()
@@ -51,6 +56,16 @@ def parity(
     layers: Annotated[
         bool, typer.Option("--layers", help="Compare the value of every fused operator; name the first that differs.")
     ] = False,
+    reduce: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="OUT.onnx",
+            help="Write the smallest part of the model that differs or crashes, without isorun's workarounds.",
+        ),
+    ] = None,
+    feeds: Annotated[
+        Path | None, typer.Option(metavar="FILE.npz", help="Feeds to compare on, instead of random ones.")
+    ] = None,
     as_json: options.AsJson = False,
 ) -> None:
     """Compare backends with a reference, on five kinds of mask: none, right, left, holes, a fully masked row.
@@ -65,8 +80,22 @@ def parity(
     offers = registry.get(against).capabilities
     widest = "fp64" if "fp64" in offers.precisions else "fp32"
     path = models.model_path(model, Cache())
+    if feeds is not None:
+        models.check_input(feeds, "--feeds")
+        if batch or sequence or seed:
+            raise typer.BadParameter("--batch, --sequence and --seed have no effect with --feeds")
 
-    comparison = _Comparison(names, against, widest, precision, batch, sequence, seed, threads)
+    loaded = None if feeds is None else feeds_file.load(feeds)
+    comparison = _Comparison(names, against, widest, precision, batch, sequence, seed, threads, loaded)
+    if reduce is not None:
+        if layers or len(names) != 1:
+            raise typer.BadParameter("--reduce is for a single backend, and not for --layers")
+        if precision == "int8":
+            raise typer.BadParameter("--reduce does not support int8, which depends on calibration")
+        info = ModelGraphs(open_model(path, Cache()), Cache()).info
+        request = Request(str(path), names[0], against, precision, threads)
+        parity_reduce.run(request, info, comparison.cases(info)[0], reduce, as_json=as_json)
+        return
     if layers:
         with parity_layers.exposed(path) as (path, operators):
             parities, shape = comparison.run(path, **parity_layers.SETTINGS)
@@ -84,7 +113,8 @@ def parity(
             result["departures"] = {name: departure and departure.as_dict() for name, departure in departures.items()}
         console.json_out(result)
     else:
-        print(f"Against {against} in {widest}; batch {shape[0]}, sequence {shape[1]}, seed {seed}\n")
+        sizes = f"batch {shape[0]}, sequence {shape[1]}, seed {seed}" if feeds is None else f"feeds from {feeds}"
+        print(f"Against {against} in {widest}; {sizes}\n")
         if layers:
             parity_layers.show(departures, operators)
         else:
@@ -107,6 +137,14 @@ class _Comparison:
     sequence: int | None
     seed: int
     threads: int | None
+    feeds: Mapping[str, np.ndarray] | None
+
+    def cases(self, info: ModelInfo) -> tuple[Mapping[str, Mapping[str, np.ndarray]], tuple[int, int]]:
+        """The feeds by kind of mask, and the batch size and the sequence length of random ones."""
+        batch = self.batch or fixed_size(info.inputs, 0) or _BATCH
+        sequence = self.sequence or fixed_size(info.inputs, 1) or _SEQUENCE
+        cases = {_GIVEN: self.feeds} if self.feeds is not None else masked_cases(info, batch, sequence, self.seed)
+        return cases, (batch, sequence)
 
     def run(self, path: Path, **settings: Any) -> tuple[dict[str, dict[str, Parity]], tuple[int, int]]:
         """The result for each backend and kind of mask, and the batch size and the sequence length.
@@ -121,10 +159,8 @@ class _Comparison:
             console.working(f"Running {self.against}"),
             Session(path, self.against, precision=self.widest, threads=threads, **settings) as session,
         ):
-            inputs, outputs, info = session.get_inputs(), session.get_outputs(), session.model_info
-            batch = self.batch or fixed_size(inputs, 0) or _BATCH
-            sequence = self.sequence or fixed_size(inputs, 1) or _SEQUENCE
-            cases = masked_cases(info, batch, sequence, self.seed)
+            outputs, info = session.get_outputs(), session.model_info
+            cases, shape = self.cases(info)
             expected = {mask: _named(outputs, session.run(None, feeds)) for mask, feeds in cases.items()}
         parities: dict[str, dict[str, Parity]] = {}
         for name in self.backends:
@@ -143,7 +179,7 @@ class _Comparison:
                     )
                     for mask, feeds in cases.items()
                 }
-        return parities, (batch, sequence)
+        return parities, shape
 
 
 def _named(specs: Sequence[TensorSpec], values: Sequence[Any]) -> dict[str, Any]:

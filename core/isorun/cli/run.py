@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 import warnings
-import zipfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -14,9 +13,9 @@ import numpy as np
 import typer
 
 from isorun import Session
-from isorun.cli import console, models, options
+from isorun.cli import console, feeds_file, models, options
 from isorun.compilation.options import AUTO, PADDINGS
-from isorun.errors import InvalidFeeds, IsorunError, did_you_mean
+from isorun.errors import IsorunError, did_you_mean
 from isorun.models.pooling import cosine_matrix, pool
 from isorun.models.sentences import METADATA, POOLINGS, SentenceSettings
 from isorun.models.tokenizer import Tokenizer, TruncationWarning, feeds_of
@@ -97,7 +96,7 @@ def run(
         options=options.settings_of(option),
         outputs=None if outputs is None else models.names(outputs),
     ) as session:
-        arrays = _load(feeds) if feeds is not None else _encode(path, text or [], session)
+        arrays = feeds_file.load(feeds) if feeds is not None else _encode(path, text or [], session)
         names = [spec.name for spec in session.get_outputs()]
         result = _Result(dict(zip(names, session.run(None, arrays), strict=True)), texts=list(text or []))
         declared = session.get_modelmeta().custom_metadata_map.get(METADATA)
@@ -114,21 +113,6 @@ def run(
         else:
             _show(arrays, result)
             print(f"\n{session.provenance if provenance else _short(session, requested)}")
-
-
-def _load(path: Path) -> dict[str, np.ndarray]:
-    if path.suffix != ".npy" and not zipfile.is_zipfile(path):  # NumPy would try to unpickle it
-        raise InvalidFeeds(f"{path} is not an .npz file. Write one with numpy.savez(path, NAME=array, ...)")
-    try:
-        loaded = np.load(path, allow_pickle=False)
-        if not isinstance(loaded, np.ndarray):
-            with loaded:
-                return {name: loaded[name] for name in loaded.files}
-    except (ValueError, EOFError, zipfile.BadZipFile) as error:
-        raise InvalidFeeds(
-            f"{path} is not an .npz file of plain arrays ({error}). Write one with numpy.savez"
-        ) from error
-    raise InvalidFeeds(f"{path} holds one unnamed array. Write it with numpy.savez(path, NAME=array)")
 
 
 def _encode(path: Path, texts: Sequence[str], session: Session) -> dict[str, np.ndarray]:

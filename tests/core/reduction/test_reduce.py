@@ -1,0 +1,112 @@
+"""A model with known faults of a runtime, and a backend that crashes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+
+import sites
+from isorun import Session
+from isorun.reduction import Request, reduce
+
+LONG = """<ir_version: 10, opset_import: ["" : 18]>
+    long (float[n, 4] x) => (float[n, 4] y) {
+        step = Constant <value_float = 0.5> ()
+        a = Add (x, step)  b = Mul (a, step)  c = Tanh (b)  d = Sub (c, step)  e = Abs (d)
+        part = Shrink <lambd = 0.5, bias = 0.25> (a)
+        f = Add (e, step)  g = Relu (f)  h = Neg (g)  i = Add (h, step)
+        y = Add (i, part)
+    }"""
+
+
+@pytest.fixture
+def model(tmp_path: Path) -> Path:
+    path = tmp_path / "long.onnx"
+    onnx.save(onnx.parser.parse_model(LONG), path)
+    return path
+
+
+@pytest.fixture
+def feeds(tmp_path: Path) -> Path:
+    path = tmp_path / "feeds.npz"
+    np.savez(path, x=np.array([[1, -np.inf, np.inf, 3]], np.float32))
+    return path
+
+
+def test_finds_the_operator_of_a_known_fault(
+    isorun: Callable[..., Any], model: Path, feeds: Path, tmp_path: Path
+) -> None:
+    output = tmp_path / "small.onnx"
+    ran = isorun("parity", model, "--backends", "openvino", "--feeds", feeds, "--reduce", output, "--json")
+    assert ran.code == 1
+    (node,) = ran.json["reduction"]["nodes"]
+    assert node.startswith("Shrink")
+    assert ran.json["reduction"]["kind"] == "differs"
+    assert any("Shrink" in known for known in ran.json["reduction"]["known"])
+    assert [node.op_type for node in onnx.load(output).graph.node] == ["Shrink"]
+
+
+def test_the_files_show_the_difference(isorun: Callable[..., Any], model: Path, feeds: Path, tmp_path: Path) -> None:
+    openvino = pytest.importorskip("openvino")
+    output = tmp_path / "small.onnx"
+    isorun("parity", model, "--backends", "openvino", "--feeds", feeds, "--reduce", output)
+    with np.load(tmp_path / "small.feeds.npz") as inputs, np.load(tmp_path / "small.expected.npz") as expected:
+        inputs, (wanted,) = dict(inputs), expected.values()
+    with Session(output, "reference") as reference:
+        np.testing.assert_allclose(reference.run(None, inputs)[0], wanted, rtol=1e-6)
+    (result,) = openvino.Core().compile_model(str(output), "CPU")(inputs).values()
+    assert not np.allclose(result, wanted, equal_nan=True)
+
+
+def test_a_model_that_is_right_is_not_reduced(isorun: Callable[..., Any], model: Path, tmp_path: Path) -> None:
+    output = tmp_path / "small.onnx"
+    ran = isorun("parity", model, "--backends", "ort-cpu", "--batch", 2, "--reduce", output)
+    assert ran.code == 0
+    assert "nothing to reduce" in ran.out
+    assert not output.exists()
+
+
+def test_options_without_effect_are_rejected(isorun: Callable[..., Any], model: Path, feeds: Path) -> None:
+    small = model.with_name("small.onnx")
+    assert isorun("parity", model, "--backends", "openvino,ort-cpu", "--reduce", small).code == 2
+    assert isorun("parity", model, "--backends", "openvino", "--feeds", feeds, "--batch", 2).code == 2
+
+
+CRASHES = """
+import dataclasses, os
+import onnx
+from isorun_backends.reference import Reference
+
+class Crashes(Reference):
+    "Aborts the process on a model with Neg and Relu."
+    name = "crashes"
+    capabilities = dataclasses.replace(Reference.capabilities, faults="")
+
+    def compile(self, model, config):
+        graph = onnx.load(model.path).graph
+        operators = [node.op_type for node in graph.node]
+        if {"Neg", "Relu"} <= set(operators):
+            os.abort()
+        return super().compile(model, config)
+"""
+
+
+def test_finds_what_crashes_the_process(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    model = tmp_path / "three.onnx"
+    text = "three (float[n, 4] x) => (float[n, 4] y) { a = Relu (x)  b = Neg (a)  y = Tanh (b) }"
+    onnx.save(onnx.parser.parse_model(f'<ir_version: 10, opset_import: ["" : 18]> {text}'), model)
+    site = tmp_path / "site"
+    sites.install(site, "crashes-dist", "1.0", {"crashes.py": CRASHES}, {"crashes": "crashes:Crashes"})
+    monkeypatch.setenv("PYTHONPATH", str(site))
+    output = tmp_path / "small.onnx"
+    request = Request(str(model), "crashes", "reference")
+    reduction = reduce(request, {"given": {"x": np.ones((1, 4), np.float32)}}, {}, output)
+    assert reduction is not None
+    assert (reduction.kind, reduction.known) == ("ends the process", ())
+    assert "SIGABRT" in reduction.reason
+    assert [node.op_type for node in onnx.load(output).graph.node] == ["Relu", "Neg"]
