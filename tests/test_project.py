@@ -16,7 +16,10 @@ import pytest
 import isorun
 
 ROOT = Path(__file__).parents[1]
-ROOTS = ("core/isorun", "backends/isorun_backends", "matrix/isorun_matrix", "conformance/isorun_conformance")
+ROOTS = (
+    *("core/isorun", "backends/isorun_backends", "matrix/isorun_matrix", "conformance/isorun_conformance"),
+    "serve/isorun_serve",
+)
 HEAVY = {
     *("onnx", "onnx_ir", "onnxruntime", "openvino", "stevedore", "typer", "rich", "pydantic", "google.protobuf"),
     *("plotly", "jinja2", "tokenizers", "safetensors", "huggingface_hub", "yaml"),

@@ -1,0 +1,75 @@
+"""The application: all protocols over the same models."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager, suppress
+
+from fastapi import FastAPI, Request
+from fastapi.exceptions import RequestValidationError
+from starlette.exceptions import HTTPException
+from starlette.middleware.cors import CORSMiddleware
+from starlette.responses import Response
+
+import isorun
+from isorun.errors import IsorunError
+from isorun_serve import monitoring
+from isorun_serve.errors import ApiError, error_response
+from isorun_serve.gate import Gate
+from isorun_serve.models import Models
+from isorun_serve.protocols import openai
+from isorun_serve.settings import Settings
+from isorun_serve.traffic import Traffic
+
+_logger = logging.getLogger("isorun.serve")
+
+
+def create_app(models: Models, settings: Settings | None = None) -> FastAPI:
+    """The application for models that are open. It warms them up when it starts, and closes them when it stops.
+
+    Args:
+        models: the models.
+        settings: the limits; ``None`` for the defaults.
+    """
+    settings = settings or Settings()
+    traffic = Traffic()
+
+    @asynccontextmanager
+    async def lifespan(_: FastAPI) -> AsyncIterator[None]:
+        warming = asyncio.create_task(_warm_up(models, settings))
+        yield
+        warming.cancel()
+        with suppress(asyncio.CancelledError):
+            await warming
+        await asyncio.to_thread(models.close)
+
+    app = FastAPI(
+        title="isorun",
+        version=isorun.__version__,
+        summary="Embeddings, rerankers, classifiers and other models.",
+        lifespan=lifespan,
+    )
+    app.state.traffic = traffic
+    app.include_router(monitoring.router(models, traffic))
+    app.include_router(openai.router(models, settings))
+    for kind in (ApiError, IsorunError, RequestValidationError, HTTPException):
+        app.add_exception_handler(kind, _answer_error)
+    app.add_middleware(Gate, settings=settings, traffic=traffic)
+    if settings.cors_origins:
+        app.add_middleware(
+            CORSMiddleware, allow_origins=list(settings.cors_origins), allow_methods=["*"], allow_headers=["*"]
+        )
+    return app
+
+
+async def _warm_up(models: Models, settings: Settings) -> None:
+    if settings.warmup:
+        await asyncio.to_thread(models.warm_up)
+    models.ready = True
+    _logger.info("ready: %s", ", ".join(f"{served.name} ({served.task})" for served in models))
+
+
+async def _answer_error(request: Request, error: Exception) -> Response:
+    return error_response(error, request.url.path)

@@ -1,0 +1,122 @@
+"""Serve models over HTTP."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from isorun.cli import console, models, options
+from isorun.errors import IsorunError
+from isorun.system.cache import Cache
+
+KEYS_VARIABLE = "ISORUN_API_KEYS"
+_LOCAL = ("127.0.0.1", "localhost", "::1")
+
+app = typer.Typer(rich_markup_mode=None, add_completion=False)
+
+
+@app.command()
+def serve(
+    model: Annotated[
+        list[str],
+        typer.Argument(
+            metavar="MODEL...",
+            help="ONNX files, checkpoints' folders or names to fetch; NAME=MODEL to choose what clients call it.",
+            show_default=False,
+        ),
+    ],
+    task: Annotated[
+        list[str] | None,
+        typer.Option(metavar="NAME=TASK", help="embed, rerank, classify or tensors. Default: by the model's files."),
+    ] = None,
+    host: Annotated[str, typer.Option(metavar="ADDRESS", help="Where to listen; 0.0.0.0 for all.")] = "127.0.0.1",
+    port: Annotated[int, typer.Option(metavar="N", min=0, max=65_535, help="0 for any that is free.")] = 8080,
+    backend: options.BackendNames = "auto",
+    precision: options.Precision = "fp32",
+    threads: options.Threads = None,
+    option: options.Settings = None,
+    pooling: Annotated[
+        str | None, typer.Option(metavar="NAME", help="How to pool a text's tokens. Default: the model's.")
+    ] = None,
+    max_length: Annotated[
+        int | None, typer.Option(metavar="N", min=1, help="Maximum tokens of a text. Default: the model's.")
+    ] = None,
+    auto_truncate: Annotated[
+        bool, typer.Option("--auto-truncate", help="Cut longer texts instead of rejecting them.")
+    ] = False,
+    max_queue: Annotated[int, typer.Option(metavar="N", min=1, help="Texts that may wait for a model.")] = 4096,
+    max_requests: Annotated[int, typer.Option(metavar="N", min=1, help="Requests at once.")] = 1024,
+    max_texts: Annotated[int, typer.Option(metavar="N", min=1, help="Texts of a request.")] = 2048,
+    max_tokens: Annotated[int, typer.Option(metavar="N", min=1, help="Tokens of a request.")] = 300_000,
+    max_body: Annotated[int, typer.Option(metavar="BYTES", min=1, help="Size of a request.")] = 8 * 2**20,
+    timeout: Annotated[float, typer.Option(metavar="SECONDS", min=0.001, help="Time of a request.")] = 60.0,
+    grace: Annotated[
+        float, typer.Option(metavar="SECONDS", min=0, help="Time for answering accepted requests after SIGTERM.")
+    ] = 30.0,
+    drain: Annotated[
+        float, typer.Option(metavar="SECONDS", min=0, help="Time in which requests are accepted after SIGTERM.")
+    ] = 1.0,
+    idle: Annotated[
+        float, typer.Option(metavar="SECONDS", min=1, help="Time after which unused connections are closed.")
+    ] = 60.0,
+    api_key_file: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE", help=f"A key on each line, one of which clients must send. Also: {KEYS_VARIABLE}."
+        ),
+    ] = None,
+    cors_origin: Annotated[
+        list[str] | None, typer.Option(metavar="ORIGIN", help="A web page that may call the server; repeatable.")
+    ] = None,
+    warmup: Annotated[bool, typer.Option("--warmup/--no-warmup", help="Measure and compile first.")] = True,
+    access_log: Annotated[bool, typer.Option("--access-log", help="Log each request.")] = False,
+) -> None:
+    """Serve models over HTTP, for clients of OpenAI, text-embeddings-inference, Cohere and Open Inference Protocol.
+
+    A request names a model, or gets the first one that does what it asks for.
+    """
+    try:
+        from isorun_serve import opening, server
+        from isorun_serve.app import create_app
+        from isorun_serve.settings import Settings
+    except ModuleNotFoundError as error:
+        raise IsorunError(
+            f"`isorun serve` needs the package {error.name!r}. Install it with `pip install 'isorun[serve]'`"
+        ) from error
+    keys = _keys(api_key_file)
+    named = opening.named(model, task or [])
+    cache = Cache()
+    paths = {served.name: models.model_path(served.model, cache) for served in named}
+    session_options: dict[str, Any] = {"precision": precision, "threads": threads, "max_queue": max_queue}
+    session_options |= {"backend": options.backend_names(backend), "options": options.settings_of(option) or None}
+    settings = Settings(
+        max_body=max_body,
+        max_texts=max_texts,
+        max_tokens=max_tokens,
+        max_requests=max_requests,
+        timeout=timeout,
+        auto_truncate=auto_truncate,
+        api_keys=keys,
+        cors_origins=tuple(cors_origin or ()),
+        warmup=warmup,
+    )
+    if host not in _LOCAL and not keys:
+        console.note(f"isorun: anyone who reaches {host} can use the models. Set --api-key-file, or --host 127.0.0.1")
+    opened = opening.open_models(named, paths, session_options, pooling=pooling, max_length=max_length)
+    application = create_app(opened, settings)
+    server.serve(application, host=host, port=port, grace=grace, drain=drain, idle=idle, access_log=access_log)
+
+
+def _keys(path: Path | None) -> tuple[str, ...]:
+    """The keys of a file and of the environment, one on each line."""
+    lines = os.environ.get(KEYS_VARIABLE, "").splitlines()
+    if path is not None:
+        models.check_input(path, "--api-key-file")
+        from_file = [line.strip() for line in path.read_text().splitlines() if line.strip()]
+        if not from_file:
+            raise IsorunError(f"{path} has no key. Write one on each line")
+        lines += from_file
+    return tuple(line.strip() for line in lines if line.strip())

@@ -1,0 +1,139 @@
+"""The models of a server: what each does, and how a request finds its model."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+from isorun.errors import did_you_mean
+from isorun.session.session import Session
+from isorun.text.classifier import Classifier
+from isorun.text.cross_encoder import CrossEncoder
+from isorun.text.embedder import Embedder
+from isorun.text.model import TextModel
+from isorun.types import Provenance
+from isorun_serve.errors import ApiError
+
+EMBED, RERANK, CLASSIFY, TENSORS = "embed", "rerank", "classify", "tensors"
+TASKS = (EMBED, RERANK, CLASSIFY, TENSORS)
+_LONGEST_WAIT = 30  # seconds that a client is told to wait
+
+
+@dataclass(frozen=True)
+class Served:
+    """A model.
+
+    Attributes:
+        name: what clients call it.
+        task: one of :data:`TASKS`.
+        model: an :class:`isorun.Embedder`, ``CrossEncoder`` or ``Classifier``; ``None`` for tensors only.
+        session: what runs it.
+        close: releases it.
+        warm_up: compiles and measures what requests need.
+    """
+
+    name: str
+    task: str
+    model: TextModel | None
+    session: Session
+    close: Callable[[], None]
+    warm_up: Callable[[], object]
+
+    @classmethod
+    def of(cls, name: str, opened: Embedder | CrossEncoder | Classifier | Session) -> Served:
+        """A model that is open."""
+        if isinstance(opened, Session):
+            return cls(name, TENSORS, None, opened, opened.close, opened.warmup)
+        task = {Embedder: EMBED, CrossEncoder: RERANK, Classifier: CLASSIFY}[type(opened)]
+        return cls(name, task, opened, opened.session, opened.close, opened.warmup)
+
+    @cached_property
+    def provenance(self) -> Provenance:
+        """What runs, as the runtime reported it at the start."""
+        return self.session.provenance
+
+    def retry_after(self) -> str:
+        """For the header ``Retry-After``: the time in seconds that what waits now will take."""
+        metrics = self.session.metrics()
+        rows = max(1.0, metrics.batch_rows.mean)
+        seconds = metrics.waiting * metrics.run_seconds.mean / rows / self.session.concurrency
+        return str(min(_LONGEST_WAIT, max(1, math.ceil(seconds))))
+
+
+class Models:
+    """The models of a server, by name.
+
+    Attributes:
+        ready: whether they are warm. Requests are rejected before.
+    """
+
+    def __init__(self, models: Sequence[Served]) -> None:
+        self._models: Mapping[str, Served] = {served.name: served for served in models}
+        self.ready = False
+
+    def __iter__(self) -> Iterator[Served]:
+        return iter(self._models.values())
+
+    def of_name(self, name: str) -> Served:
+        """The model of a name, for its tensors.
+
+        Raises:
+            ApiError: there is none, or the models are not ready.
+        """
+        served = self._models.get(name)
+        if served is None:
+            message = f"There is no model {name!r}{did_you_mean(name, self._models)}"
+            raise ApiError(404, message, code="model_not_found", param="model")
+        self._check_ready()
+        return served
+
+    def embedder(self, name: str | None) -> tuple[Served, Embedder]:
+        """A model for vectors: the one of that name, or the first.
+
+        Raises:
+            ApiError: there is none.
+        """
+        return self._of_type(name, Embedder, "embeds texts")
+
+    def reranker(self, name: str | None) -> tuple[Served, CrossEncoder]:
+        """As :meth:`embedder`, for scores of pairs."""
+        return self._of_type(name, CrossEncoder, "scores documents for a query")
+
+    def classifier(self, name: str | None) -> tuple[Served, Classifier | CrossEncoder]:
+        """As :meth:`embedder`, for classes; a model with one class may be a reranker."""
+        return self._of_type(name, (Classifier, CrossEncoder), "classifies texts")
+
+    def text_model(self, name: str | None) -> tuple[Served, TextModel]:
+        """As :meth:`embedder`, for any model of texts."""
+        return self._of_type(name, TextModel, "reads texts")
+
+    def _of_type(self, name: str | None, kind: Any, what: str) -> tuple[Served, Any]:
+        if name is not None:
+            served = self.of_name(name)
+            if isinstance(served.model, kind):
+                return served, served.model
+            raise ApiError(400, f"The model {name!r} ({served.task}) is not one that {what}", param="model")
+        self._check_ready()
+        for served in self:
+            if isinstance(served.model, kind):
+                return served, served.model
+        names = ", ".join(f"{served.name} ({served.task})" for served in self)
+        raise ApiError(404, f"No model of this server {what}: {names}", code="model_not_found", param="model")
+
+    def _check_ready(self) -> None:
+        if not self.ready:
+            raise ApiError(503, "The models are warming up. Try again later", headers={"Retry-After": "1"})
+
+    def warm_up(self) -> None:
+        """Warm up all models, one after the other."""
+        for served in self:
+            served.warm_up()
+
+    def close(self) -> None:
+        """Release all models."""
+        self.ready = False
+        for served in self:
+            served.close()

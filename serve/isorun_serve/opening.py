@@ -1,0 +1,138 @@
+"""Opening the models that a command line names, each as what its files say it is for."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from isorun.errors import InvalidArgument, did_you_mean
+from isorun.models import sentences
+from isorun.models.tokenizer import places_of
+from isorun.session.session import Session
+from isorun.system.cache import Cache, expanded
+from isorun.text.classifier import Classifier
+from isorun.text.cross_encoder import CrossEncoder
+from isorun.text.embedder import Embedder
+from isorun.text.heads import LOGITS
+from isorun_serve.models import CLASSIFY, EMBED, RERANK, TASKS, TENSORS, Models, Served
+
+_HEAD = "ForSequenceClassification"
+
+
+class Named(NamedTuple):
+    """A model of the command line.
+
+    Attributes:
+        name: what clients call it.
+        model: a path, a short name or a hub id.
+        task: what it is for; ``None`` to tell by its files.
+    """
+
+    name: str
+    model: str
+    task: str | None
+
+
+def named(models: Sequence[str], tasks: Sequence[str]) -> list[Named]:
+    """The models of ``MODEL`` or ``NAME=MODEL``, and the tasks of ``NAME=TASK``.
+
+    Raises:
+        InvalidArgument: a name is used twice or unknown, or there is no such task.
+    """
+    given: dict[str, str] = {}
+    for text in models:
+        name, equals, model = text.partition("=")
+        if not equals or expanded(text).exists():
+            name, model = _default_name(text), text
+        if not (name and model):
+            raise InvalidArgument(f"Invalid model {text!r}: expected MODEL or NAME=MODEL")
+        if name in given:
+            raise InvalidArgument(f"Two models are called {name!r}. Name one of them: NAME=MODEL")
+        given[name] = model
+    chosen = {}
+    for text in tasks:
+        name, equals, task = text.rpartition("=")
+        if not equals:
+            raise InvalidArgument(f"Invalid --task {text!r}: expected NAME=TASK")
+        if name not in given:
+            raise InvalidArgument(f"Invalid --task {text!r}: no model is called {name!r}{did_you_mean(name, given)}")
+        if task not in TASKS:
+            raise InvalidArgument(f"Invalid --task {text!r}: there is no task {task!r}{did_you_mean(task, TASKS)}")
+        chosen[name] = task
+    return [Named(name, model, chosen.get(name)) for name, model in given.items()]
+
+
+def _default_name(model: str) -> str:
+    path = expanded(model)
+    if not path.exists():
+        return model
+    return path.stem if path.is_file() else path.resolve().name
+
+
+def open_models(
+    models: Sequence[Named],
+    paths: Mapping[str, Path],
+    session_options: Mapping[str, Any],
+    *,
+    pooling: str | None = None,
+    max_length: int | None = None,
+) -> Models:
+    """Open models.
+
+    Args:
+        models: what to open.
+        paths: the file or folder of each, by name.
+        session_options: arguments of :class:`isorun.Session`.
+        pooling: of embedders, where nothing says how to pool.
+        max_length: the maximum number of tokens of a text.
+
+    Raises:
+        IsorunError: as :class:`isorun.Embedder` and the others; nothing stays open.
+    """
+    opened: list[Served] = []
+    try:
+        for name, _, task in models:
+            path = paths[name]
+            kind = task or task_of(path)
+            text_options = {**session_options, "max_length": max_length}
+            model: Embedder | CrossEncoder | Classifier | Session
+            if kind == EMBED:
+                model = Embedder(path, pooling=pooling, **text_options)
+            elif kind == TENSORS:
+                model = Session(path, **session_options)
+            else:
+                model = (CrossEncoder if kind == RERANK else Classifier)(path, **text_options)
+            opened.append(Served.of(name, model))
+    except BaseException:
+        Models(opened).close()
+        raise
+    return Models(opened)
+
+
+def task_of(path: Path) -> str:
+    """What a model is for, by its files: a checkpoint's ``config.json``, or an ONNX file's outputs and tokenizer."""
+    if not path.is_dir():
+        if not any(place.is_file() for place in places_of(path)):
+            return TENSORS
+        shapes = _outputs(path)
+        logits = shapes.get(LOGITS, ())
+        if len(logits) == 2:
+            return RERANK if logits[-1] == 1 else CLASSIFY
+        return EMBED if any(len(shape) == 3 for shape in shapes.values()) or "sentence_embedding" in shapes else TENSORS
+    folder = sentences.transformer_folder(path)
+    config = json.loads((folder / "config.json").read_text())
+    if not any(str(name).endswith(_HEAD) for name in config.get("architectures") or ()):
+        return EMBED
+    labels = config.get("num_labels", len(config.get("id2label") or ("LABEL_0", "LABEL_1")))
+    return RERANK if labels == 1 else CLASSIFY
+
+
+def _outputs(model: Path) -> dict[str, tuple[int | str | None, ...]]:
+    from isorun.models.lowering import ModelGraphs
+    from isorun.models.source import open_model
+
+    cache = Cache(None)
+    info = ModelGraphs(open_model(model, cache), cache).info
+    return {spec.name: tuple(spec.shape or ()) for spec in info.outputs}

@@ -1,0 +1,1 @@
+"""The protocols, each a router over the same models."""

@@ -1,0 +1,113 @@
+"""The web server around the application: uvicorn, with an end that answers what was accepted."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import copy
+import resource
+import signal
+import socket
+from typing import Any
+
+import uvicorn
+from fastapi import FastAPI
+from uvicorn.protocols.http.auto import AutoHTTPProtocol
+
+from isorun_serve.traffic import Traffic
+
+
+def serve(
+    app: FastAPI,
+    *,
+    host: str,
+    port: int,
+    grace: float,
+    drain: float,
+    idle: float,
+    access_log: bool,
+) -> None:
+    """Serve until SIGTERM or Ctrl-C.
+
+    Args:
+        app: the application.
+        host, port: where to listen; port 0 for any that is free.
+        grace: the maximum time in seconds for answering what was accepted, after the signal.
+        drain: how long requests are still accepted after the signal, while ``/ready`` says no.
+        idle: how long a connection stays open without a request.
+        access_log: whether each request is logged.
+    """
+    _allow_many_files()
+    logging = copy.deepcopy(uvicorn.config.LOGGING_CONFIG)
+    logging["loggers"]["isorun"] = {"handlers": ["default"], "level": "INFO", "propagate": False}
+    config = uvicorn.Config(
+        app,
+        host,
+        port,
+        log_config=logging,
+        http=_connections(idle),
+        ws="none",
+        lifespan="on",
+        access_log=access_log,
+        server_header=False,
+        timeout_keep_alive=round(idle),
+        timeout_graceful_shutdown=round(grace),
+    )
+    signal.signal(signal.SIGTERM, lambda *_: None)  # uvicorn sends itself the signal again once it has ended
+    _Server(config, app.state.traffic, drain).run()
+
+
+class _Server(uvicorn.Server):
+    def __init__(self, config: uvicorn.Config, traffic: Traffic, drain: float) -> None:
+        super().__init__(config)
+        self._traffic = traffic
+        self._drain = drain
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        """Tell clients and load balancers first, and then stop."""
+        self._traffic.draining = True
+        end = asyncio.get_running_loop().time() + self._drain
+        while asyncio.get_running_loop().time() < end and not self.force_exit:
+            await asyncio.sleep(0.05)
+        await super().shutdown(sockets)
+
+
+def _connections(idle: float) -> type[asyncio.Protocol]:
+    """The class of connections: one that has not sent a whole header in some time is closed.
+
+    uvicorn's own limit holds only until the first byte of a request.
+    """
+    base: Any = AutoHTTPProtocol
+
+    class Connection(base):  # type: ignore[misc]  # one of two, by what is installed
+        def connection_made(self, transport: asyncio.Transport) -> None:
+            super().connection_made(transport)
+            self._expect_request()
+
+        def on_response_complete(self) -> None:
+            super().on_response_complete()
+            self._timer.cancel()
+            self._expect_request()
+
+        def connection_lost(self, exc: Exception | None) -> None:
+            self._timer.cancel()
+            super().connection_lost(exc)
+
+        def _expect_request(self) -> None:
+            loop = asyncio.get_running_loop()
+            self._timer = loop.call_later(idle, self._close_unless_used, self.cycle)
+
+        def _close_unless_used(self, cycle: object) -> None:
+            if self.cycle is cycle:  # no request since
+                self.transport.close()
+
+    return Connection
+
+
+def _allow_many_files() -> None:
+    """Raise the limit of open files, which connections count towards, as far as this process may."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    with contextlib.suppress(ValueError, OSError):
+        resource.setrlimit(
+            resource.RLIMIT_NOFILE, (hard if hard != resource.RLIM_INFINITY else max(soft, 65_536), hard)
+        )

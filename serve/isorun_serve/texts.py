@@ -1,0 +1,102 @@
+"""The texts of a request: limits, tokens, and running them as one call that is admitted whole or not at all."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+from isorun.errors import QueueFull
+from isorun.text.encoded import Encoded
+from isorun_serve.errors import ApiError
+from isorun_serve.models import Served
+from isorun_serve.settings import Settings
+
+_ON_THIS_THREAD = 10_000  # characters; more are tokenized off the event loop
+
+
+async def encoded(
+    served: Served,
+    settings: Settings,
+    texts: Sequence[Any],
+    encode: Callable[[Sequence[Any]], Encoded],
+    *,
+    truncate: bool | None,
+    field: str,
+) -> Encoded:
+    """The tokens of a request's texts.
+
+    Args:
+        served: the model.
+        settings: the limits.
+        texts: texts, pairs, or token ids.
+        encode: of the model.
+        truncate: whether texts may be cut; ``None`` for what the server does.
+        field: where they are in the request, for messages.
+
+    Raises:
+        ApiError: a limit is exceeded, or the model is overloaded.
+        InvalidFeeds, InvalidArgument: as ``encode``.
+    """
+    check_count(settings, len(texts), field)
+    with admission(served):
+        served.session.check_room(len(texts))
+    if sum(map(_size, texts)) <= _ON_THIS_THREAD:
+        tokens = encode(texts)
+    else:
+        tokens = await asyncio.to_thread(encode, texts)
+    if tokens.truncated and not (settings.auto_truncate if truncate is None else truncate):
+        raise too_long(served, f"{field}[{tokens.truncated[0]}]", field)
+    if (total := sum(tokens.lengths)) > settings.max_tokens:
+        raise ApiError(
+            400,
+            f"{field} must have at most {settings.max_tokens} tokens in all, got {total}. Send several requests",
+            param=field,
+            is_limit=True,
+        )
+    return tokens
+
+
+def check_count(settings: Settings, count: int, field: str) -> None:
+    """Reject a request without texts, or with too many.
+
+    Raises:
+        ApiError: it has.
+    """
+    if count == 0:
+        raise ApiError(400, f"{field} must not be empty", param=field)
+    if count > settings.max_texts:
+        message = f"{field} must have at most {settings.max_texts} texts, got {count}. Send several requests"
+        raise ApiError(400, message, param=field, is_limit=True)
+
+
+def too_long(served: Served, where: str, field: str) -> ApiError:
+    """The error for a text that is longer than the model reads."""
+    assert served.model is not None
+    return ApiError(
+        400,
+        f"{where} has more than the {served.model.max_length} tokens that {served.name} reads. Shorten it, or start "
+        "the server with --auto-truncate",
+        code="context_length_exceeded",
+        param=field,
+        is_limit=True,
+    )
+
+
+@contextmanager
+def admission(served: Served) -> Any:
+    """Turns ``QueueFull`` into the answer that says when to try again."""
+    try:
+        yield
+    except QueueFull as error:
+        raise ApiError(
+            429,
+            f"{served.name} is overloaded: at most {error.limit} texts may wait. Try again later",
+            code="rate_limit_exceeded",
+            headers={"Retry-After": served.retry_after()},
+        ) from error
+
+
+def _size(text: Any) -> int:
+    return sum(map(len, text)) if isinstance(text, tuple) else len(text)

@@ -1,0 +1,129 @@
+"""Keys, limits and deadlines, readiness, metrics and CORS."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from typing import Any
+
+import pytest
+from fastapi.testclient import TestClient
+
+import isorun
+import served
+
+URL, BODY = "/v1/embeddings", {"input": "a"}
+
+
+def test_keys(models: dict[str, Any]) -> None:
+    with served.client(models, api_keys=("one", "zwei-ü")) as client:
+        for headers in ({}, {"Authorization": "Bearer On"}, {"Authorization": "Basic one"}, {"x-api-key": "ones"}):
+            answer = client.post(URL, json=BODY, headers=headers)
+            assert (answer.status_code, answer.json()["error"]["code"]) == (401, "invalid_api_key")
+            assert answer.headers["www-authenticate"] == "Bearer"
+            assert client.get("/metrics", headers=headers).status_code == 401
+        assert client.post(URL, json=BODY, headers={"Authorization": "Bearer one"}).status_code == 200
+        assert client.post(URL, json=BODY, headers={"x-api-key": "one"}).status_code == 200
+        assert (client.get("/health").status_code, client.get("/ready").status_code) == (200, 200)
+
+
+def test_bodies_have_a_limit(client: TestClient) -> None:
+    answer = client.post(URL, json={"input": "a" * 10_000})
+    assert (answer.status_code, "10000 bytes" in answer.json()["error"]["message"]) == (413, True)
+    streamed = client.post(URL, content=(b" " * 1000 for _ in range(11)))  # without its length in the header
+    assert streamed.status_code == 413
+    packed = client.post(URL, json=BODY, headers={"content-encoding": "gzip"})
+    assert packed.status_code == 415
+
+
+def test_requests_before_the_models_are_warm(models: dict[str, Any]) -> None:
+    with served.client(models, ready=False) as client:
+        assert (client.get("/health").status_code, client.get("/ready").status_code) == (200, 503)
+        answer = client.post(URL, json=BODY)
+        assert (answer.status_code, answer.headers["retry-after"]) == (503, "1")
+
+
+def test_the_number_of_requests_has_a_limit(models: dict[str, Any]) -> None:
+    with served.client(models, max_requests=0) as client:
+        answer = client.post(URL, json=BODY)
+        assert (answer.status_code, answer.headers["retry-after"]) == (429, "1")
+        assert answer.json()["error"]["type"] == "rate_limit_error"
+
+
+def test_a_full_queue(models: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(_: int) -> None:
+        raise isorun.QueueFull(7)
+
+    with served.client(models) as client:
+        monkeypatch.setattr(models["embedder"].session, "check_room", full)
+        answer = client.post(URL, json=BODY)
+        assert (answer.status_code, answer.headers["retry-after"]) == (429, "1")
+        assert answer.json()["error"]["code"] == "rate_limit_exceeded"
+        assert "at most 7 texts" in answer.json()["error"]["message"]
+
+
+def test_deadlines(models: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    cancelled = []
+
+    async def slow(*_: Any, **__: Any) -> None:
+        try:
+            await asyncio.sleep(30)
+        except asyncio.CancelledError:
+            cancelled.append(True)
+            raise
+
+    with served.client(models) as client:
+        monkeypatch.setattr(models["embedder"], "aembed", slow)
+        answer = client.post(URL, json=BODY, headers={"x-request-timeout": "0.05"})
+        assert (answer.status_code, answer.json()["error"]["code"], cancelled) == (504, "timeout", [True])
+        for wrong in ("0", "-1", "soon", "nan"):
+            assert client.post(URL, json=BODY, headers={"x-request-timeout": wrong}).status_code == 400
+
+
+def test_errors_of_the_server_are_logged(
+    models: dict[str, Any], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def broken(*_: Any, **__: Any) -> None:
+        raise RuntimeError("secret detail")
+
+    async def failed(*_: Any, **__: Any) -> None:
+        raise isorun.BackendFailed("secret detail")
+
+    with served.client(models) as client:
+        for fault in (broken, failed):
+            monkeypatch.setattr(models["embedder"], "aembed", fault)
+            caplog.clear()
+            answer = client.post(URL, json=BODY, headers={"x-request-id": "r-1"})
+            assert (answer.status_code, answer.headers["x-request-id"]) == (500, "r-1")
+            assert answer.json()["error"]["type"] == "server_error"
+            assert "secret" not in answer.text
+            assert "secret detail" in caplog.text
+
+
+def test_request_ids(client: TestClient) -> None:
+    assert client.get("/health", headers={"x-request-id": "abc"}).headers["x-request-id"] == "abc"
+    assert re.fullmatch("[0-9a-f]{32}", client.get("/health", headers={"x-request-id": "a b"}).headers["x-request-id"])
+
+
+def test_metrics(client: TestClient) -> None:
+    client.post(URL, json=BODY)
+    client.get("/nothing/1")
+    client.get("/v1/models/embedder")
+    page = client.get("/metrics").text
+    assert 'isorun_http_requests_total{method="POST",route="/v1/embeddings",status="200"} 1\n' in page
+    assert 'isorun_http_requests_total{method="GET",route="other",status="404"} 1\n' in page
+    assert 'isorun_http_requests_total{method="GET",route="/v1/models/{name:path}",status="200"} 1\n' in page
+    assert re.search(r'isorun_requests_total\{model="embedder"\} [1-9]', page)
+    heads = re.findall("# TYPE (.*) ", page)
+    assert len(heads) == len(set(heads))
+
+
+def test_other_origins_are_allowed_by_name(models: dict[str, Any]) -> None:
+    preflight = {"origin": "https://a.example", "access-control-request-method": "POST"}
+    with served.client(models) as client:
+        assert "access-control-allow-origin" not in client.options(URL, headers=preflight).headers
+    with served.client(models, cors_origins=("https://a.example",), api_keys=("k",)) as client:
+        allowed = client.options(URL, headers=preflight)
+        assert (allowed.status_code, allowed.headers["access-control-allow-origin"]) == (200, "https://a.example")
+        refused = client.post(URL, json=BODY, headers={"origin": "https://a.example"})
+        assert (refused.status_code, refused.headers["access-control-allow-origin"]) == (401, "https://a.example")
