@@ -7,7 +7,10 @@ from collections.abc import Callable, Sequence
 from contextlib import contextmanager
 from typing import Any
 
+import numpy as np
+
 from isorun.errors import QueueFull
+from isorun.text.cross_encoder import CrossEncoder
 from isorun.text.encoded import Encoded
 from isorun_serve.errors import ApiError
 from isorun_serve.models import Served
@@ -100,3 +103,35 @@ def admission(served: Served) -> Any:
 
 def _size(text: Any) -> int:
     return sum(map(len, text)) if isinstance(text, tuple) else len(text)
+
+
+async def relevance(
+    served: Served,
+    encoder: CrossEncoder,
+    settings: Settings,
+    query: str,
+    documents: Sequence[str],
+    *,
+    truncate: bool | None,
+    field: str,
+    raw: bool = False,
+) -> tuple[list[tuple[int, float]], int]:
+    """Documents by their score for a query, best first; and the number of tokens.
+
+    Args:
+        served, encoder: the model.
+        settings: the limits.
+        query, documents: the texts.
+        truncate, field: as for :func:`encoded`.
+        raw: return the model's logits; otherwise scores from 0 to 1, as the protocols define.
+
+    Returns:
+        The position and the score of each document.
+    """
+    check_count(settings, len(documents), field)
+    pairs = [(query, document) for document in documents]
+    tokens = await encoded(served, settings, pairs, encoder.encode, truncate=truncate, field=field)
+    with admission(served):
+        scores = await encoder.apredict(tokens, activation="Identity" if raw else "Sigmoid")
+    order = np.argsort(-scores, kind="stable")
+    return [(int(index), float(scores[index])) for index in order], sum(tokens.lengths)

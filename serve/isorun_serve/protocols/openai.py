@@ -4,42 +4,24 @@ from __future__ import annotations
 
 import base64
 import time
-from typing import Annotated, Any, Literal
+from typing import Any, Literal
 
 import numpy as np
 from fastapi import APIRouter
-from pydantic import AfterValidator, BaseModel, Field, WithJsonSchema
+from pydantic import BaseModel, Field
 from starlette.responses import Response
 
 from isorun_serve.answers import json_answer
+from isorun_serve.inputs import TextsOrIds, are_ids, as_list
 from isorun_serve.models import Models, Served
 from isorun_serve.settings import Settings
 from isorun_serve.texts import admission, encoded
 
 
-def _checked(value: Any) -> Any:
-    items = value if isinstance(value, list) else [value]
-    if isinstance(value, str) or all(isinstance(item, str) for item in items):
-        return value
-    if isinstance(value, list) and all(type(item) is int for item in items):
-        return value
-    if all(isinstance(item, list) and all(type(number) is int for number in item) for item in items):
-        return value
-    raise ValueError("expected a string, a list of strings, a list of token ids, or a list of such lists")
-
-
-_STRING, _IDS = {"type": "string"}, {"type": "array", "items": {"type": "integer"}}
-Input = Annotated[
-    Any,
-    AfterValidator(_checked),
-    WithJsonSchema({"anyOf": [_STRING, {"type": "array", "items": {"anyOf": [_STRING, {"type": "integer"}, _IDS]}}]}),
-]
-
-
 class EmbeddingsRequest(BaseModel):
     """The body of a request for embeddings."""
 
-    input: Input = Field(
+    input: TextsOrIds = Field(
         description="A text or a list of texts; or the token ids of the served model's own tokenizer, special tokens "
         "included, for one text or for several."
     )
@@ -71,10 +53,8 @@ def router(models: Models, settings: Settings) -> APIRouter:
     async def embeddings(request: EmbeddingsRequest) -> Response:
         """Embed texts."""
         served, embedder = models.embedder(request.model)
-        items = request.input if isinstance(request.input, list) else [request.input]
-        if items and isinstance(items[0], int):
-            items = [items]
-        encode = embedder.encode_ids if items and isinstance(items[0], list) else embedder.encode
+        items = as_list(request.input)
+        encode = embedder.encode_ids if are_ids(items) else embedder.encode
         tokens = await encoded(served, settings, items, encode, truncate=None, field="input")
         with admission(served):
             vectors = await embedder.aembed(

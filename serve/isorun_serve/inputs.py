@@ -1,0 +1,62 @@
+"""Fields of requests that accept several forms, with one message for all that is not one of them."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+from pydantic import AfterValidator, WithJsonSchema
+
+
+def _texts_or_ids(value: Any) -> Any:
+    if isinstance(value, str) or (isinstance(value, list) and _is_one_kind(value)):
+        return value
+    raise ValueError("expected a string, a list of strings, a list of token ids, or a list of such lists")
+
+
+def _is_one_kind(items: list[Any]) -> bool:
+    kinds = set(map(type, items))
+    return len(kinds) <= 1 and (
+        kinds <= {str, int} or (kinds == {list} and all(set(map(type, item)) <= {int} for item in items))
+    )
+
+
+def _text_or_pairs(value: Any) -> Any:
+    if isinstance(value, str) or (isinstance(value, list) and value and (_is_text(value) or all(map(_is_text, value)))):
+        return value
+    raise ValueError("expected a string, a pair [string, string], or a list of [string] and of pairs")
+
+
+def _is_text(item: Any) -> bool:
+    """Whether an item is a text or a pair in a list."""
+    return isinstance(item, list) and len(item) in (1, 2) and all(isinstance(part, str) for part in item)
+
+
+_STRING: dict[str, Any] = {"type": "string"}
+_IDS: dict[str, Any] = {"type": "array", "items": {"type": "integer"}}
+_TEXT: dict[str, Any] = {"type": "array", "items": _STRING, "minItems": 1, "maxItems": 2}
+
+TextsOrIds = Annotated[
+    Any,
+    AfterValidator(_texts_or_ids),
+    WithJsonSchema({"anyOf": [_STRING, _IDS, {"type": "array", "items": {"anyOf": [_STRING, _IDS]}}]}),
+]
+"""A text, several, or the token ids of one or of several."""
+
+TextOrPairs = Annotated[
+    Any,
+    AfterValidator(_text_or_pairs),
+    WithJsonSchema({"anyOf": [_STRING, _TEXT, {"type": "array", "items": _TEXT}]}),
+]
+"""A text, a pair of texts, or several of both."""
+
+
+def as_list(value: Any) -> list[Any]:
+    """The texts, or the token ids of each text, of a :data:`TextsOrIds`."""
+    if isinstance(value, list) and not (value and isinstance(value[0], int)):
+        return value
+    return [value]
+
+
+def are_ids(items: list[Any]) -> bool:
+    """Whether the items of :func:`as_list` are token ids."""
+    return bool(items) and isinstance(items[0], list)

@@ -1,0 +1,253 @@
+"""The protocol of text-embeddings-inference."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Annotated, Any, Literal
+
+from fastapi import APIRouter, Body
+from pydantic import BaseModel, Field, TypeAdapter, ValidationError
+from starlette.responses import Response
+
+import isorun
+from isorun.text.classifier import Class
+from isorun.text.cross_encoder import CrossEncoder
+from isorun.text.embedder import Embedder
+from isorun_serve.answers import json_answer
+from isorun_serve.errors import ApiError
+from isorun_serve.inputs import TextOrPairs, TextsOrIds, are_ids, as_list
+from isorun_serve.models import EMBED, RERANK, Models, Served
+from isorun_serve.settings import Settings
+from isorun_serve.texts import admission, check_count, encoded, relevance
+
+
+class _Request(BaseModel):
+    model: str | None = Field(None, description="The name of a served model. Default: the first for the task.")
+    truncate: bool | None = Field(None, description="Cut texts that are too long. Default: as the server was started.")
+    truncation_direction: Literal["right", "left", "Right", "Left"] | None = Field(
+        None, description="Must be the model's own."
+    )
+
+
+class EmbedRequest(_Request):
+    """The body of a request for vectors."""
+
+    inputs: TextsOrIds
+    normalize: bool = Field(True, description="Scale vectors to length 1.")
+    prompt_name: str | None = Field(None, description="The name of the prompt to put before each text.")
+    dimensions: int | None = Field(None, ge=1, description="Keep that many dimensions.")
+
+
+class PredictRequest(_Request):
+    """The body of a request for classes."""
+
+    inputs: TextOrPairs
+    raw_scores: bool = Field(False, description="Return logits.")
+
+
+class RerankRequest(_Request):
+    """The body of a request for scores."""
+
+    query: str
+    texts: list[str]
+    raw_scores: bool = Field(False, description="Return logits.")
+    return_text: bool = False
+
+
+class TokenizeRequest(_Request):
+    """The body of a request for tokens."""
+
+    inputs: str | list[str]
+    add_special_tokens: bool = True
+    prompt_name: str | None = Field(None, description="The name of the prompt to put before each text.")
+
+
+class DecodeRequest(BaseModel):
+    """The body of a request for the texts of token ids."""
+
+    ids: list[int] | list[list[int]]
+    skip_special_tokens: bool = True
+    model: str | None = None
+
+
+def router(models: Models, settings: Settings) -> APIRouter:
+    """The routes at the root."""
+    routes = APIRouter(tags=["text-embeddings-inference"])
+
+    @routes.post("/embed")
+    async def embed(request: EmbedRequest) -> Response:
+        """Embed texts."""
+        served, embedder = models.embedder(request.model)
+        _check_direction(served, request)
+        items = as_list(request.inputs)
+
+        def encode(texts: Any) -> Any:
+            return embedder.encode(texts, prompt_name=request.prompt_name)
+
+        tokens = await encoded(
+            served,
+            settings,
+            items,
+            embedder.encode_ids if are_ids(items) else encode,
+            truncate=request.truncate,
+            field="inputs",
+        )
+        with admission(served):
+            vectors = await embedder.aembed(tokens, normalize=request.normalize, truncate_dim=request.dimensions)
+        return json_answer(list(vectors))
+
+    @routes.post("/predict")
+    async def predict(request: PredictRequest) -> Response:
+        """Classify texts or pairs."""
+        served, classifier = models.classifier(request.model)
+        _check_direction(served, request)
+        batch, items = _texts_and_pairs(request.inputs)
+        tokens = await encoded(served, settings, items, classifier.encode, truncate=request.truncate, field="inputs")
+        with admission(served):
+            if isinstance(classifier, CrossEncoder):
+                scores = await classifier.apredict(tokens, activation="Identity" if request.raw_scores else "Sigmoid")
+                classes = [[Class(classifier.labels[0], float(score))] for score in scores]
+            else:
+                function = "none" if request.raw_scores else None
+                classes = await classifier.aclassify(tokens, top_k=None, function=function)
+        answers = [[{"score": score, "label": label} for label, score in row] for row in classes]
+        return json_answer(answers if batch else answers[0])
+
+    @routes.post("/rerank")
+    async def rerank(request: RerankRequest) -> Response:
+        """Score texts for a query, best first: from 0 to 1, unless `raw_scores` is set."""
+        served, encoder = models.reranker(request.model)
+        _check_direction(served, request)
+        ranked, _ = await relevance(
+            served,
+            encoder,
+            settings,
+            request.query,
+            request.texts,
+            truncate=request.truncate,
+            field="texts",
+            raw=request.raw_scores,
+        )
+        answers: list[dict[str, Any]] = [{"index": index, "score": score} for index, score in ranked]
+        if request.return_text:
+            answers = [{**answer, "text": request.texts[answer["index"]]} for answer in answers]
+        return json_answer(answers)
+
+    @routes.post("/tokenize")
+    async def tokenize(request: TokenizeRequest) -> Response:
+        """The tokens of texts, with their positions, before any truncation."""
+        _, model = models.text_model(request.model)
+        texts = [request.inputs] if isinstance(request.inputs, str) else request.inputs
+        check_count(settings, len(texts), "inputs")
+        prompt = ""
+        if request.prompt_name is not None:
+            if not isinstance(model, Embedder) or request.prompt_name not in model.prompts:
+                raise ApiError(400, f"The model has no prompt {request.prompt_name!r}", param="prompt_name")
+            prompt = model.prompts[request.prompt_name]
+        prompted = [prompt + text for text in texts]
+        encodings = await asyncio.to_thread(model.tokenizer.encodings, prompted, None, offsets=True)
+        return json_answer(
+            [
+                _tokens(text, encoding, special=request.add_special_tokens)
+                for text, encoding in zip(prompted, encodings, strict=True)
+            ]
+        )
+
+    @routes.post("/decode")
+    async def decode(request: DecodeRequest) -> Response:
+        """The texts of token ids."""
+        _, model = models.text_model(request.model)
+        library = model.tokenizer.library
+        items: Any = request.ids if request.ids and isinstance(request.ids[0], list) else [request.ids]
+        check_count(settings, len(items), "ids")
+        size = library.get_vocab_size()
+        if any(not 0 <= number < size for item in items for number in item):
+            raise ApiError(400, f"ids must be from 0 to {size - 1}", param="ids")
+        return json_answer(library.decode_batch(items, skip_special_tokens=request.skip_special_tokens))
+
+    @routes.get("/info")
+    async def info() -> Response:
+        """The first model, and the limits of the server."""
+        served = next(iter(models))
+        provenance = served.provenance
+        return json_answer(
+            {
+                "model_id": served.name,
+                "model_sha": provenance.fingerprint,
+                "model_dtype": provenance.precision,
+                "model_type": _kind(served),
+                "max_concurrent_requests": settings.max_requests,
+                "max_input_length": served.model.max_length if served.model else None,
+                "max_batch_tokens": served.session.concurrency_plan.batch_tokens,
+                "max_batch_requests": None,
+                "max_client_batch_size": settings.max_texts,
+                "auto_truncate": settings.auto_truncate,
+                "tokenization_workers": 1,
+                "version": isorun.__version__,
+                "sha": None,
+                "docker_label": None,
+                "backend": provenance.backend,
+                "models": [{"model_id": other.name, "task": other.task} for other in models],
+            }
+        )
+
+    @routes.post("/", include_in_schema=False)
+    async def root(body: Annotated[dict[str, Any], Body()]) -> Response:
+        """What the first model is for, which clients of Hugging Face's inference API call."""
+        task = next(iter(models)).task
+        if task == EMBED:
+            return await embed(_parsed(EmbedRequest, body))
+        if task == RERANK and "query" in body:
+            return await rerank(_parsed(RerankRequest, body))
+        return await predict(_parsed(PredictRequest, body))
+
+    return routes
+
+
+def _parsed(kind: Any, body: dict[str, Any]) -> Any:
+    try:
+        return TypeAdapter(kind).validate_python(body)
+    except ValidationError as error:
+        first = error.errors()[0]
+        field = ".".join(map(str, first["loc"]))
+        raise ApiError(400, f"{field}: {first['msg'].removeprefix('Value error, ')}", param=field) from error
+
+
+def _check_direction(served: Served, request: _Request) -> None:
+    assert served.model is not None
+    side = served.model.tokenizer.settings.truncation_side
+    if request.truncation_direction is not None and request.truncation_direction.lower() != side:
+        raise ApiError(
+            400,
+            f"truncation_direction must be {side!r}, the model's own, got {request.truncation_direction!r}",
+            param="truncation_direction",
+        )
+
+
+def _texts_and_pairs(inputs: Any) -> tuple[bool, list[Any]]:
+    """Whether several were sent, and the texts and pairs."""
+    if isinstance(inputs, str):
+        return False, [inputs]
+    several = isinstance(inputs[0], list)
+    return several, [item[0] if len(item) == 1 else tuple(item) for item in (inputs if several else [inputs])]
+
+
+def _tokens(text: str, encoding: Any, *, special: bool) -> list[dict[str, Any]]:
+    tokens = []
+    rows = zip(encoding.ids, encoding.tokens, encoding.special_tokens_mask, encoding.offsets, strict=True)
+    for number, token, is_special, (start, stop) in rows:
+        if is_special and special:
+            tokens.append({"id": number, "text": token, "special": True, "start": None, "stop": None})
+        elif not is_special:
+            tokens.append({"id": number, "text": text[start:stop], "special": False, "start": start, "stop": stop})
+    return tokens
+
+
+def _kind(served: Served) -> dict[str, Any]:
+    if isinstance(served.model, Embedder):
+        return {"embedding": {"pooling": "+".join(served.model.pooling)}}
+    labels = getattr(served.model, "labels", [])
+    by_number = {str(index): label for index, label in enumerate(labels)}
+    by_label = {label: index for index, label in enumerate(labels)}
+    kind = "reranker" if served.task == RERANK else "classifier"
+    return {kind: {"id2label": by_number, "label2id": by_label}} if labels else {}

@@ -1,0 +1,53 @@
+"""Reranking in the form of Cohere and Jina."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from fastapi.testclient import TestClient
+
+TEXTS = ["a", "b c d", "z z"]
+
+
+@pytest.mark.parametrize("version", ["1", "2"])
+def test_documents_by_score(client: TestClient, models: dict[str, Any], version: str) -> None:
+    ranked = models["reranker"].rank("q a", TEXTS)
+    request = {"model": "reranker", "query": "q a", "documents": TEXTS}
+    content = client.post(f"/v{version}/rerank", json=request).json()
+    assert [item["index"] for item in content["results"]] == [row.position for row in ranked]
+    np.testing.assert_allclose(
+        [item["relevance_score"] for item in content["results"]], [row.score for row in ranked], atol=1e-6
+    )
+    assert (content["meta"]["api_version"]["version"], content["model"]) == (version, "reranker")
+    assert content["usage"]["total_tokens"] == sum(models["reranker"].count_tokens(("q a", text)) for text in TEXTS)
+    request |= {"documents": [{"text": text} for text in TEXTS], "top_n": 1, "return_documents": True}
+    (best,) = client.post(f"/v{version}/rerank", json=request).json()["results"]
+    assert (best["index"], best["document"]) == (ranked[0].position, {"text": ranked[0].text})
+
+
+def test_long_documents_are_cut(client: TestClient, models: dict[str, Any]) -> None:
+    request = {"query": "q", "documents": ["a " * 50]}
+    (result,) = client.post("/v1/rerank", json=request).json()["results"]
+    with pytest.warns(UserWarning, match="truncated"):
+        assert result["relevance_score"] == pytest.approx(models["reranker"].predict([("q", "a " * 50)])[0], abs=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("body", "status", "message"),
+    [
+        ({"query": "a", "documents": []}, 400, "must not be empty"),
+        ({"query": "a", "documents": ["a"] * 9}, 400, "at most 8"),
+        ({"query": "a", "documents": ["a"], "model": "embedder"}, 400, "not one that scores"),
+        ({"query": "a", "documents": ["a"], "model": "other"}, 404, "no model 'other'"),
+        ({"query": "a", "documents": ["a"], "max_tokens_per_doc": 5}, 400, "limit of 40"),
+        ({"query": "a", "documents": ["a"], "rank_fields": ["title"]}, 400, "rank_fields"),
+        ({"query": "a", "documents": ["a"], "top_n": 0}, 400, "greater than or equal to 1"),
+        ({"documents": ["a"]}, 400, "query: Field required"),
+    ],
+)
+def test_errors(client: TestClient, body: dict[str, Any], status: int, message: str) -> None:
+    answer = client.post("/v2/rerank", json=body)
+    assert (answer.status_code, list(answer.json())) == (status, ["message"])
+    assert message in answer.json()["message"]

@@ -1,0 +1,120 @@
+"""The protocol of text-embeddings-inference, with the library's results."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from fastapi.testclient import TestClient
+
+import served
+
+TEXTS = ["a b c", "x", ""]
+
+
+@pytest.mark.parametrize("url", ["/embed", "/"])
+def test_embed(client: TestClient, models: dict[str, Any], url: str) -> None:
+    embedder = models["embedder"]
+    answer = client.post(url, json={"inputs": TEXTS}).json()
+    np.testing.assert_allclose(answer, embedder.embed(TEXTS), atol=1e-6)
+    answer = client.post(url, json={"inputs": "a b", "normalize": False, "prompt_name": "query"}).json()
+    np.testing.assert_allclose(answer, embedder.embed(["a b"], normalize=False, prompt_name="query"), atol=1e-6)
+    ids = [list(item.ids) for item in embedder.encode(TEXTS).items]
+    answer = client.post(url, json={"inputs": ids, "dimensions": 4}).json()
+    np.testing.assert_allclose(answer, embedder.embed(TEXTS, truncate_dim=4, normalize=True), atol=1e-6)
+
+
+def test_texts_are_cut_if_the_client_says_so(client: TestClient, models: dict[str, Any]) -> None:
+    text = "a " * 50
+    answer = client.post("/embed", json={"inputs": text})
+    assert (answer.status_code, answer.json()["error_type"]) == (413, "Validation")
+    cut = client.post("/embed", json={"inputs": text, "truncate": True, "truncation_direction": "Right"})
+    np.testing.assert_allclose(cut.json(), models["embedder"].embed(["a " * 38]), atol=1e-6)
+    other_side = client.post("/embed", json={"inputs": text, "truncate": True, "truncation_direction": "Left"})
+    assert (other_side.status_code, "'right'" in other_side.json()["error"]) == (400, True)
+
+
+def test_rerank(client: TestClient, models: dict[str, Any]) -> None:
+    texts = ["a", "b c d", "z z"]
+    ranked = models["reranker"].rank("q a", texts)
+    request = {"query": "q a", "texts": texts}
+    answer = client.post("/rerank", json={**request, "return_text": True}).json()
+    assert [(item["index"], item["text"]) for item in answer] == [(row.position, row.text) for row in ranked]
+    np.testing.assert_allclose([item["score"] for item in answer], [row.score for row in ranked], atol=1e-6)
+    raw = client.post("/rerank", json={**request, "raw_scores": True}).json()
+    assert "text" not in raw[0]
+    np.testing.assert_allclose(
+        1 / (1 + np.exp([-item["score"] for item in raw])), [row.score for row in ranked], atol=1e-6
+    )
+
+
+@pytest.mark.parametrize(
+    ("inputs", "texts", "several"),
+    [
+        *(("a b", ["a b"], False), (["a b"], ["a b"], False), (["a", "b"], [("a", "b")], False)),
+        ([["a"], ["a", "b"], ["c"]], ["a", ("a", "b"), "c"], True),
+    ],
+)
+def test_predict(client: TestClient, models: dict[str, Any], inputs: Any, texts: Any, several: bool) -> None:
+    answer = client.post("/predict", json={"inputs": inputs, "model": "classifier"}).json()
+    rows = answer if several else [answer]
+    expected = models["classifier"].classify(texts, top_k=None)
+    assert [[item["label"] for item in row] for row in rows] == [[best.label for best in row] for row in expected]
+    scores = [[item["score"] for item in row] for row in rows]
+    np.testing.assert_allclose(scores, [[best.score for best in row] for row in expected], atol=1e-6)
+    raw = client.post("/predict", json={"inputs": inputs, "model": "classifier", "raw_scores": True}).json()
+    assert abs(sum(item["score"] for item in (raw[0] if several else raw)) - 1) > 0.01
+
+
+def test_the_root_of_a_server_of_one_model(models: dict[str, Any]) -> None:
+    with served.client({"classifier": models["classifier"]}) as client:
+        assert {item["label"] for item in client.post("/", json={"inputs": "a"}).json()} == set(served.LABELS)
+        assert client.post("/", json={"input": "a"}).json()["error"] == "inputs: Field required"
+    with served.client({"reranker": models["reranker"]}) as client:
+        assert client.post("/", json={"query": "a", "texts": ["b"]}).json()[0]["index"] == 0
+        (score,) = client.post("/predict", json={"inputs": ["a", "b"]}).json()
+        assert score["score"] == pytest.approx(models["reranker"].predict([("a", "b")])[0], abs=1e-6)
+
+
+def test_tokenize_and_decode(client: TestClient, models: dict[str, Any]) -> None:
+    (tokens,) = client.post("/tokenize", json={"inputs": "ab b", "prompt_name": "query"}).json()
+    assert [(token["text"], token["special"], token["start"], token["stop"]) for token in tokens] == [
+        *(("[CLS]", True, None, None), ("q", False, 0, 1), ("ab", False, 2, 4), ("b", False, 5, 6)),
+        ("[SEP]", True, None, None),
+    ]
+    assert [token["id"] for token in tokens] == list(models["embedder"].encode(["q ab b"]).items[0].ids)
+    plain = client.post("/tokenize", json={"inputs": ["a", "b"], "add_special_tokens": False}).json()
+    assert [[token["text"] for token in row] for row in plain] == [["a"], ["b"]]
+    assert client.post("/decode", json={"ids": [2, 4, 5, 3]}).json() == ["a b"]
+    assert client.post("/decode", json={"ids": [[4], [5]], "skip_special_tokens": False}).json() == ["a", "b"]
+    assert client.post("/decode", json={"ids": [99]}).status_code == 400
+    assert client.post("/tokenize", json={"inputs": "a", "prompt_name": "nothing"}).status_code == 400
+
+
+def test_info(client: TestClient) -> None:
+    info = client.get("/info").json()
+    assert (info["model_id"], info["model_type"]) == ("embedder", {"embedding": {"pooling": "mean"}})
+    assert (info["max_input_length"], info["max_client_batch_size"], info["backend"]) == (40, 8, "ort-cpu")
+    assert [model["task"] for model in info["models"]] == ["embed", "rerank", "classify", "tensors"]
+
+
+@pytest.mark.parametrize(
+    ("url", "body", "status", "message"),
+    [
+        ("/embed", {"inputs": []}, 400, "must not be empty"),
+        ("/embed", {"inputs": ["a"] * 9}, 413, "at most 8"),
+        ("/embed", {"inputs": "a", "prompt_name": "qery"}, 400, "prompt 'qery'"),
+        ("/embed", {"inputs": "a", "model": "bert"}, 400, "not one that embeds"),
+        ("/predict", {"inputs": ["a", "b", "c"]}, 400, "a pair"),
+        ("/predict", {"inputs": [["a"], "b"]}, 400, "a pair"),
+        ("/rerank", {"query": "a", "texts": []}, 400, "must not be empty"),
+        ("/rerank", {"query": "a"}, 400, "required"),
+        ("/nothing", {}, 404, "no such path"),
+        ("/embed", None, 400, "required"),
+    ],
+)
+def test_errors(client: TestClient, url: str, body: Any, status: int, message: str) -> None:
+    answer = client.post(url, json=body) if body is not None else client.post(url)
+    assert (answer.status_code, answer.json()["error_type"]) == (status, "Validation")
+    assert message in answer.json()["error"]
