@@ -28,16 +28,24 @@ def compare(
     form: Annotated[Format, typer.Option("--format", metavar="terminal|md|json|junit", help="The output format.")] = (
         Format.terminal
     ),
+    history: Annotated[
+        list[Path] | None,
+        typer.Option(metavar="DIR", help="An earlier run of what DIR measured; shows how much sessions differ."),
+    ] = None,
     fail_above: Annotated[
         float | None,
         typer.Option(
             metavar="PERCENT",
             min=0,
-            help="Exit with 1 if a cell is no longer ok, or slower by more than PERCENT and not by chance.",
+            help="Exit with 1 if a cell is no longer ok, or its verdict is slower and it is by more than PERCENT.",
         ),
     ] = None,
 ) -> None:
-    """Compare runs with the first: what is faster or slower, and what differs in machine, software and spec."""
+    """Compare runs with the first: what is faster or slower, and what differs in machine, software and spec.
+
+    A run is one session: with fewer than three runs in all, only large changes are told from what differs between
+    sessions. `isorun matrix ab` measures two specs in one session.
+    """
     import json
 
     from isorun.cli import console
@@ -46,7 +54,10 @@ def compare(
     from isorun_matrix.report.comparison.compare import regressions
     from isorun_matrix.results.folder import RunFolder
 
-    comparison = compare_runs([RunFolder(folder).run() for folder in (first, *others)])
+    comparison = compare_runs(
+        [RunFolder(folder).run() for folder in (first, *others)],
+        [RunFolder(folder).run() for folder in history or ()],
+    )
     worse = regressions(comparison, fail_above or 0)
     if form is Format.json:
         typer.echo(json.dumps(comparison.as_document(), indent=1, allow_nan=False))

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from isorun.system.disturbance import is_disturbed
 from isorun.types import Provenance
 from isorun_matrix.measurement.parity import CellParity
-from isorun_matrix.measurement.statistics.latencies import Latency, RankInterval, Spread, Throughput
+from isorun_matrix.measurement.statistics.latencies import Interval, Latency, Spread, Throughput
 
 
 @dataclass(frozen=True)
@@ -129,7 +129,7 @@ class Figures(_Common):
         repeated: the time of a run with repeated feeds, divided by that with varied feeds.
     """
 
-    p50_interval: RankInterval | None
+    p50_interval: Interval | None
     spread_ms: Spread
     repeated: float
     rounds: Sequence[Round]

@@ -21,7 +21,8 @@ class Group:
     Attributes:
         model, shape: their names in the spec.
         cells: in the spec's order, without the control.
-        fastest: the correct cell with the lowest median latency; ``None`` if none is correct.
+        fastest: the correct cell with the lowest median latency of those that no other one is shown to beat in common
+            rounds; ``None`` if none is correct.
         ratios: for each other correct cell, by its id, how it compares with that; ``None`` where that is not known.
         noise: how far the control is from its twin, as a ratio less 1; ``None`` without a control.
         twin: the name of the cell that the control repeats; ``None`` without a control.
@@ -122,10 +123,10 @@ class Group:
         verdict = self.verdict(self.fastest)
         if self.runner_up is None:
             lacking = [cell for cell in self.cells if cell.id in self.ratios and self.verdict(cell) is None]
-            return f"it has fewer than {verdicts.NEEDED} undisturbed rounds in common with {names(lacking)}"
+            return f"fewer than {verdicts.NEEDED} undisturbed rounds connect it with {names(lacking)}"
         following, ratio = self.runner_up
         low, high = number(ratio.interval.low), number(ratio.interval.high)
-        sure = f"{low} to {high} x, {ratio.interval.level:.0%} confidence, {ratio.rounds} rounds"
+        sure = f"{low} to {high} x, {ratio.interval.level:.0%} confidence for all pairs, {ratio.rounds} rounds"
         slower = f"{following.name}, takes {number(ratio.ratio)} x as long ({sure})"
         match verdict:
             case "fastest":
@@ -157,20 +158,33 @@ def groups(cells: Iterable[CellResult]) -> list[Group]:
 
 def _group(model: str, shape: str, cells: Sequence[CellResult]) -> Group:
     shown = tuple(cell for cell in cells if not cell.control)
-    calm = [rounds for cell in cells if (rounds := calm_rounds(cell))]
     control = next((cell for cell in cells if cell.control), None)
     noise = twin = None
     if control is not None:
         twin = next(cell for cell in shown if cell.name == control.name.replace(CONTROL, ""))
         noise = verdicts.self_ratio(calm_rounds(twin), calm_rounds(control))
-    correct = sorted((p50, index) for index, cell in enumerate(shown) if cell.status == "ok" and (p50 := median(cell)))
-    fastest = shown[correct[0][1]] if correct else None
-    ratios = {
-        shown[index].id: verdicts.against(calm_rounds(fastest), calm_rounds(shown[index]), calm, noise or 0.0)
-        for _, index in correct[1:]
-        if fastest is not None
-    }
-    return Group(model, shape, shown, fastest, ratios, noise, None if twin is None else twin.name)
+    sorted_cells = sorted((p50, index) for index, cell in enumerate(cells) if _competes(cell) and (p50 := median(cell)))
+    correct = [index for _, index in sorted_cells]
+    family = verdicts.Family([calm_rounds(cell) for cell in cells], len(correct), noise or 0.0)
+    ratios: dict[int, Ratio | None] = {}
+    for fastest in correct:
+        # A cell that was added later can have a higher median in slower hours, and yet be faster in common rounds.
+        if not any((ratio := family.ratio(fastest, other)) and ratio.verdict == "slower" for other in correct):
+            ratios = {other: family.ratio(other, fastest) for other in correct if other != fastest}
+            break
+    return Group(
+        model,
+        shape,
+        shown,
+        cells[fastest] if correct else None,
+        {cells[index].id: ratio for index, ratio in ratios.items()},
+        noise,
+        None if twin is None else twin.name,
+    )
+
+
+def _competes(cell: CellResult) -> bool:
+    return cell.status == "ok" and not cell.control
 
 
 def calm_rounds(cell: CellResult) -> Medians:

@@ -43,7 +43,7 @@ class Latency:
 
 
 @dataclass(frozen=True)
-class RankInterval:
+class Interval:
     """An interval of a median, between two of the values, and the probability that it contains the median."""
 
     low: float
@@ -118,7 +118,7 @@ def spread(samples: np.ndarray) -> Spread:
     return Spread(*(float(np.percentile(times, percentile)) for percentile in (5, 25, 50, 75, 95)))
 
 
-def rank_interval(values: Sequence[float] | np.ndarray) -> RankInterval | None:
+def rank_interval(values: Sequence[float] | np.ndarray) -> Interval | None:
     """The interval of the median of what the values are drawn from, for any distribution.
 
     It lies between the k-th smallest and the k-th largest value and contains the median with the probability that
@@ -138,4 +138,4 @@ def rank_interval(values: Sequence[float] | np.ndarray) -> RankInterval | None:
         return None
     below = np.cumsum([math.comb(count, k) for k in range(count)]) / 2**count
     k = max(1, int(np.searchsorted(below, (1 - _LEVEL) / 2, side="right")))
-    return RankInterval(float(ordered[k - 1]), float(ordered[count - k]), 1 - 2 * float(below[k - 1]))
+    return Interval(float(ordered[k - 1]), float(ordered[count - k]), 1 - 2 * float(below[k - 1]))

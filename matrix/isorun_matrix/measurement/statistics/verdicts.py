@@ -1,8 +1,13 @@
-"""Whether cells differ: verdicts from the medians of processes.
+"""Whether cells differ, at 95 % confidence for all comparisons of a family together.
 
-Runs of one process resemble each other more than those of two processes, so a process counts as one value. Cells that
-were measured in the same rounds are compared in pairs (:func:`against`), so that what slows down a whole round cancels
-out. Runs of a matrix, which share no rounds, are compared by permutation (:func:`permutation_test`).
+Runs of one process resemble each other more than those of two processes, so a process counts as one value: the
+logarithm of its median. Two rules, and no others:
+
+- Cells of one session are compared in the rounds that they share, so that what slows down a whole round cancels out
+  (:class:`Family`): Tukey's range test with the standard error of a median.
+- Runs share no rounds, and what differs between sessions (neighbours, frequency, memory layout) is not in their rounds:
+  :func:`change` needs a difference that neither rounds nor :class:`Sessions` explain.
+
 ``benchmarks/coverage.py`` measures how often both are wrong.
 """
 
@@ -12,180 +17,244 @@ import itertools
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from statistics import NormalDist
+from functools import cached_property, lru_cache
+from typing import Any
 
 import numpy as np
 
-from isorun_matrix.measurement.statistics.latencies import RankInterval, rank_interval
+from isorun_matrix.measurement.statistics.latencies import Interval
 
 Medians = Mapping[int, float]
 """The median of a cell in each round, by the number of the round."""
 
-NEEDED = 5
-"""The minimum number of common rounds for a verdict: all five in one direction happen by chance once in 16 times."""
+LEVEL = 0.95
+"""The confidence of all comparisons of a family together."""
 
-ENOUGH = 4
-"""The minimum number of rounds in each of two runs: with three, no split of six is rarer than one in 20."""
+NEEDED = 3
+"""The minimum number of common rounds for a verdict."""
 
-_ALPHA = 0.05
 _SMALL = 0.02  # a smaller difference is never a verdict
 _TIED = 0.05  # cells are tied if the whole interval of their ratio is within this
-_PERMUTATIONS = 4000
+_ASSUMED = 0.1  # the standard deviation between sessions where there are too few to measure it
+_SESSIONS = 3  # minimum to measure it
 
 
 @dataclass(frozen=True)
 class Ratio:
-    """The time of a cell divided by that of another, in common rounds.
+    """The time of a cell divided by that of another.
 
     Attributes:
-        ratio: the median of the rounds.
-        interval: of that median.
-        rounds: how many they have in common.
-        verdict: ``slower``; ``tied``, if the interval is within 5 % of 1; ``ambiguous`` if neither is shown; ``None``
-            with fewer than five rounds.
-        needed: the smallest ratio that chance and noise do not explain; ``None`` with fewer than five rounds.
+        ratio: the median of the common rounds.
+        interval: of the true ratio, at :data:`LEVEL` for all pairs of the family together.
+        rounds: how many the cells have in common; of a comparison through a third cell, the smaller number.
+        verdict: ``slower`` if the ratio exceeds ``needed``; ``tied``, if the interval is within 5 % of 1; else
+            ``ambiguous``.
+        needed: the smallest ratio that chance and noise do not explain.
     """
 
     ratio: float
-    interval: RankInterval
+    interval: Interval
     rounds: int
-    verdict: str | None
-    needed: float | None
+    verdict: str
+    needed: float
 
 
-def log_ratios(cell: Medians, other: Medians) -> np.ndarray:
-    """The logarithm of the ratio in each common round."""
-    return np.array([math.log(cell[number] / other[number]) for number in cell if number in other])
+@dataclass(frozen=True)
+class Family:
+    """Cells that were measured in the same rounds of one session.
 
-
-def noise(cells: Sequence[Medians]) -> float:
-    """The standard deviation of the logarithm of a process's median that rounds and cells do not explain.
-
-    The median over all pairs of cells, so that one unsteady cell does not count.
+    Attributes:
+        cells: all of them, a control included.
+        compared: how many of them are compared with each other.
+        floor: the ratio, less 1, that a cell has to itself.
     """
-    spreads = [
-        float(np.var(ratios, ddof=1)) / 2
-        for cell, other in itertools.combinations(cells, 2)
-        if len(ratios := log_ratios(cell, other)) >= 3
-    ]
-    return math.sqrt(float(np.median(spreads))) if spreads else 0.0
+
+    cells: Sequence[Medians]
+    compared: int
+    floor: float = 0.0
+
+    def ratio(self, cell: int, other: int) -> Ratio | None:
+        """How the time of a cell compares with that of another, by their indices.
+
+        The half-width of the interval is that of Tukey and Kramer: the quantile of the studentized range, times the
+        standard error of the median ratio, by the square root of 2. The error is that of all pairs together, or that
+        of this pair where an F test at 5 % shows it to be larger: an unsteady cell is not judged by the noise of
+        steady ones. Cells without enough common rounds are compared through the third one with the smallest error.
+
+        Returns:
+            The comparison; ``None`` if fewer than three common rounds connect the cells.
+        """
+        difference = self._difference(cell, other) or min(
+            (through for third in range(len(self.cells)) if (through := self._through(cell, third, other))),
+            key=lambda through: through[1],
+            default=None,
+        )
+        if difference is None:
+            return None
+        middle, variance, rounds = difference
+        half = _studentized_range(self.compared, self._freedom) * math.sqrt(variance / 2)
+        threshold = max(half, math.log1p(max(self.floor, _SMALL)))
+        tied = abs(middle) + half <= math.log1p(_TIED)
+        verdict = "slower" if middle > threshold else "tied" if tied else "ambiguous"
+        interval = Interval(math.exp(middle - half), math.exp(middle + half), LEVEL)
+        return Ratio(math.exp(middle), interval, rounds, verdict, math.exp(threshold))
+
+    def _difference(self, cell: int, other: int) -> tuple[float, float, int] | None:
+        """The median log ratio in common rounds, the variance of that median, and the number of rounds."""
+        logs = _log_ratios(self.cells[cell], self.cells[other])
+        if len(logs) < NEEDED:
+            return None
+        own, pooled = float(np.var(logs, ddof=1)), self._pooled[0]
+        variance = own if own > pooled * _f(len(logs) - 1, self._freedom) else pooled
+        return float(np.median(logs)), variance * _of_median(len(logs)), len(logs)
+
+    def _through(self, cell: int, third: int, other: int) -> tuple[float, float, int] | None:
+        first, second = self._difference(cell, third), self._difference(third, other)
+        if first is None or second is None:
+            return None
+        return first[0] + second[0], first[1] + second[1], min(first[2], second[2])
+
+    @cached_property
+    def _pooled(self) -> tuple[float, float]:
+        """The variance of a log ratio, pooled over all pairs, and the mean number of rounds of a pair."""
+        pairs = [_log_ratios(cell, other) for cell, other in itertools.combinations(self.cells, 2)]
+        pairs = [logs for logs in pairs if len(logs) >= NEEDED]
+        if not pairs:
+            return 0.0, 0.0
+        freedom = [len(logs) - 1 for logs in pairs]
+        variances = [float(np.var(logs, ddof=1)) for logs in pairs]
+        return float(np.average(variances, weights=freedom)), 1 + float(np.mean(freedom))
+
+    @property
+    def _freedom(self) -> int:
+        """The degrees of freedom of the pooled variance: those of a two-way layout of cells and rounds."""
+        return max(1, round((len(self.cells) - 1) * (self._pooled[1] - 1)))
 
 
-def against(fastest: Medians, other: Medians, cells: Sequence[Medians], floor: float) -> Ratio | None:
-    """Compare a cell with the fastest of its workload.
+@dataclass(frozen=True)
+class Sessions:
+    """How much medians differ between sessions, as standard deviations of logarithms.
 
-    It is ``slower`` if (1) the interval of the ratio is above 1; (2) the ratio exceeds what chance makes of the largest
-    of all pairs: the quantile of a normal distribution at 5 % divided by the number of pairs, times the standard error,
-    which is the larger of that of this pair and that of the workload's noise; (3) it exceeds ``floor`` and 2 %.
+    Attributes:
+        shift: of what all cells of a session have in common.
+        own: of what differs from cell to cell.
+        runs: how many sessions it was measured from; 0 if it is assumed.
+        cells: how many cells it was measured from.
+    """
+
+    shift: float = _ASSUMED
+    own: float = 0.0
+    runs: int = 0
+    cells: int = 1
+
+    @classmethod
+    def of(cls, runs: Sequence[Mapping[Any, float]]) -> Sessions:
+        """From the medians of identical cells in several sessions, by the ids of the cells.
+
+        With fewer than three sessions, or no cell in all of them, a standard deviation of 10 % is assumed.
+        """
+        names = sorted(set.intersection(*(set(run) for run in runs))) if runs else []
+        if len(runs) < _SESSIONS or not names:
+            return cls()
+        table = np.log([[run[name] for name in names] for run in runs])
+        shifts = table.mean(axis=1)
+        own = table - shifts[:, None] - table.mean(axis=0) + table.mean()
+        freedom = (len(runs) - 1) * (len(names) - 1)
+        spread = math.sqrt(float((own**2).sum()) / freedom) if freedom else 0.0
+        return cls(float(np.std(shifts, ddof=1)), spread, len(runs), len(names))
+
+    def __str__(self) -> str:
+        if not self.runs:
+            return f"assumed to differ by {self.shift:.0%} (standard deviation)"
+        parts = f"{self.shift:.1%} in common and {self.own:.1%} for each cell"
+        return f"differ by {parts} (standard deviations, {self.runs} runs)"
+
+    def explains(self, compared: int) -> float:
+        """The largest difference of logarithms between two sessions that chance explains, for any of so many cells.
+
+        The sum of the half-widths of Student's intervals for both parts.
+        """
+        shift = math.sqrt(2) * self.shift * _student(1, self.runs - 1 if self.runs else None)
+        freedom = (self.runs - 1) * (self.cells - 1)
+        own = math.sqrt(2) * self.own * _student(compared, freedom) if freedom > 0 else 0.0
+        return shift + own
+
+
+@dataclass(frozen=True)
+class Change:
+    """The time of a cell in a run divided by that in another run.
+
+    Attributes:
+        ratio: of the medians of the rounds.
+        of: what was compared: ``p50``, or ``cpu`` (CPU time of a run).
+        needed: the smallest ratio that chance, sessions and noise do not explain; ``None`` with too few rounds.
+        verdict: ``slower`` or ``faster`` if the ratio exceeds that; ``same`` if not; ``too few rounds``.
+    """
+
+    ratio: float
+    of: str
+    needed: float | None
+    verdict: str
+
+
+def change(first: Medians, other: Medians, of: str, sessions: Sessions, compared: int, *noises: float) -> Change:
+    """Compare a cell of a run with the same cell of another one.
 
     Args:
-        fastest, other: what is compared.
-        cells: all cells of the workload, a control included.
-        floor: the ratio, less 1, that a cell has to itself.
-
-    Returns:
-        The comparison; ``None`` with fewer than two common rounds.
+        first, other: the medians of the cell in each run.
+        of: what they are.
+        sessions: how much sessions differ.
+        compared: how many cells are compared.
+        noises: the noise floor of each run, as a ratio less 1.
     """
-    ratios = log_ratios(other, fastest)
-    interval = rank_interval(ratios)
-    if interval is None:
-        return None
-    middle = float(np.median(ratios))
-    verdict = needed = None
-    if len(ratios) >= NEEDED:
-        own = float(np.std(ratios, ddof=1)) / math.sqrt(2)
-        error = max(own, noise(cells)) * math.sqrt(2 / len(ratios))
-        quantile = NormalDist().inv_cdf(1 - _ALPHA / 2 / math.comb(max(2, len(cells)), 2))
-        threshold = max(quantile * error, math.log1p(max(floor, _SMALL)))
-        needed = math.exp(threshold)
-        if interval.low > 0 and middle > threshold:
-            verdict = "slower"
-        elif max(abs(interval.low), abs(interval.high)) <= math.log1p(_TIED):
-            verdict = "tied"
-        else:
-            verdict = "ambiguous"
-    ends = RankInterval(math.exp(interval.low), math.exp(interval.high), interval.level)
-    return Ratio(math.exp(middle), ends, len(ratios), verdict, needed)
+    logs = [np.log([*medians.values()]) for medians in (first, other)]
+    middle = float(np.median(logs[1]) - np.median(logs[0]))
+    if min(map(len, logs)) < NEEDED:
+        return Change(math.exp(middle), of, None, "too few rounds")
+    error = math.sqrt(sum(float(np.var(values, ddof=1)) * _of_median(len(values)) for values in logs))
+    rounds = _student(compared, sum(map(len, logs)) - 2) * error
+    threshold = max(rounds, sessions.explains(compared), math.log1p(max((_SMALL, *noises))))
+    verdict = "same" if abs(middle) <= threshold else "slower" if middle > 0 else "faster"
+    return Change(math.exp(middle), of, math.exp(threshold), verdict)
 
 
 def self_ratio(cell: Medians, control: Medians) -> float | None:
     """How far a cell is from its control, as a ratio less 1: the noise floor; ``None`` without a common round."""
-    ratios = log_ratios(cell, control)
-    return math.expm1(abs(float(np.median(ratios)))) if len(ratios) else None
+    logs = _log_ratios(cell, control)
+    return math.expm1(abs(float(np.median(logs)))) if len(logs) else None
 
 
-def permutation_test(first: Sequence[Medians], other: Sequence[Medians]) -> list[float]:
-    """For each cell, the probability that chance separates two runs as far, corrected for the number of cells.
+def _log_ratios(cell: Medians, other: Medians) -> np.ndarray:
+    """The logarithm of the ratio in each common round."""
+    return np.array([math.log(cell[number] / other[number]) for number in cell if number in other])
 
-    The step-down max-T procedure of Westfall and Young ("Resampling-Based Multiple Testing", 1993): rounds are assigned
-    to the two runs in every possible way (or in 4,000 random ways), all cells together, and each cell's t statistic of
-    the logarithms is compared with the largest of all cells.
 
-    Args:
-        first, other: the medians of each cell in each run, in the same order.
+def _of_median(count: int) -> float:
+    """The variance of the median of so many values, divided by the variance of a value.
 
-    Returns:
-        The adjusted probabilities, at most 1; 1 where a run has fewer than two rounds.
+    Of normal values: exact within 2 % for an odd number, and up to 15 % too large for an even one.
     """
-    usable = [index for index, pair in enumerate(zip(first, other, strict=True)) if min(map(len, pair)) >= 2]
-    adjusted = [1.0] * len(first)
-    if not usable:
-        return adjusted
-    runs = [[np.log([*run[index].values()]) for index in usable] for run in (first, other)]
-    rounds = [max(map(len, run)) for run in runs]
-    table = np.full((len(usable), sum(rounds)), np.nan)
-    for start, run in ((0, runs[0]), (rounds[0], runs[1])):
-        for row, values in enumerate(run):
-            table[row, start : start + len(values)] = values
-    splits = _splits(*rounds)
-    observed = _t(table, splits[:1])[:, 0]
-    order = np.argsort(-observed)
-    largest = np.maximum.accumulate(_t(table[order[::-1]], splits), axis=0)[::-1]
-    chances = np.maximum.accumulate((largest >= observed[order][:, None] - 1e-9).mean(axis=1))
-    for place, chance in zip(order, chances, strict=True):
-        adjusted[usable[int(place)]] = float(chance)
-    return adjusted
+    return math.pi / (2 * count + math.pi - 2)
 
 
-def differ(ratio: float, chance: float, *noises: float) -> bool:
-    """Whether a cell differs between two runs.
+@lru_cache(maxsize=256)
+def _studentized_range(cells: int, freedom: int) -> float:
+    from scipy import stats
 
-    Args:
-        ratio: of its medians.
-        chance: what :func:`permutation_test` gives.
-        noises: the noise floor of each run, as a ratio less 1.
-    """
-    floor = 1 + max(_SMALL, *noises)
-    return chance <= _ALPHA and not 1 / floor < ratio < floor
+    return float(stats.studentized_range.ppf(LEVEL, max(2, cells), freedom))
 
 
-def _splits(first: int, other: int) -> np.ndarray:
-    """(splits, rounds), bool: which rounds are in the first run; the true split is the first."""
-    total = first + other
-    if math.comb(total, first) <= _PERMUTATIONS:
-        chosen = np.array(list(itertools.combinations(range(total), first)))
-    else:
-        rng = np.random.default_rng(0)
-        drawn = rng.permuted(np.tile(np.arange(total), (_PERMUTATIONS - 1, 1)), axis=1)[:, :first]
-        chosen = np.vstack([np.arange(first), drawn])
-    splits = np.zeros((len(chosen), total), dtype=bool)
-    np.put_along_axis(splits, chosen, values=True, axis=1)
-    return splits
+@lru_cache(maxsize=256)
+def _f(first: int, other: int) -> float:
+    from scipy import stats
+
+    return float(stats.f.ppf(LEVEL, first, other))
 
 
-def _t(table: np.ndarray, splits: np.ndarray) -> np.ndarray:
-    """The absolute t statistics of two samples with one variance: (cells, splits). Missing values are left out."""
-    known = ~np.isnan(table)
-    values = np.where(known, table, 0.0)
-    sums, squares, counts = [], [], []
-    for chosen in (splits, ~splits):
-        weights = chosen.T.astype(np.float64)
-        counts.append(known.astype(np.float64) @ weights)
-        sums.append(values @ weights)
-        squares.append(values**2 @ weights)
-    with np.errstate(divide="ignore", invalid="ignore"):
-        means = [total / count for total, count in zip(sums, counts, strict=True)]
-        within = sum(square - total * mean for square, total, mean in zip(squares, sums, means, strict=True))
-        error = np.sqrt(np.maximum(within, 1e-12) / (counts[0] + counts[1] - 2) * (1 / counts[0] + 1 / counts[1]))
-        ratios = np.abs(means[0] - means[1]) / error
-    return np.where(np.isfinite(ratios), ratios, 0.0)
+@lru_cache(maxsize=256)
+def _student(comparisons: int, freedom: int | None) -> float:
+    """Student's quantile for so many comparisons in two directions (Bonferroni); ``None`` for a known variance."""
+    from scipy import stats
+
+    level = 1 - (1 - LEVEL) / 2 / max(1, comparisons)
+    return float(stats.norm.ppf(level) if freedom is None else stats.t.ppf(level, freedom))

@@ -1,21 +1,22 @@
 """Compare runs: which cells became faster or slower, which are no longer correct, and what may explain it.
 
 Every run is compared with the first. Cells are matched by id. Models are compared by fingerprint, so that a change of
-the model is not mistaken for one of the machine.
+the model is not mistaken for one of the machine. A run is one session: how much sessions differ is measured from three
+or more runs of the same (the history, or else those without any difference in settings), and assumed where there are
+fewer.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from statistics import median
 from typing import Any
 
 from isorun.errors import SpecError
 from isorun_matrix.measurement.figures import Round
 from isorun_matrix.measurement.machine import Environment
 from isorun_matrix.measurement.statistics import verdicts
-from isorun_matrix.measurement.statistics.verdicts import Medians
+from isorun_matrix.measurement.statistics.verdicts import Change, Medians, Sessions
 from isorun_matrix.report import summary
 from isorun_matrix.report.formatting import shortened
 from isorun_matrix.results.records import SCHEMA, CellId, CellResult, Run, plain
@@ -23,25 +24,6 @@ from isorun_matrix.results.records import SCHEMA, CellId, CellResult, Run, plain
 _MOMENTARY = ("load_average", "used_mib", "clock_mhz", "throttled_by")  # never the same in two runs
 _SPEC = ("masks", "feeds", "reference", "rounds", "warmup", "repetitions", "seconds")
 _BY = {"shapes": "name", "backends": "label", "gpus": "name"}  # lists whose items have a unique name
-
-
-@dataclass(frozen=True)
-class Change:
-    """How the median of a cell differs from the first run's.
-
-    Attributes:
-        ratio: to the first run's.
-        of: what was compared: ``p50``, or ``cpu`` (CPU time of a run) where rounds of either were disturbed.
-        chance: the probability that chance separates any cell of two identical runs as far; ``None`` with too few
-            rounds.
-        verdict: ``slower`` or ``faster`` if that is at most 5% and the ratio exceeds 2% and the noise of both runs;
-            ``same`` if not; ``too few rounds``.
-    """
-
-    ratio: float
-    of: str
-    chance: float | None
-    verdict: str
 
 
 @dataclass(frozen=True)
@@ -76,16 +58,18 @@ class ComparedCell:
 
 @dataclass(frozen=True)
 class Comparison:
-    """Runs compared with the first."""
+    """Runs compared with the first, and how much sessions differ."""
 
     runs: Sequence[ComparedRun]
     cells: Sequence[ComparedCell]
+    sessions: Sessions
 
     def as_document(self) -> dict[str, Any]:
         """The comparison as ``compare --format json`` prints it."""
         return {
             "schema": SCHEMA,
             "runs": [plain(run) for run in self.runs],
+            "sessions": plain(self.sessions),
             "cells": [
                 {name: getattr(cell.cell, name) for name in ("id", "model", "shape", "label", "precision")}
                 | {
@@ -99,15 +83,19 @@ class Comparison:
         }
 
 
-def compare(runs: Sequence[Run]) -> Comparison:
+def compare(runs: Sequence[Run], history: Sequence[Run] = ()) -> Comparison:
     """Compare two or more runs with the first.
+
+    Args:
+        runs: the first one, and those that are compared with it.
+        history: earlier runs of what the first one measured.
 
     Raises:
         SpecError: a run has no cell in common with the first.
     """
     first, *others = runs
     known = {cell.id for cell in first.cells}
-    for other in others:
+    for other in (*others, *history):
         if known.isdisjoint(cell.id for cell in other.cells):
             raise SpecError(
                 f"{other.folder} has no cell in common with {first.folder}. Cells are matched by model/shape/backend/"
@@ -116,11 +104,17 @@ def compare(runs: Sequence[Run]) -> Comparison:
     settings = [dict(_settings(run)) for run in runs]
     by_id = [{cell.id: cell for cell in run.cells if not cell.control} for run in runs]
     noise = [_noise(run) for run in runs]
-    changes = [{}, *(_changes(by_id[0], cells, noise[0], own) for cells, own in zip(by_id[1:], noise[1:], strict=True))]
+    differences = [_differences(settings[0], own) for own in settings]
+    same = [run for run, own in zip(runs, differences, strict=True) if not own]
+    sessions = _sessions([first, *history] if history else same)
+    changes = [
+        {},
+        *(_changes(by_id[0], cells, sessions, noise[0], own) for cells, own in zip(by_id[1:], noise[1:], strict=True)),
+    ]
     return Comparison(
         [
-            ComparedRun(run.folder, run.created, run.environment, _differences(settings[0], own))
-            for run, own in zip(runs, settings, strict=True)
+            ComparedRun(run.folder, run.created, run.environment, own)
+            for run, own in zip(runs, differences, strict=True)
         ],
         [
             ComparedCell(
@@ -130,6 +124,17 @@ def compare(runs: Sequence[Run]) -> Comparison:
             )
             for name in dict.fromkeys(name for cells in by_id for name in cells)
         ],
+        sessions,
+    )
+
+
+def _sessions(runs: Sequence[Run]) -> Sessions:
+    """How much sessions of the same differ."""
+    return Sessions.of(
+        [
+            {cell.id: p50 for cell in run.cells if cell.status == "ok" and (p50 := summary.median(cell)) is not None}
+            for run in runs
+        ]
     )
 
 
@@ -149,49 +154,46 @@ def regressions(comparison: Comparison, percent: float) -> list[tuple[str, int, 
                 lines.append((cell.cell.id, number, f"was ok, is {result.status if result else 'missing'}"))
             elif change and change.verdict == "slower" and change.ratio > 1 + percent / 100:
                 what = "p50" if change.of == "p50" else "CPU time of a run"
-                chance = f"probability by chance {change.chance:.1%}"
-                lines.append((cell.cell.id, number, f"{what} is {change.ratio:.2f} x that of run 1 ({chance})"))
+                chance = f"chance and sessions explain up to {change.needed:.2f} x"
+                lines.append((cell.cell.id, number, f"{what} is {change.ratio:.2f} x that of run 1; {chance}"))
     return lines
 
 
 def _changes(
-    first: Mapping[str, CellResult], other: Mapping[str, CellResult], *noises: Mapping[tuple[str, str], float]
+    first: Mapping[str, CellResult],
+    other: Mapping[str, CellResult],
+    sessions: Sessions,
+    *noises: Mapping[tuple[str, str], float],
 ) -> dict[str, Change]:
     """The changes of all cells that are correct in both runs."""
     names = [name for name in first if name in other and first[name].status == other[name].status == "ok"]
     values = {name: _values(first[name], other[name]) for name in names}
-    enough = [name for name in names if min(map(len, values[name][1:])) >= verdicts.ENOUGH]
-    tested = verdicts.permutation_test([values[name][1] for name in enough], [values[name][2] for name in enough])
-    chances = dict(zip(enough, tested, strict=True))
-    changes = {}
-    for name, (of, before, now) in values.items():
-        if not (before and now):
-            continue
-        ratio = median(now.values()) / median(before.values())
-        place = (first[name].model, first[name].shape)
-        chance = chances.get(name)
-        if chance is None:
-            verdict = "too few rounds"
-        elif verdicts.differ(ratio, chance, *(noise.get(place, 0.0) for noise in noises)):
-            verdict = "slower" if ratio > 1 else "faster"
-        else:
-            verdict = "same"
-        changes[name] = Change(ratio, of, chance, verdict)
-    return changes
+    return {
+        name: verdicts.change(
+            before,
+            now,
+            of,
+            sessions,
+            len(names),
+            *(noise.get((first[name].model, first[name].shape), 0.0) for noise in noises),
+        )
+        for name, (before, now, of) in values.items()
+        if before and now
+    }
 
 
-def _values(first: CellResult, other: CellResult) -> tuple[str, Medians, Medians]:
-    """What is compared, and its value in each round of both runs.
+def _values(first: CellResult, other: CellResult) -> tuple[Medians, Medians, str]:
+    """The value in each round of both runs, and what it is.
 
     Medians of undisturbed rounds; CPU time of all rounds where either run has too few of those.
     """
     calm = summary.calm_rounds(first), summary.calm_rounds(other)
-    if min(map(len, calm)) >= verdicts.ENOUGH:
-        return "p50", *calm
+    if min(map(len, calm)) >= verdicts.NEEDED:
+        return *calm, "p50"
     cpu = _read(first, lambda result: result.cpu_ms), _read(other, lambda result: result.cpu_ms)
-    if min(map(len, cpu)) >= verdicts.ENOUGH:
-        return "cpu", *cpu
-    return "p50", _read(first, lambda result: result.p50), _read(other, lambda result: result.p50)
+    if min(map(len, cpu)) >= verdicts.NEEDED:
+        return *cpu, "cpu"
+    return _read(first, lambda result: result.p50), _read(other, lambda result: result.p50), "p50"
 
 
 def _read(cell: CellResult, of: Callable[[Round], float | None]) -> Medians:

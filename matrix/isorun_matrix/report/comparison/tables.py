@@ -11,9 +11,10 @@ from rich.console import Group as Stack
 from rich.console import RenderableType
 from rich.text import Text
 
+from isorun_matrix.measurement.statistics.verdicts import Change
 from isorun_matrix.report import markdown, terminal
 from isorun_matrix.report.columns import columns
-from isorun_matrix.report.comparison.compare import Change, ComparedCell, Comparison
+from isorun_matrix.report.comparison.compare import ComparedCell, Comparison
 from isorun_matrix.report.formatting import NONE, counts
 from isorun_matrix.text import printable
 
@@ -76,6 +77,12 @@ def _runs(comparison: Comparison) -> Iterator[str]:
         yield f"run {number}: {run.folder}, {cpu.model}, {cpu.usable_cores} cores{gpus}, {run.created}"
         for name, (first, own) in run.differences.items():
             yield f"  {name}: {_value(first)} in run 1, {_value(own)} in run {number}"
+    yield f"sessions: {comparison.sessions}"
+    if not comparison.sessions.runs:
+        yield (
+            "  Give earlier runs with --history (three or more in all), or measure both in one session with "
+            "`isorun matrix ab`."
+        )
 
 
 def _blocks(comparison: Comparison) -> dict[str, list[list[str]]]:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from isorun_matrix.measurement.statistics.latencies import RankInterval, rank_interval
+from isorun_matrix.measurement.statistics.latencies import Interval, rank_interval
 from isorun_matrix.report import summary
 from isorun_matrix.report.formatting import NONE, number, ratio
 from isorun_matrix.report.machines.side_by_side import Block, Machine, Value
@@ -20,7 +20,7 @@ class _Mean:
     """The geometric mean of medians in milliseconds over some models and shapes, with its interval."""
 
     mean: float
-    interval: RankInterval | None
+    interval: Interval | None
     count: int
 
 
@@ -54,7 +54,7 @@ def _mean(cells: Sequence[CellResult | None]) -> _Mean:
     logs = [float(np.mean([math.log(rounds[number]) for rounds in calm])) for number in common]
     interval = rank_interval(logs)
     if interval is not None:
-        interval = RankInterval(math.exp(interval.low), math.exp(interval.high), interval.level)
+        interval = Interval(math.exp(interval.low), math.exp(interval.high), interval.level)
     return _Mean(mean, interval, len(right))
 
 
@@ -88,15 +88,15 @@ def blocks(machines: Sequence[Machine], means: Means, workloads: int) -> Iterato
         yield Block(title, f"speed-up over {machines[0].name}, geometric mean", speed_ups)
 
 
-def _quotient(first: _Mean, other: _Mean) -> RankInterval | None:
+def _quotient(first: _Mean, other: _Mean) -> Interval | None:
     """The interval of a quotient: both intervals contain their medians with at least this probability."""
     if first.interval is None or other.interval is None:
         return None
     level = max(0.0, first.interval.level + other.interval.level - 1)
-    return RankInterval(first.interval.low / other.interval.high, first.interval.high / other.interval.low, level)
+    return Interval(first.interval.low / other.interval.high, first.interval.high / other.interval.low, level)
 
 
-def _ends(interval: RankInterval | None) -> str:
+def _ends(interval: Interval | None) -> str:
     return "" if interval is None else f" ({number(interval.low)} to {number(interval.high)})"
 
 

@@ -1,6 +1,6 @@
 """Several machines side by side: machines as columns, the winner on each and overall, and what differs between them.
 
-Rounds of two machines are not paired, so machines are compared by permutation of rounds, as two runs are.
+Rounds of two machines are not paired, so machines are compared as two runs are.
 """
 
 from __future__ import annotations
@@ -129,17 +129,16 @@ def _conclusions(machines: Sequence[Machine], title: str) -> Iterator[str]:
     best, *others = ((name, group, summary.calm_rounds(group.fastest)) for _, name, group in ranked if group.fastest)
     name, group, calm = best
     leader = f"{title} overall: {group.fastest and group.fastest.name} on {name}"
-    if min(map(len, (calm, *(rounds for *_, rounds in others)))) < verdicts.ENOUGH:
+    sessions = verdicts.Sessions()
+    changes = [
+        verdicts.change(calm, rounds, "p50", sessions, len(others), group.noise or 0.0, other.noise or 0.0)
+        for _, other, rounds in others
+    ]
+    if any(change.needed is None for change in changes):
         yield f"{leader} has the lowest median, but there are too few undisturbed rounds for a verdict."
         return
-    chances = verdicts.permutation_test([calm] * len(others), [rounds for *_, rounds in others])
-    ratios = [p50 / ranked[0][0] for p50, *_ in ranked[1:]]
-    unclear = [
-        machine
-        for (machine, other, _), chance, by in zip(others, chances, ratios, strict=True)
-        if not verdicts.differ(by, chance, group.noise or 0.0, other.noise or 0.0)
-    ]
+    unclear = [machine for (machine, *_), change in zip(others, changes, strict=True) if change.verdict != "slower"]
     if unclear:
         yield f"{leader} has the lowest median, but these runs cannot tell it from the fastest on {', '.join(unclear)}."
     else:
-        yield f"{leader} is the fastest: the fastest on {others[0][0]} takes {number(ratios[0])} x as long."
+        yield f"{leader} is the fastest: the fastest on {others[0][0]} takes {number(changes[0].ratio)} x as long."

@@ -116,7 +116,7 @@ def test_winners_are_named_where_rounds_show_them() -> None:
     [
         ([cell("a", p50=4.01)], "these runs cannot tell it from the fastest on xeon"),
         ([cell("a", p50=4.8), cell("b", p50=9.0), cell("a~control", p50=6.0)], "cannot tell it"),  # below its noise
-        ([cell("a", p50=9.0, medians=[9, 9.1, 9])], "too few undisturbed rounds"),
+        ([cell("a", p50=9.0, medians=[9, 9.1])], "too few undisturbed rounds"),
         ([cell("a", p50=1.0, status="parity-failed", reason="wrong")], None),
     ],
 )

@@ -1,0 +1,133 @@
+"""Verdicts on drawn medians: the rates at which intervals and families are wrong."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+
+from isorun_matrix.measurement.statistics.verdicts import Change, Family, Medians, Sessions, change
+
+GRID = [(cells, rounds) for cells in (2, 4, 12, 60) for rounds in (3, 5, 8, 20)]
+QUICK = [(2, 3), (4, 5), (8, 8)]
+
+
+def drawn(rng: np.random.Generator, cells: int, rounds: int, sigma: float = 0.01) -> list[Medians]:
+    """Medians of identical cells; what all share in a round is ten times what differs."""
+    logs = rng.normal(0, sigma, (cells, rounds)) + rng.normal(0, 10 * sigma, rounds)
+    return [dict(enumerate(np.exp(row))) for row in logs]
+
+
+def rates(cells: int, rounds: int, families: int) -> tuple[float, float]:
+    """How often all intervals of a family contain 1, and how often any cell is slower than the one of lowest median."""
+    rng = np.random.default_rng(cells * 100 + rounds)
+    covered = wrong = 0
+    for _ in range(families):
+        medians = drawn(rng, cells, rounds)
+        family = Family(medians, cells)
+        pairs = [family.ratio(cell, other) for cell in range(cells) for other in range(cell)]
+        covered += all(pair and pair.interval.low <= 1 <= pair.interval.high for pair in pairs)
+        fastest = int(np.argmin([np.median([*cell.values()]) for cell in medians]))
+        found = [family.ratio(cell, fastest) for cell in range(cells) if cell != fastest]
+        wrong += any(pair and pair.verdict == "slower" for pair in found)
+    return covered / families, wrong / families
+
+
+def check_rates(cells: int, rounds: int, families: int) -> None:
+    covered, wrong = rates(cells, rounds, families)
+    error = 2 * math.sqrt(0.95 * 0.05 / families)
+    assert 0.93 - error <= covered <= 0.97 + error
+    assert wrong <= 0.05 + error
+
+
+@pytest.mark.parametrize(("cells", "rounds"), QUICK)
+def test_intervals_cover_as_stated(cells: int, rounds: int) -> None:
+    check_rates(cells, rounds, 300)
+
+
+@pytest.mark.long
+@pytest.mark.parametrize(("cells", "rounds"), GRID)
+def test_intervals_cover_as_stated_for_many_cells_and_rounds(cells: int, rounds: int) -> None:
+    check_rates(cells, rounds, 100 if cells == 60 else 1000)
+
+
+def test_finds_a_cell_that_is_slower_by_8_percent() -> None:
+    rng = np.random.default_rng(0)
+    verdicts = []
+    for _ in range(100):
+        first, *others = drawn(rng, 4, 5)
+        slower = {number: median * 1.08 for number, median in others[0].items()}
+        ratio = Family([first, slower, *others[1:]], 3).ratio(1, 0)
+        assert ratio is not None
+        verdicts.append(ratio.verdict)
+    assert verdicts.count("slower") >= 99
+
+
+def test_an_unsteady_cell_is_judged_by_its_own_noise() -> None:
+    steady = drawn(np.random.default_rng(0), 12, 5, 0.001)
+    unsteady = {
+        number: median * factor
+        for (number, median), factor in zip(steady[0].items(), (0.7, 1.3, 1.1, 1.4, 1.2), strict=True)
+    }
+    ratio = Family([*steady, unsteady], 13).ratio(12, 0)
+    assert ratio is not None
+    assert (ratio.verdict, ratio.ratio > 1.1) == ("ambiguous", True)
+
+
+def test_compares_cells_through_a_third_one_with_common_rounds() -> None:
+    rng = np.random.default_rng(0)
+    leader, early, late = drawn(rng, 3, 10, 0.002)
+    early = {number: 1.2 * median for number, median in early.items() if number < 5}
+    late = {number: 0.9 * median for number, median in late.items() if number >= 5}
+    family = Family([leader, early, late], 3)
+    ratio = family.ratio(1, 2)
+    assert ratio is not None
+    assert ratio.verdict == "slower"
+    assert ratio.interval.low < 1.2 / 0.9 < ratio.interval.high
+    direct = family.ratio(1, 0)
+    assert direct is not None
+    assert ratio.interval.high / ratio.interval.low > direct.interval.high / direct.interval.low
+    assert Family([early, late], 2).ratio(0, 1) is None
+
+
+def sessions(rng: np.random.Generator, runs: int, cells: int) -> list[dict[str, float]]:
+    logs = rng.normal(0, 0.03, (runs, 1)) + rng.normal(0, 0.01, (runs, cells))
+    return [{str(cell): math.exp(log) for cell, log in enumerate(run)} for run in logs]
+
+
+@pytest.mark.parametrize("runs", [3, 10])
+@pytest.mark.parametrize("cells", [1, 8])
+def test_sessions_explain_the_difference_of_identical_runs(runs: int, cells: int) -> None:
+    rng = np.random.default_rng(runs)
+    wrong = 0
+    for _ in range(400):
+        *known, new = sessions(rng, runs + 1, cells)
+        explained = Sessions.of(known).explains(cells)
+        wrong += any(abs(math.log(new[name] / known[0][name])) > explained for name in new)
+    assert wrong / 400 <= 0.05 + 2 * math.sqrt(0.95 * 0.05 / 400)
+
+
+def test_a_change_needs_more_than_rounds_and_sessions_explain() -> None:
+    rng = np.random.default_rng(0)
+    (first,) = drawn(rng, 1, 5, 0.001)
+
+    def verdict(factor: float, known: Sessions, rounds: int = 5) -> Change:
+        other = {number: factor * median for number, median in first.items() if number < rounds}
+        return change(first, other, "p50", known, 1)
+
+    alike = Sessions(0.01, 0.0, 10)
+    assert verdict(1.15, alike).verdict == "slower"
+    assert verdict(0.85, alike).verdict == "faster"
+    assert verdict(1.15, Sessions()).verdict == "same"
+    assert verdict(1.5, Sessions()).verdict == "slower"
+    assert verdict(1.5, alike, rounds=2) == Change(pytest.approx(1.5, rel=0.1), "p50", None, "too few rounds")
+
+
+def test_sessions_are_measured_from_three_runs() -> None:
+    runs = sessions(np.random.default_rng(0), 3, 4)
+    assert Sessions.of(runs[:2]) == Sessions.of([*runs, {"other": 1.0}]) == Sessions()
+    assert "assumed" in str(Sessions())
+    known = Sessions.of(runs)
+    assert (known.runs, known.cells) == (3, 4)
+    assert "3 runs" in str(known)
