@@ -17,7 +17,8 @@ from isorun_matrix.execution.preparation import Failure, Preparation
 from isorun_matrix.execution.processes.launch import Process, run_job
 from isorun_matrix.execution.processes.take_turns import take_turns
 from isorun_matrix.execution.progress import Lines
-from isorun_matrix.jobs import Cell, CellJob, PreparedModel, Reference, Workload
+from isorun_matrix.jobs import CONTROL, Cell, CellJob, PreparedModel, Reference, Workload
+from isorun_matrix.report import summary
 from isorun_matrix.results.folder import RunFolder
 from isorun_matrix.results.records import MEASURED, LoadResult, RoundResult, Run, TrialResult
 from isorun_matrix.spec.spec import Spec
@@ -126,18 +127,30 @@ class _Runner:
             for cell in cells:
                 self._finished(cell)
             return
-        jobs = {cell.id: (cell, model, reference) for cell in cells}
+        companions = self._companions(workload, cells)
+        jobs = {cell.id: (cell, model, reference) for cell in (*cells, *companions)}
         failed = {cell.id for cell in cells if not self._try(*jobs[cell.id])}
         finished = set(failed)
         while waiting := self._lacking(workload, failed):
             of_workload = [cell.id for cell in self._prepared.plan.cells if cell.workload == workload.id]
             number = 1 + self._folder.last_round(of_workload)
-            failed |= self._round(workload, number, {cell.id: jobs[cell.id] for cell in waiting})
+            names = {cell.id for cell in (*waiting, *companions)} - failed
+            failed |= self._round(workload, number, {name: jobs[name] for name in jobs if name in names})
             still = {cell.id for cell in self._lacking(workload, failed)}
             for cell in cells:
                 if cell.id not in still | finished:
                     finished.add(cell.id)
                     self._finished(cell)
+
+    def _companions(self, workload: Workload, lacking: Sequence[Cell]) -> list[Cell]:
+        """The complete cells that are measured again beside cells that were added to a run, so that these share rounds
+        with them: the fastest, the control and its twin."""
+        complete = {cell.id: cell for cell in self._cells(workload) if cell not in lacking}
+        controls = [cell.id for cell in complete.values() if cell.control]
+        names = {*controls, *(name.replace(CONTROL, "") for name in controls)}
+        groups = summary.groups(self._folder.cell_of_run(name) for name in complete)
+        names |= {group.fastest.id for group in groups if group.fastest is not None}
+        return [cell for name, cell in complete.items() if name in names]
 
     def _load_all(self, workload: Workload) -> None:
         """Put every cell with correct outputs under the load of each scenario that it has no result of."""

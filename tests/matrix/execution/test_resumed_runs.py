@@ -6,6 +6,10 @@ import json
 import os
 from pathlib import Path
 
+import pytest
+
+from isorun_matrix.report import summary
+from isorun_matrix.results.folder import RunFolder
 from matrix_runs import SLOW, Isorun, cells_of, slow_spec, spec_file
 
 
@@ -25,6 +29,31 @@ def test_additions_to_a_spec_keep_results(isorun: Isorun, tiny: Path, tmp_path: 
     again = isorun("run", spec_file(tmp_path, other), "--out", out, "--resume")
     assert "1 of 1 cells were measured with another spec" in again.stderr
     assert {path: path.stat().st_mtime_ns for path in kept} == kept
+
+
+@pytest.mark.long
+def test_added_cells_share_rounds_with_the_control_and_the_fastest(isorun: Isorun, tiny: Path, tmp_path: Path) -> None:
+    spec = SLOW.replace("rounds: 1", "rounds: 3").replace("control: false", "control: true")
+    spec += "".join(
+        f"  - {{name: fake, label: {label}, options: {{seconds: {seconds}}}}}\n"
+        for label, seconds in (("first", 0.01), ("slow", 0.02), ("quick", 0.003))
+    )
+    out = tmp_path / "out"
+    assert isorun("run", spec_file(tmp_path, spec), "--out", out).returncode == 0
+    more = spec + "  - {name: fake, label: new, options: {seconds: 0.001}}\n"
+    done = isorun("run", spec_file(tmp_path, more), "--out", out, "--resume")
+    assert done.returncode == 0, done.stderr
+    orders = {
+        order["number"]: set(order["order"])
+        for path in out.rglob("round-*/result.json")
+        if (order := json.loads(path.read_text())["round"])
+    }
+    old = {f"tiny/1x4/{label}/fp32" for label in ("first", "slow", "quick", "first~control")}
+    assert [orders[number] for number in (1, 2, 3)] == [old] * 3
+    beside = {f"tiny/1x4/{label}/fp32" for label in ("first", "quick", "first~control", "new")}
+    assert [orders[number] for number in (4, 5, 6)] == [beside] * 3
+    (group,) = summary.groups(RunFolder(out).run().cells)
+    assert [group.verdict(cell) for cell in group.cells] == ["slower", "slower", "slower", "fastest"]
 
 
 def test_measured_cells_are_kept_if_their_model_is_lost(isorun: Isorun, tiny: Path, tmp_path: Path) -> None:
