@@ -36,7 +36,7 @@ def isorun(
 
     def run(*arguments: object) -> subprocess.CompletedProcess[str]:
         words = [*map(str, arguments)]
-        if words[0] == "run":
+        if words[0] in ("run", "ab"):
             done = subprocess.run(
                 [*command, *words], env=environment, capture_output=True, text=True, timeout=120, check=False
             )

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Iterator, Sequence
+from contextlib import contextmanager
 from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -15,6 +16,7 @@ from isorun_matrix.cli import report
 if TYPE_CHECKING:
     from isorun_matrix.execution.choice import Choice
     from isorun_matrix.execution.progress import Lines
+    from isorun_matrix.results.folder import RunFolder
     from isorun_matrix.results.records import Run
     from isorun_matrix.spec.spec import Spec
 
@@ -68,7 +70,6 @@ def run(
     Isolated environments that the spec declares are created first where they are missing.
     """
     import shlex
-    from datetime import datetime
 
     from isorun_matrix.execution import choice, environments, progress, rerun, runner
     from isorun_matrix.execution.plan import plan
@@ -96,30 +97,46 @@ def run(
         lines = [str(planned), *environments.preview(loaded), *(f"cell {cell.id}" for cell in cells)]
         typer.echo("\n".join(lines))
         return
-    folder = RunFolder(out or Path(_OUT) / f"{spec.stem}-{datetime.now().astimezone():%Y%m%d-%H%M%S}")
+    folder = RunFolder(out or new_folder(spec.stem))
     shown = progress.for_stderr()
     shown.note(f"{planned}; results go to {folder.path}")
     selected = choice.Choice(resume, chosen, remeasure is not None, fingerprints)
-    try:
+    arguments = [str(spec), *(part for pattern in only or [] for part in ("--only", pattern))]
+    arguments += [part for item in model or [] for part in ("--model", item)]
+    arguments += [] if machine is None else ["--machine", machine]
+    arguments += [] if ray is None else ["--ray", ray]
+    with running("run", arguments, folder, shown):
         if ray is not None:
             _run_on_cluster(loaded, spec.absolute(), folder.path, ray, shown, selected)
             return
         done = runner.run(loaded, spec.absolute(), folder, shown, selected)
-    except (KeyboardInterrupt, OSError) as stopped:
-        more = [part for pattern in only or [] for part in ("--only", pattern)]
-        more += [part for item in model or [] for part in ("--model", item)]
-        more += [] if machine is None else ["--machine", machine]
-        more += [] if ray is None else ["--ray", ray]
-        again = shlex.join(["isorun", "matrix", "run", str(spec), "--out", str(folder.path), "--resume", *more])
-        shown.note(f"Stopped. Finished measurements are kept. Continue with:\n  {again}")
-        if isinstance(stopped, OSError):  # a full disk
-            raise
-        raise typer.Exit(INTERRUPTED) from None
     shown.note("")
     report.show(done)
     shown.note(f"More: isorun matrix report {shlex.quote(str(folder.path))} --format html --output report.html")
     if code := _exit_code(done, chosen):
         raise typer.Exit(code)
+
+
+def new_folder(name: str) -> Path:
+    """The default folder of a run that starts now."""
+    from datetime import datetime
+
+    return Path(_OUT) / f"{name}-{datetime.now().astimezone():%Y%m%d-%H%M%S}"
+
+
+@contextmanager
+def running(command: str, arguments: Sequence[str], folder: RunFolder, shown: Lines) -> Iterator[None]:
+    """While a run works in a folder: one that is stopped explains how to continue."""
+    import shlex
+
+    try:
+        yield
+    except (KeyboardInterrupt, OSError) as stopped:
+        again = shlex.join(["isorun", "matrix", command, *arguments, "--out", str(folder.path), "--resume"])
+        shown.note(f"Stopped. Finished measurements are kept. Continue with:\n  {again}")
+        if isinstance(stopped, OSError):  # a full disk
+            raise
+        raise typer.Exit(INTERRUPTED) from None
 
 
 def _run_on_cluster(spec: Spec, source: Path, out: Path, address: str, shown: Lines, choice: Choice) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 from pydantic import ValidationError
 
@@ -19,6 +20,23 @@ def is_record(path: Path) -> bool:
     return path.name == RUN
 
 
+def replaced(models: Mapping[str, Mapping[str, Any]], items: Sequence[str]) -> dict[str, dict[str, Any]]:
+    """The models, as plain data, that have another file or folder; ``items`` are ``NAME=PATH``.
+
+    Raises:
+        SpecError: an item has another form, or there is no such model.
+    """
+    changed = {}
+    for item in items:
+        name, _, place = item.partition("=")
+        if name not in models or not place:
+            raise SpecError(f"--model {item!r} must be NAME=PATH with the name of a model{did_you_mean(name, models)}")
+        source = "checkpoint" if Path(place).is_dir() else "path"
+        none = dict.fromkeys(("path", "checkpoint", "preset", "seed"))
+        changed[name] = {**models[name], **none, source: str(Path(place).absolute())}
+    return changed
+
+
 def load(path: Path, models: Sequence[str]) -> tuple[Spec, Mapping[str, str]]:
     """The spec of a run, and the fingerprints of its models.
 
@@ -31,20 +49,7 @@ def load(path: Path, models: Sequence[str]) -> tuple[Spec, Mapping[str, str]]:
     """
     record = reader.read(path, RunRecord)
     content = record.spec.model_dump(mode="json")
-    for item in models:
-        name, _, place = item.partition("=")
-        if name not in content["models"] or not place:
-            raise SpecError(
-                f"--model {item!r} must be NAME=PATH with the name of a model{did_you_mean(name, content['models'])}"
-            )
-        source = "checkpoint" if Path(place).is_dir() else "path"
-        content["models"][name] |= {
-            "path": None,
-            "checkpoint": None,
-            "preset": None,
-            "seed": None,
-            source: str(Path(place).absolute()),
-        }
+    content["models"] |= replaced(content["models"], models)
     try:
         return Spec.model_validate(content), record.fingerprints
     except ValidationError as error:

@@ -1,5 +1,8 @@
 """Run a matrix: prepare it; then try the cells of each workload and measure them in rounds. One process works at a
-time."""
+time.
+
+Workloads that share rounds are measured together: with ``common_rounds``, those of all models at a shape.
+"""
 
 from __future__ import annotations
 
@@ -46,6 +49,12 @@ def run(spec: Spec, source: Path, folder: RunFolder, progress: Lines, choice: Ch
         return _Runner(spec, folder, progress, prepared, choice).run()
 
 
+Workloads = tuple[str, ...]
+"""The ids of workloads that share rounds."""
+
+_Job = tuple[Cell, PreparedModel, Reference]
+
+
 class _Runner:
     def __init__(self, spec: Spec, folder: RunFolder, progress: Lines, prepared: Preparation, choice: Choice) -> None:
         self._spec = spec
@@ -53,23 +62,31 @@ class _Runner:
         self._progress = progress
         self._prepared = prepared
         self._choice = choice
-        self._repeats: dict[str, int] = {}
+        self._repeats: dict[Workloads, int] = {}
 
     def run(self) -> Run:
         self._prepared.run()
+        together = self._together()
         if self._choice.remeasure_disturbed:
-            self._repeats = {workload.id: self._more_repeats(workload) for workload in self._prepared.plan.workloads}
-        lacking = {workload.id: self._lacking(workload) for workload in self._prepared.plan.workloads}
+            self._repeats = {workloads: self._more_repeats(workloads) for workloads in together}
+        lacking = {workloads: self._lacking(workloads) for workloads in together}
         waiting = [cell for cells in lacking.values() for cell in cells]
         shown = sum(not cell.control for cell in waiting)
         self._announce({cell.id for cell in waiting})
         with self._progress.measuring(len(waiting) * (1 + self._spec.rounds), shown):
-            for workload in self._prepared.plan.workloads:
-                if lacking[workload.id]:
-                    self._measure_all(workload, lacking[workload.id])
+            for workloads, cells in lacking.items():
+                if cells:
+                    self._measure_all(workloads, cells)
         for workload in self._prepared.plan.workloads:
             self._load_all(workload)
         return self._folder.run()
+
+    def _together(self) -> list[Workloads]:
+        groups: dict[str, list[str]] = {}
+        for workload in self._prepared.plan.workloads:
+            shape = workload.id.removeprefix(f"{workload.model}/")
+            groups.setdefault(shape if self._spec.common_rounds else workload.id, []).append(workload.id)
+        return [tuple(workloads) for workloads in groups.values()]
 
     def _announce(self, lacking: Collection[str]) -> None:
         for failure, count in Counter(self._prepared.failures.values()).items():
@@ -89,63 +106,67 @@ class _Runner:
                 "They are measured again, and the earlier results stay in the folder"
             )
 
-    def _cells(self, workload: Workload) -> list[Cell]:
-        """The cells of a workload that may be measured in this session."""
+    def _cells(self, workloads: Workloads) -> list[Cell]:
+        """The cells of workloads that may be measured in this session."""
         only = self._choice.only
         return [
             cell
-            for cell in self._prepared.plan.cells
-            if cell.workload == workload.id
-            and cell.id not in self._prepared.failures
-            and (only is None or cell.control or cell.id in only)
+            for cell in self._planned(workloads)
+            if cell.id not in self._prepared.failures and (only is None or cell.control or cell.id in only)
         ]
+
+    def _planned(self, workloads: Workloads) -> list[Cell]:
+        return [cell for cell in self._prepared.plan.cells if cell.workload in workloads]
 
     def _rounds(self, cell: Cell) -> Sequence[RoundResult]:
         return self._folder.rounds(cell.id, self._prepared.keys[cell.id])
 
-    def _lacking(self, workload: Workload, failed: Collection[str] = ()) -> list[Cell]:
+    def _lacking(self, workloads: Workloads, failed: Collection[str] = ()) -> list[Cell]:
         """The cells that need a trial or a round. A control alone needs neither."""
-        cells = [cell for cell in self._cells(workload) if cell.id not in failed]
+        cells = [cell for cell in self._cells(workloads) if cell.id not in failed]
         results = {cell.id: self._rounds(cell) for cell in cells}
-        names = rounds.lacking(results, self._spec.rounds, self._repeats.get(workload.id, self._spec.repeats))
+        names = rounds.lacking(results, self._spec.rounds, self._repeats.get(workloads, self._spec.repeats))
         chosen = [cell for cell in cells if cell.id in names]
         return chosen if any(not cell.control for cell in chosen) else []
 
-    def _more_repeats(self, workload: Workload) -> int:
+    def _more_repeats(self, workloads: Workloads) -> int:
         """How many rounds above those that the spec requires, so that each disturbed one is repeated."""
-        results = {cell.id: self._rounds(cell) for cell in self._cells(workload)}
+        results = {cell.id: self._rounds(cell) for cell in self._cells(workloads)}
         return self._spec.repeats + rounds.disturbed_rounds(results)
 
-    def _measure_all(self, workload: Workload, cells: Sequence[Cell]) -> None:
-        """Compute the reference of a workload, unless it exists, and try and measure the cells that need it."""
-        model = self._prepared.models[workload.model]
-        assert isinstance(model, PreparedModel)
-        reference = self._prepared.reference(workload, model)
-        if isinstance(reference, Failure):
-            self._prepared.failures |= dict.fromkeys((cell.id for cell in cells), reference)
-            self._prepared.record()
-            for cell in cells:
-                self._finished(cell)
-            return
-        companions = self._companions(workload, cells)
-        jobs = {cell.id: (cell, model, reference) for cell in (*cells, *companions)}
-        failed = {cell.id for cell in cells if not self._try(*jobs[cell.id])}
+    def _measure_all(self, workloads: Workloads, cells: Sequence[Cell]) -> None:
+        """Compute the references of workloads, unless they exist, and try and measure the cells that need it."""
+        jobs: dict[str, _Job] = {}
+        companions = self._companions(workloads, cells)
+        for workload in self._prepared.plan.workloads:
+            own = [cell for cell in (*cells, *companions) if cell.workload == workload.id]
+            model = self._prepared.models[workload.model]
+            if not own or not isinstance(model, PreparedModel):
+                continue
+            reference = self._prepared.reference(workload, model)
+            if isinstance(reference, Failure):
+                self._prepared.failures |= dict.fromkeys((cell.id for cell in own), reference)
+                self._prepared.record()
+                for cell in own:
+                    self._finished(cell)
+            else:
+                jobs |= {cell.id: (cell, model, reference) for cell in own}
+        failed = {cell.id for cell in cells if cell.id not in jobs or not self._try(*jobs[cell.id])}
         finished = set(failed)
-        while waiting := self._lacking(workload, failed):
-            of_workload = [cell.id for cell in self._prepared.plan.cells if cell.workload == workload.id]
-            number = 1 + self._folder.last_round(of_workload)
+        while waiting := self._lacking(workloads, failed):
+            number = 1 + self._folder.last_round([cell.id for cell in self._planned(workloads)])
             names = {cell.id for cell in (*waiting, *companions)} - failed
-            failed |= self._round(workload, number, {name: jobs[name] for name in jobs if name in names})
-            still = {cell.id for cell in self._lacking(workload, failed)}
+            failed |= self._round(workloads[0], number, {name: jobs[name] for name in jobs if name in names})
+            still = {cell.id for cell in self._lacking(workloads, failed)}
             for cell in cells:
                 if cell.id not in still | finished:
                     finished.add(cell.id)
                     self._finished(cell)
 
-    def _companions(self, workload: Workload, lacking: Sequence[Cell]) -> list[Cell]:
+    def _companions(self, workloads: Workloads, lacking: Sequence[Cell]) -> list[Cell]:
         """The complete cells that are measured again beside cells that were added to a run, so that these share rounds
         with them: the fastest, the control and its twin."""
-        complete = {cell.id: cell for cell in self._cells(workload) if cell not in lacking}
+        complete = {cell.id: cell for cell in self._cells(workloads) if cell not in lacking}
         controls = [cell.id for cell in complete.values() if cell.control]
         names = {*controls, *(name.replace(CONTROL, "") for name in controls)}
         groups = summary.groups(self._folder.cell_of_run(name) for name in complete)
@@ -155,7 +176,7 @@ class _Runner:
     def _load_all(self, workload: Workload) -> None:
         """Put every cell with correct outputs under the load of each scenario that it has no result of."""
         model = self._prepared.models[workload.model]
-        cells = [cell for cell in self._cells(workload) if not cell.control]
+        cells = [cell for cell in self._cells((workload.id,)) if not cell.control]
         for cell, scenario in itertools.product(cells, self._spec.load if isinstance(model, PreparedModel) else ()):
             described = scenario.model_dump(mode="json")
             earlier = self._folder.load(cell.id, self._prepared.keys[cell.id], described)
@@ -192,16 +213,14 @@ class _Runner:
             self._finished(cell)
         return result.status in MEASURED
 
-    def _round(
-        self, workload: Workload, number: int, jobs: Mapping[str, tuple[Cell, PreparedModel, Reference]]
-    ) -> set[str]:
+    def _round(self, workload: str, number: int, jobs: Mapping[str, _Job]) -> set[str]:
         """Measure cells in a round; returns those that failed."""
-        seeds = self._prepared.seed, workload.id, number
+        seeds = self._prepared.seed, workload, number
         order = rounds.shuffled([*jobs], *seeds)
         plain = {name: self._job(*jobs[name]) for name in order}
 
         def start(name: str) -> Process:
-            self._progress.started(f"{workload.id}, round {number}", cell=True)
+            self._progress.started(f"{workload}, round {number}", cell=True)
             return Process(self._folder, "measure_cell", plain[name], jobs[name][0].time_limit)
 
         failed = set()

@@ -92,6 +92,9 @@ class Spec(Strict):
     reference: Reference = Reference()
     rounds: Count = Field(default=5, description="how many processes measure a cell, one in each round")
     repeats: int = Field(default=3, ge=0, description="how many rounds are added where rounds were disturbed")
+    common_rounds: bool = Field(
+        default=False, description="measure all models at a shape in the same rounds, as isorun matrix ab does"
+    )
     control: bool = Field(default=True, description="measure one cell of each workload twice")
     warmup: int = Field(default=10, ge=0, description="minimum runs before the measured ones; 0 for none")
     repetitions: Count | None = Field(default=None, description="measured runs in a round, instead of seconds")
@@ -212,6 +215,11 @@ class Spec(Strict):
                         cell = (model, shape, variant, precision)
                         if not selected or self._selects(cell):
                             yield cell
+
+    def cell_ids(self, *, selected: bool = True) -> Iterator[str]:
+        """The ids of the same cells."""
+        for model, shape, variant, precision in self.combinations(selected=selected):
+            yield f"{model}/{shape.name}/{variant.label}/{precision}"
 
     def _selects(self, cell: tuple[str, Shape, Variant, str]) -> bool:
         included = self.include is None or any(selection.matches(*cell) for selection in self.include)

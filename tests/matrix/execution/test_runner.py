@@ -211,7 +211,7 @@ def test_check_finds_what_was_changed(isorun: Isorun, tiny: Path, tmp_path: Path
     def found() -> list[str]:
         done = isorun("check", out)
         assert done.returncode == 1
-        return [line for line in done.stderr.splitlines() if "undisturbed rounds, expected 5" not in line]
+        return [line for line in done.stderr.splitlines() if "undisturbed rounds, expected 3" not in line]
 
     assert found() == []
     (place,) = out.glob("cells/*/*/*/*/*/round-1")

@@ -1,0 +1,78 @@
+"""``isorun matrix ab``."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from isorun.cli import CHECK_FAILED
+
+
+def ab(
+    spec_a: Annotated[Path, typer.Argument(metavar="SPEC_A", help="A YAML file.", show_default=False)],
+    spec_b: Annotated[
+        Path | None, typer.Argument(metavar="[SPEC_B]", help="Another one. Default: SPEC_A.", show_default=False)
+    ] = None,
+    environment: Annotated[
+        str | None, typer.Option(metavar="NAME", help="The isolated environment that the backends of B run in.")
+    ] = None,
+    model: Annotated[
+        list[str] | None, typer.Option(metavar="NAME=PATH", help="The file or folder of a model in B.")
+    ] = None,
+    out: Annotated[
+        Path | None, typer.Option(metavar="DIR", help="The folder for results. Default: a new one in isorun-results.")
+    ] = None,
+    resume: Annotated[
+        bool, typer.Option("--resume", help="Continue the run in --out and keep what is already measured.")
+    ] = False,
+    fail_above: Annotated[
+        float | None,
+        typer.Option(metavar="PERCENT", min=0, help="Exit with 1 if B is not ok, or slower by more than PERCENT."),
+    ] = None,
+) -> None:
+    """Measure two specs in turns in one session, and compare their cells: what differs between sessions cancels out.
+
+    The sides can also differ in the environment, such as one with another version of a plugin, or in a model's file.
+    """
+    from isorun.cli import console
+    from isorun.isolation import environments
+    from isorun_matrix.cli.run import new_folder, running
+    from isorun_matrix.execution import progress, rerun, runner
+    from isorun_matrix.execution.choice import Choice
+    from isorun_matrix.report.comparison import ab as comparison
+    from isorun_matrix.results.folder import RunFolder
+    from isorun_matrix.spec import pairs
+    from isorun_matrix.spec.models import Model
+    from isorun_matrix.spec.reader import load
+
+    if resume and out is None:
+        raise typer.BadParameter("--resume needs --out, the folder of the run to continue")
+    if spec_b is None and environment is None and not model:
+        raise typer.BadParameter("expected SPEC_B, --environment or --model: in what the sides differ")
+    first = load(spec_a)
+    second = first if spec_b is None else load(spec_b)
+    if environment is not None and environment not in second.environments:
+        environments.get(environment)  # raises if it does not exist
+    plain = {name: declared.model_dump() for name, declared in second.models.items()}
+    models = {name: Model.model_validate(changed) for name, changed in rerun.replaced(plain, model or []).items()}
+    combined, paired = pairs.combine(first, pairs.changed(second, environment, models))
+    folder = RunFolder(out or new_folder(f"{spec_a.stem}-ab"))
+    shown = progress.for_stderr()
+    shown.note(f"{len(paired)} cells on both sides; results go to {folder.path}")
+    if first.load:
+        shown.note("`load` is left out: both sides are compared by latency")
+    arguments = [*map(str, [spec_a, spec_b] if spec_b else [spec_a])]
+    arguments += [] if environment is None else ["--environment", environment]
+    arguments += [part for item in model or [] for part in ("--model", item)]
+    with running("ab", arguments, folder, shown):
+        done = runner.run(combined, spec_a.absolute(), folder, shown, Choice(resume))
+    compared = comparison.compare(done, paired)
+    shown.note("")
+    console.stdout().print(comparison.render(compared))
+    worse = comparison.regressions(compared, fail_above or 0)
+    for line in worse if fail_above is not None else [line for line in worse if ": B takes" not in line]:
+        console.note(line)
+    if any(cell.ratio is None for cell in compared) or (fail_above is not None and worse):
+        raise typer.Exit(CHECK_FAILED)

@@ -1,0 +1,89 @@
+"""The two sides of ``isorun matrix ab``, compared in the rounds that both have."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+from rich.table import Table
+from rich.text import Text
+
+from isorun_matrix.measurement.statistics import verdicts
+from isorun_matrix.measurement.statistics.verdicts import Ratio
+from isorun_matrix.report import summary
+from isorun_matrix.report.formatting import NONE, number
+from isorun_matrix.results.records import CellResult, Run
+from isorun_matrix.spec.pairs import Pair
+from isorun_matrix.text import printable
+
+_STYLES = {"slower": "bold red", "faster": "bold green"}
+_HEADERS = ("", "A, p50 ms", "B, p50 ms", "B / A", "interval", "rounds", "B is")
+
+
+@dataclass(frozen=True)
+class Compared:
+    """A cell on both sides; ``ratio`` is the time of B divided by that of A, and ``None`` where that is not known."""
+
+    name: str
+    a: CellResult
+    b: CellResult
+    ratio: Ratio | None
+    faster: bool
+
+    @property
+    def verdict(self) -> str:
+        """``slower``, ``faster``, ``tied`` or ``ambiguous``; else why there is none."""
+        if self.ratio is None:
+            failed = [
+                f"{side} is {cell.status}" for side, cell in (("A", self.a), ("B", self.b)) if cell.status != "ok"
+            ]
+            return ", ".join(failed) or "too few rounds"
+        return "faster" if self.faster else self.ratio.verdict
+
+
+def compare(run: Run, pairs: Sequence[Pair]) -> list[Compared]:
+    """Compare the sides of each pair. The cells of a shape are a family."""
+    cells = {cell.id: cell for cell in run.cells}
+    return [
+        compared
+        for shape in dict.fromkeys(cells[pair.a].shape for pair in pairs)
+        for compared in _at_shape(cells, [pair for pair in pairs if cells[pair.a].shape == shape], shape)
+    ]
+
+
+def _at_shape(cells: Mapping[str, CellResult], pairs: Sequence[Pair], shape: str) -> Iterator[Compared]:
+    measured = [cell for cell in cells.values() if cell.shape == shape]
+    noise = max((group.noise or 0.0 for group in summary.groups(measured)), default=0.0)
+    family = verdicts.Family([summary.calm_rounds(cell) for cell in measured], 2 * len(pairs), noise)
+    for pair in pairs:
+        a, b = cells[pair.a], cells[pair.b]
+        places = measured.index(a), measured.index(b)
+        ratio = family.ratio(*places[::-1]) if a.status == b.status == "ok" else None
+        back = family.ratio(*places)
+        yield Compared(pair.id, a, b, ratio, back is not None and back.verdict == "slower")
+
+
+def render(compared: Sequence[Compared]) -> Table:
+    """A table with a line for each cell."""
+    table = Table(box=None, show_edge=False, pad_edge=False, padding=(0, 1, 0, 0))
+    for index, header in enumerate(_HEADERS):
+        table.add_column(header, justify="right" if 0 < index < len(_HEADERS) - 1 else "left", no_wrap=index > 0)
+    for cell in compared:
+        figures = [NONE] * 3
+        if (ratio := cell.ratio) is not None:
+            ends = f"{number(ratio.interval.low)} to {number(ratio.interval.high)}"
+            figures = [f"{number(ratio.ratio)} x", ends, str(ratio.rounds)]
+        row = [printable(cell.name), number(summary.median(cell.a)), number(summary.median(cell.b)), *figures]
+        table.add_row(*map(Text, row), Text(cell.verdict, _STYLES.get(cell.verdict, "")))
+    return table
+
+
+def regressions(compared: Sequence[Compared], percent: float) -> list[str]:
+    """The cells that are not ok in B, or slower by more than ``percent``."""
+    lines = []
+    for cell in compared:
+        if cell.b.status != "ok":
+            lines.append(f"{cell.name}: {cell.b.status}: {cell.b.reason}")
+        elif cell.verdict == "slower" and cell.ratio is not None and cell.ratio.ratio > 1 + percent / 100:
+            lines.append(f"{cell.name}: B takes {cell.ratio.ratio:.2f} x as long as A")
+    return lines

@@ -1,0 +1,28 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+from matrix_runs import SLOW, Isorun, spec_file
+
+
+def test_compares_two_files_of_a_model_in_common_rounds(isorun: Isorun, tiny: Path, tmp_path: Path) -> None:
+    spec = spec_file(tmp_path, SLOW.replace("rounds: 1", "rounds: 3") + "  - {name: fake, options: {seconds: 0.01}}\n")
+    other = tmp_path / "other.onnx"
+    other.write_bytes(tiny.read_bytes().replace(b"tiny", b"tini"))
+    out = tmp_path / "out"
+    done = isorun("ab", spec, "--model", f"tiny={other}", "--out", out)
+    assert done.returncode == 0, done.stderr
+    (line,) = [line for line in done.stdout.splitlines() if "tiny/1x4/fake/fp32" in line]
+    assert line.split()[-2] == "3"  # common rounds of two models
+    assert line.split()[-1] in ("tied", "ambiguous")
+    again = isorun("ab", spec, "--model", f"tiny={other}", "--out", out, "--resume", "--fail-above", 100)
+    assert (again.returncode, again.stdout) == (0, done.stdout)
+
+
+def test_needs_a_difference(isorun: Isorun, tiny: Path, tmp_path: Path) -> None:
+    spec = spec_file(tmp_path, SLOW + "  - fake\n")
+    done = isorun("ab", spec)
+    assert done.returncode == 2
+    assert "--environment" in done.stderr
+    assert isorun("ab", spec, "--model", f"nothing={tiny}").returncode == 2
+    assert isorun("ab", spec, "--environment", "nowhere").returncode in (2, 3)

@@ -1,0 +1,57 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from isorun.errors import SpecError
+from isorun_matrix.spec.pairs import combine
+from isorun_matrix.spec.reader import load
+from isorun_matrix.spec.spec import Spec
+
+TEXT = """
+models: {m: {preset: bert-3l}, other: {preset: bert-6l}}
+shapes: [1x8, 2x8]
+backends: [{name: ort-cpu, threads: [1, 2]}, reference]
+exclude: [{model: other}]
+"""
+
+
+def spec(folder: Path, *replaced: tuple[str, str]) -> Spec:
+    text = TEXT
+    for old, new in replaced:
+        assert old in text
+        text = text.replace(old, new)
+    path = folder / "spec.yaml"
+    path.write_text(text)
+    return load(path)
+
+
+def test_sides_share_models_that_are_the_same(tmp_path: Path) -> None:
+    combined, pairs = combine(spec(tmp_path), spec(tmp_path, (", reference", "")))
+    assert set(combined.models) == {"m", "other"}
+    assert [pair.id for pair in pairs] == [f"m/{shape}/ort-cpu.t{n}/fp32" for shape in ("1x8", "2x8") for n in (1, 2)]
+    assert (pairs[0].a, pairs[0].b) == ("m/1x8/ort-cpu.a.t1/fp32", "m/1x8/ort-cpu.b.t1/fp32")
+    assert {"m/1x8/reference.a/fp32", *(pair.b for pair in pairs)} <= set(combined.cell_ids())
+    assert len([*combined.cell_ids()]) == 6 + 4
+    assert not [*combined.problems()]
+
+
+def test_models_that_differ_are_measured_on_their_side_only(tmp_path: Path) -> None:
+    combined, pairs = combine(spec(tmp_path), spec(tmp_path, ("m: {preset: bert-3l}", "m: {preset: bert-6l}")))
+    assert set(combined.models) == {"m.a", "m.b", "other"}
+    assert (pairs[0].a, pairs[0].b) == ("m.a/1x8/ort-cpu.a.t1/fp32", "m.b/1x8/ort-cpu.b.t1/fp32")
+    assert set(combined.cell_ids()) == {name for pair in pairs for name in (pair.a, pair.b)}
+    assert combined.common_rounds
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "problem"),
+    [
+        ("exclude:", "rounds: 7\nexclude:", "same rounds, got 5 and 7"),
+        ("m: {preset", "n: {preset", "no cell in common"),
+    ],
+)
+def test_rejects_specs_that_cannot_be_compared(tmp_path: Path, old: str, new: str, problem: str) -> None:
+    with pytest.raises(SpecError, match=problem):
+        combine(spec(tmp_path), spec(tmp_path, (old, new)))
