@@ -126,7 +126,7 @@ def run_ray(model: str, count: int, batch_size: int, folder: Path, *, kill: bool
         fn_constructor_args=[model],
         batch_size=batch_size,
         num_cpus=1,
-        concurrency=ACTORS,
+        compute=ray.data.ActorPoolStrategy(size=ACTORS),
         **({"resources": {"embedding": 1}} if ray.cluster_resources().get("embedding") else {}),
     )
     if kill:

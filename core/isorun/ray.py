@@ -37,7 +37,11 @@ class Embed:
     ::
 
         dataset.map_batches(
-            Embed, fn_constructor_args=["all-MiniLM-L6-v2"], batch_size=4096, num_cpus=4, concurrency=2
+            Embed,
+            fn_constructor_args=["all-MiniLM-L6-v2"],
+            batch_size=4096,
+            num_cpus=4,
+            compute=ray.data.ActorPoolStrategy(size=2),
         )
 
     Within a batch, texts of similar length run together, up to ``batch_tokens`` of the embedder.

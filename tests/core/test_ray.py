@@ -43,7 +43,11 @@ class Dies(Embed):
 texts = [f"text {number}" for number in range(200)]
 dataset = ray.data.from_items([{"text": text} for text in texts], override_num_blocks=8)
 rows = dataset.map_batches(
-    Dies, fn_constructor_args=["all-MiniLM-L6-v2"], batch_size=32, num_cpus=1, concurrency=2
+    Dies,
+    fn_constructor_args=["all-MiniLM-L6-v2"],
+    batch_size=32,
+    num_cpus=1,
+    compute=ray.data.ActorPoolStrategy(size=2),
 ).take_all()
 assert pathlib.Path("died").exists()
 found = {row["text"]: row["embedding"] for row in rows}

@@ -12,7 +12,7 @@ import socket
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -33,6 +33,7 @@ from isorun_matrix.results.layout import MACHINES, RUN
 from isorun_matrix.results.machines import MachineRuns
 from isorun_matrix.results.records import RecordedSpec
 from isorun_matrix.spec.spec import Spec
+from isorun_matrix.text import cut
 
 try:
     import ray
@@ -48,6 +49,7 @@ _PREPARED = "prepared"
 _PART = 64 * 2**20  # bytes
 _START_SECONDS = 25.0  # until an actor has started and looked at its machine
 _CONNECT_SECONDS = 10.0
+_LONGEST = 300  # characters of a message
 
 
 @dataclass(frozen=True)
@@ -104,6 +106,7 @@ def run(
         raise SpecError(f"{out} exists and is not empty. Add --resume, or choose another --out.")
     try:
         _require_reachable(address)
+        _require_node()
         ray.init(address=address, log_to_driver=False, logging_level=logging.ERROR, namespace="isorun")
     except (OSError, RuntimeError, ValueError) as error:
         raise SpecError(
@@ -151,6 +154,22 @@ def _require_reachable(address: str) -> None:
         if not host or not port.isdecimal():
             raise ValueError("expected HOST:PORT or auto")
         socket.create_connection((host.strip("[]"), int(port)), _CONNECT_SECONDS).close()
+
+
+def _require_node() -> None:
+    """Ray itself would wait for a minute for a node on this host, and name another cause.
+
+    Raises:
+        ValueError: no node runs here.
+    """
+    for path in Path("/proc").glob("[0-9]*/comm"):
+        with suppress(OSError):  # the process has ended
+            if path.read_text().strip() == "raylet":
+                return
+    raise ValueError(
+        "no Ray node runs on this host. Run the command on a node of the cluster, or start one here with `ray start "
+        "--address=HEAD:PORT --num-cpus=0`"
+    )
 
 
 def _match(spec: Spec, nodes: Sequence[Mapping[str, Any]]) -> dict[str, Mapping[str, Any]]:
@@ -297,8 +316,9 @@ def _run_on(
             if "place" in event:
                 folder.receive(event["place"], event["files"])
             elif "failed" in event:
-                shown.note(member.name, event["failed"])
-                return str(event["failed"])
+                reason = cut(str(event["failed"]), _LONGEST)
+                shown.note(member.name, reason)
+                return reason
             else:
                 shown.show(member.name, event)
         member.call("clear")
@@ -319,9 +339,9 @@ def _prepared(spec: Spec, prepared: RunFolder, references: Mapping[str, str]) ->
 
 
 def _reason(error: RayError) -> str:
-    """The cause of an error on a node, in a line."""
+    """The cause of an error on a node, in a line: Ray's own messages hold representations and dumps of its state."""
+    if isinstance(error, RayActorError):
+        return "the node, or isorun's process there, has ended or cannot be reached"
     cause = error.cause if isinstance(error, RayTaskError) else error
     lines = [line.strip() for line in str(cause).splitlines() if line.strip()]
-    if isinstance(error, RayActorError) and len(lines) > 1:
-        return f"{lines[0]} {lines[-1]}"
-    return lines[0] if lines else type(cause).__name__
+    return cut(lines[0], _LONGEST) if lines else type(cause).__name__

@@ -11,8 +11,9 @@ from typing import Any
 
 from isorun import __version__
 from isorun.errors import BackendNotFound, BackendUnavailable
-from isorun.plugin import listing
+from isorun.plugin import listing, registry
 from isorun.system.cgroup import cpu_quota
+from isorun.system.packages import package_owners
 from isorun_matrix.execution.cluster import priority
 from isorun_matrix.measurement import machine
 
@@ -34,7 +35,11 @@ def look(backends: Sequence[str], folders: Sequence[Path], started_by: int) -> d
     problems, known = [], []
     for name in backends:
         try:
-            listing.load(name)
+            backend = listing.load(name)
+            package = backend.capabilities.package
+            if package is not None and not package_owners(package):
+                state = registry.availability(backend)
+                problems.append(f"{name}: {state.reason}. {state.remedy}")
         except BackendNotFound as error:
             problems.append(f"{error}. Install the distribution that provides it")
             continue

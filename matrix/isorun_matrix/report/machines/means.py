@@ -11,7 +11,7 @@ import numpy as np
 from isorun_matrix.measurement.statistics.latencies import Interval, rank_interval
 from isorun_matrix.report import summary
 from isorun_matrix.report.formatting import NONE, number, ratio
-from isorun_matrix.report.machines.side_by_side import Block, Machine, Value
+from isorun_matrix.report.machines.side_by_side import Block, Machine, Value, marks
 from isorun_matrix.results.records import CellResult
 
 
@@ -29,15 +29,22 @@ Means = Mapping[str, Mapping[str, _Mean]]
 
 
 def of(machines: Sequence[Machine], titles: Sequence[str]) -> Means:
-    """The geometric means of each cell, over the models and shapes at which it is correct on all machines that have a
-    correct result of it."""
+    """The geometric means of each cell, over the models and shapes at which it is correct, with the same model and
+    feeds, on all machines that have a correct result of it."""
     names = dict.fromkeys(
         cell.name for machine in machines for group in machine.groups.values() for cell in group.cells
     )
     means: dict[str, dict[str, _Mean]] = {}
     for name in names:
         having = [machine for machine in machines if any(machine.correct_cell(title, name) for title in titles)]
-        common = [title for title in titles if all(machine.correct_cell(title, name) for machine in having)]
+        common = [
+            title
+            for title in titles
+            if all(
+                machine.correct_cell(title, name) and not {*"mf"} & {*marks(having[0], machine, title, name)}
+                for machine in having
+            )
+        ]
         if having and common:
             means[name] = {
                 machine.name: _mean([machine.correct_cell(title, name) for title in common]) for machine in having

@@ -12,7 +12,7 @@ from isorun_matrix.measurement.statistics import verdicts
 from isorun_matrix.report import summary
 from isorun_matrix.report.formatting import NONE, number
 from isorun_matrix.report.machines import means, notes
-from isorun_matrix.report.machines.side_by_side import Block, Machine, Value, marks
+from isorun_matrix.report.machines.side_by_side import Block, Machine, Value, different_work, marks
 from isorun_matrix.results.machines import MachineRuns
 from isorun_matrix.results.records import CellResult
 
@@ -85,7 +85,7 @@ def _value(
     if cell.status != "ok" or figure is None:
         return Value(None, NONE if cell.status == "ok" else str(cell.status))
     first = next(other for other in machines if other.correct_cell(title, name) is not None)
-    letters = "".join(marks(first, machine, title, name))
+    letters = marks(first, machine, title, name)
     return Value(figure, number(figure) + (f" ({letters})" if letters else ""), machine.groups[title].leads(cell))
 
 
@@ -117,12 +117,21 @@ def _energy(machine: Machine, cell: CellResult) -> float | None:
 
 def _conclusions(machines: Sequence[Machine], title: str) -> Iterator[str]:
     """The winner on each machine, and overall."""
-    ranked = []
+    ranked: list[tuple[float, str, summary.Group]] = []
+    apart: list[str] = []
+    first: tuple[Machine, CellResult] | None = None
     for machine in machines:
         if (group := machine.groups.get(title)) is not None:
             yield f"{title} on {machine.name}: {group.conclusion}"
             if group.fastest is not None and (p50 := summary.median(group.fastest)) is not None:
-                ranked.append((p50, machine.name, group))
+                first = first or (machine, group.fastest)
+                if different_work(*first, machine, group.fastest):
+                    apart.append(machine.name)
+                else:
+                    ranked.append((p50, machine.name, group))
+    if apart and first:
+        why = f"since the model or the feeds differ from {first[0].name}"
+        yield f"{title} overall: {', '.join(apart)} not ranked, {why}"
     if len(ranked) < 2:
         return
     ranked.sort(key=lambda entry: entry[:2])

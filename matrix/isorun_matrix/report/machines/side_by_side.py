@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from isorun_matrix.report import summary
@@ -56,15 +56,24 @@ class Machine:
         return cell if cell is not None and cell.status == "ok" and cell.result is not None else None
 
 
-def marks(first: Machine, other: Machine, title: str, name: str) -> Iterator[str]:
+def different_work(first: Machine, cell: CellResult, other: Machine, own: CellResult) -> str:
+    """What keeps the times of two cells of a model and shape from being ranked, as letters of the legend: ``m`` where
+    the models differ, ``f`` where the feeds do."""
+    if cell.result is None or own.result is None:
+        return ""
+    letters = "m" if cell.result.provenance.fingerprint != own.result.provenance.fingerprint else ""
+    feeds = first.feeds.get(cell.id), other.feeds.get(own.id)
+    # The feeds of a node that was lost may be unknown.
+    return f"{letters}f" if None not in feeds and feeds[0] != feeds[1] else letters
+
+
+def marks(first: Machine, other: Machine, title: str, name: str) -> str:
     """What differs between a cell on two machines, as letters of the legend."""
     cell, own = first.correct_cell(title, name), other.correct_cell(title, name)
     if cell is None or own is None or cell.result is None or own.result is None:
-        return
-    ran, own_provenance = cell.result.provenance, own.result.provenance
-    if ran.fingerprint != own_provenance.fingerprint:
-        yield "m"
-    if first.feeds.get(cell.id) != other.feeds.get(own.id):
-        yield "f"
-    if (ran.versions, first.run.environment.python) != (own_provenance.versions, other.run.environment.python):
-        yield "s"
+        return ""
+    software = (
+        (cell.result.provenance.versions, first.run.environment.python),
+        (own.result.provenance.versions, other.run.environment.python),
+    )
+    return different_work(first, cell, other, own) + ("s" if software[0] != software[1] else "")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import os
 import shutil
 import time
@@ -49,3 +50,9 @@ def test_a_machine_names_what_does_not_fit(tmp_path: Path, monkeypatch: pytest.M
     assert "RAY_worker_niceness=0" in priority
     assert all("has 1 MiB free (expected at least 1024)" in disk for disk in disks)
     assert len(disks) == 2
+
+
+@pytest.mark.skipif(importlib.util.find_spec("tensorrt") is not None, reason="needs a runtime that is not installed")
+def test_a_runtime_that_is_not_installed_is_a_problem(tmp_path: Path) -> None:
+    (lacking,) = preflight.look(["tensorrt"], [tmp_path], os.getpid())["problems"]
+    assert lacking.startswith("tensorrt: the package 'tensorrt' is not installed. Install it: pip install")

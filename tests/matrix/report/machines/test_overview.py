@@ -101,6 +101,24 @@ def test_marks_what_differs() -> None:
     assert [note.partition(":")[0] for note in found.notes[-3:]] == ["(f)", "(m)", "(s)"]
 
 
+def test_machines_with_other_models_or_feeds_are_not_ranked() -> None:
+    changed = {"provenance": {"fingerprint": "beef"}}
+    cells = [cell("a", p50=4.0), other_shape(cell("a", p50=9.0))]
+    other = [cell("a", p50=2.0, result=changed), other_shape(cell("a", p50=3.0, result=changed))]
+    for found in (of(zen=cells, xeon=other), of(feeds=["one", "other"], zen=cells, xeon=cells)):
+        overall = [line for line in found.conclusions if "overall" in line]
+        assert len(overall) == 2
+        assert all("xeon not ranked, since the model or the feeds differ from zen" in line for line in overall)
+        assert not found.means
+
+
+def test_unknown_feeds_are_not_marked() -> None:
+    runs = {"zen": run(cell("a", p50=4.0)), "xeon": run(cell("a", p50=8.0))}
+    fed = {"zen": {runs["zen"].cells[0].id: "one"}, "xeon": {}}
+    found = report.overview(machines.MachineRuns("/run", runs, fed))
+    assert [value.text for value in found.blocks[0].rows["a fp32"]] == ["4.00", "8.00"]
+
+
 def test_winners_are_named_where_rounds_show_them() -> None:
     found = of(zen=[cell("a", p50=4.0), cell("b", p50=8.0)], xeon=[cell("a", p50=12.0), cell("b", p50=6.0)])
     on_zen, on_xeon, overall = found.conclusions
