@@ -24,6 +24,7 @@ from isorun_matrix.jobs import CONTROL, Cell, CellJob, PreparedModel, Reference,
 from isorun_matrix.report import summary
 from isorun_matrix.results.folder import RunFolder
 from isorun_matrix.results.records import MEASURED, LoadResult, RoundResult, Run, TrialResult
+from isorun_matrix.spec.load_scenario import Load
 from isorun_matrix.spec.spec import Spec
 
 
@@ -77,8 +78,8 @@ class _Runner:
             for workloads, cells in lacking.items():
                 if cells:
                     self._measure_all(workloads, cells)
-        for workload in self._prepared.plan.workloads:
-            self._load_all(workload)
+        for workload, scenario in itertools.product(self._prepared.plan.workloads, self._spec.load):
+            self._load_all(workload, scenario)
         return self._folder.run()
 
     def _together(self) -> list[Workloads]:
@@ -173,26 +174,34 @@ class _Runner:
         names |= {group.fastest.id for group in groups if group.fastest is not None}
         return [cell for name, cell in complete.items() if name in names]
 
-    def _load_all(self, workload: Workload) -> None:
-        """Put every cell with correct outputs under the load of each scenario that it has no result of."""
+    def _load_all(self, workload: Workload, scenario: Load) -> None:
+        """Put the cells with correct outputs that have no result of a scenario under its load, in turns."""
         model = self._prepared.models[workload.model]
-        cells = [cell for cell in self._cells((workload.id,)) if not cell.control]
-        for cell, scenario in itertools.product(cells, self._spec.load if isinstance(model, PreparedModel) else ()):
-            described = scenario.model_dump(mode="json")
+        described = scenario.model_dump(mode="json")
+        cells = {}
+        for cell in self._cells((workload.id,)) if isinstance(model, PreparedModel) else ():
             earlier = self._folder.load(cell.id, self._prepared.keys[cell.id], described)
-            if (earlier is not None and earlier.status == "ok") or self._folder.cell_of_run(cell.id).status != "ok":
-                continue
-            assert isinstance(model, PreparedModel)
-            reference = self._prepared.reference(workload, model)
-            assert isinstance(reference, Reference)  # its cell was measured
-            self._progress.started(f"{cell.id}, load {scenario.name}")
-            job = self._job(cell, model, reference) | {"load": described}
-            work, status = run_job(self._folder, "load_cell", job, scenario.time_limit)
-            record = {"key": self._prepared.keys[cell.id], "load": described, **status}
-            place = self._folder.load_folder(cell.id, self._prepared.keys[cell.id], described)
-            result = self._folder.write(work, place, LoadResult.from_plain(record))
+            measured = earlier is not None and earlier.status == "ok"
+            if not cell.control and not measured and self._folder.cell_of_run(cell.id).status == "ok":
+                cells[cell.id] = cell
+        if not cells:
+            return
+        assert isinstance(model, PreparedModel)
+        reference = self._prepared.reference(workload, model)
+        assert isinstance(reference, Reference)  # its cells were measured
+
+        def start(name: str) -> Process:
+            self._progress.started(f"{name}, load {scenario.name}")
+            job = self._job(cells[name], model, reference) | {"load": described}
+            return Process(self._folder, "load_cell", job, scenario.time_limit)
+
+        seeds = self._prepared.seed, workload.id, scenario.name
+        for name, process in take_turns([*cells], start, lambda names, turn: rounds.shuffled(names, *seeds, turn)):
+            record = {"key": self._prepared.keys[name], "load": described, **process.take_status()}
+            place = self._folder.load_folder(name, self._prepared.keys[name], described)
+            result = self._folder.write(process.folder, place, LoadResult.from_plain(record))
             if result.result is None:
-                self._progress.note(f"{cell.id}, load {scenario.name}: {result.status}: {result.reason}")
+                self._progress.note(f"{name}, load {scenario.name}: {result.status}: {result.reason}")
 
     def _finished(self, cell: Cell) -> None:
         if not cell.control:

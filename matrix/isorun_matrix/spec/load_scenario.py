@@ -22,7 +22,9 @@ class Load(OrString):
         default="session", description="session: run() on worker threads; scheduler: arun(), after warmup()"
     )
     workers: Count = Field(default=1, description="session: the threads that call run()")
-    seconds: Seconds = Field(default=10.0, description="the minimum duration of a measurement; a search makes 24")
+    seconds: Seconds = Field(
+        default=10.0, description="the minimum duration of one of the 24 measurements of a search, or of all others"
+    )
     time_limit: Seconds = Field(default=1800.0, description="seconds after which the process is stopped")
 
     @model_validator(mode="after")

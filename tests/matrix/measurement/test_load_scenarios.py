@@ -93,6 +93,10 @@ class Waiting:
         return []
 
 
+def no_pause(left: int) -> None:
+    """The other cells of a run would have their turns now."""
+
+
 def scenario(kind: str, **changes: Any) -> Scenario:
     given = {"name": kind, "clients": None, "p99_ms": None, "through": "session", "workers": 1}
     return Scenario(**{"scenario": kind, **given, "seconds": 0.3, "time_limit": 9.0, **changes})
@@ -108,7 +112,7 @@ def test_one_worker_answers_one_request_after_another(
     session = Waiting()
     target = SessionTarget(cast(Session, session), cast("list[Any]", [{}]), 1)
     chosen = scenario(kind, clients=4 if kind == "closed" else None)
-    found = load.measure(chosen, target, rows=3, sets=1, typical=0.002, seed=1, logs=tmp_path)
+    found = load.measure(chosen, target, rows=3, sets=1, typical=0.002, seed=1, logs=tmp_path, pause=no_pause)
     target.close()
     assert 50 < found.requests_per_s <= 500
     assert found.rows_per_s == 3 * found.requests_per_s
@@ -134,23 +138,25 @@ def test_a_latency_counts_from_the_scheduled_arrival(tmp_path: Path) -> None:
 
 def test_a_failed_request_is_raised(tmp_path: Path) -> None:
     target = SessionTarget(cast(Session, Waiting(fails=True)), cast("list[Any]", [{}]), 2)
-    load.measure(scenario("closed", clients=2), target, rows=1, sets=1, typical=0.002, seed=1, logs=tmp_path)
+    load.measure(
+        scenario("closed", clients=2), target, rows=1, sets=1, typical=0.002, seed=1, logs=tmp_path, pause=no_pause
+    )
     with pytest.raises(RuntimeError, match="the runtime failed"):
         target.close()
 
 
 def test_measurements_beside_other_programs_are_repeated(tmp_path: Path) -> None:
     target = SessionTarget(cast(Session, Waiting()), cast("list[Any]", [{}]), 1)
-    chosen = scenario("closed", clients=1, seconds=0.2)
+    chosen = scenario("closed", clients=1, seconds=0.6)
     # Their parent ends at once: what this process started counts as its own.
     burn = "timeout 60 sh -c 'while :; do :; done' >/dev/null 2>&1 & echo $!"
     each = f"for each in $(seq {os.cpu_count()}); do {burn}; done"
     ran = subprocess.run(["sh", "-c", each], stdout=subprocess.PIPE, text=True, check=True)
     try:
-        found = load.measure(chosen, target, rows=1, sets=1, typical=0.002, seed=1, logs=tmp_path)
+        found = load.measure(chosen, target, rows=1, sets=1, typical=0.002, seed=1, logs=tmp_path, pause=no_pause)
     finally:
         for burner in ran.stdout.split():
             os.kill(int(burner), signal.SIGTERM)
         target.close()
-    assert len(found.trials) == 13
+    assert len(found.trials) == 15
     assert all(trial.disturbed for trial in found.trials)

@@ -1,13 +1,21 @@
-"""Put a cell under load, in a process that does nothing else. LoadGen's logs stay in the folder of the job."""
+"""Put a cell under load, in a process that does nothing else. LoadGen's logs stay in the folder of the job.
+
+It pauses before each measurement, so that the other cells have theirs.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 
+from isorun.system.process_usage import family
+from isorun.tuning.timing import settle
 from isorun_matrix.execution.processes import main
-from isorun_matrix.execution.processes.session import open_session
+from isorun_matrix.execution.processes.main import Paused
+from isorun_matrix.execution.processes.session import open_session, resources
 from isorun_matrix.jobs import LoadJob
 from isorun_matrix.measurement import feeds, load, timing
 from isorun_matrix.measurement.load.figures import LoadFigures
@@ -18,7 +26,7 @@ _QUEUE = 10_000_000  # the scenario says how many requests wait
 _ALONE = 5  # runs that tell how long a request takes on its own
 
 
-def measure(job: LoadJob, folder: Path) -> LoadFigures:
+def measure(job: LoadJob, folder: Path, pause: Callable[[Paused], None]) -> LoadFigures:
     """Measure a cell in a scenario."""
     cell, files = job.cell, Path(job.reference_folder)
     timed = [feeds.load(files / FEEDS, name) for name in feeds.timed(job.reference.cases)]
@@ -27,6 +35,13 @@ def measure(job: LoadJob, folder: Path) -> LoadFigures:
         alone = timing.TimedRuns(session, timed, job.seed)
         alone.measure(_ALONE)
         target = target_of(session, timed, job.load)
+        state, processes = resources(), family()
+
+        def wait(left: int) -> None:
+            settle(processes)
+            pause(replace(state, turns=left))
+            session.run(None, timed[0])  # its memory back into the processor's caches
+
         try:
             return load.measure(
                 job.load,
@@ -36,10 +51,11 @@ def measure(job: LoadJob, folder: Path) -> LoadFigures:
                 typical=float(np.median(alone.samples)) / 1e9,
                 seed=job.seed,
                 logs=folder,
+                pause=wait,
             )
         finally:
             target.close()
 
 
 if __name__ == "__main__":
-    main.main(LoadJob, measure)
+    main.in_turns(LoadJob, measure)

@@ -14,18 +14,16 @@ import gc
 import os
 from collections.abc import Callable
 from dataclasses import replace
-from itertools import chain
 from pathlib import Path
 from time import perf_counter_ns
 
 import numpy as np
 
-from isorun.system.hardware import DEVICE_FILES
-from isorun.system.process_usage import family, open_files, peak_resident_mib, resident_mib
+from isorun.system.process_usage import family, peak_resident_mib, resident_mib
 from isorun.tuning.timing import settle
 from isorun_matrix.execution.processes import main
 from isorun_matrix.execution.processes.main import Paused
-from isorun_matrix.execution.processes.session import named, open_session, require_precision
+from isorun_matrix.execution.processes.session import named, open_session, require_precision, resources
 from isorun_matrix.jobs import CellJob
 from isorun_matrix.measurement import feeds, gpu, parity, timing, turns
 from isorun_matrix.measurement.figures import Measurement, Memory, Repetition
@@ -65,15 +63,14 @@ def measure(job: CellJob, folder: Path, pause: Callable[[Paused], None]) -> Meas
         feeds=len(timed),
         typical=warmed.typical or first - loaded,
     )
-    accelerated = any(name.startswith((*chain(*DEVICE_FILES.values()),)) for name in open_files())
-    resources, processes = Paused(0, resident_mib(), on_cpu=not accelerated), family()
+    state, processes = resources(), family()
     gc.collect()
     for left in turns.measure(runs, plan, cell.threads, processes, usage):
         settle(processes)
-        pause(replace(resources, turns=left))
+        pause(replace(state, turns=left))
         session.run(None, timed[(len(runs.samples) - 1) % len(timed)])  # its memory back into the processor's caches
     settle(processes)
-    pause(replace(resources, turns=0))
+    pause(state)
     samples = runs.samples
     memory = Memory(before, peak_resident_mib(), gpu.held_mib(family()))
     typical, whole = float(np.median(samples)), float(samples.sum()) / 1e9

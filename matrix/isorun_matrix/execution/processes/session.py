@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from itertools import chain
 from typing import Any
 
 from isorun import Session
 from isorun.errors import BackendFailed
+from isorun.system.hardware import DEVICE_FILES
+from isorun.system.process_usage import open_files, resident_mib
+from isorun_matrix.execution.processes.main import Paused
 from isorun_matrix.jobs import Cell, CellJob
 
 _WIDTHS = {"fp64": 64, "fp32": 32, "fp16": 16, "bf16": 16, "int8": 8}
@@ -25,6 +29,12 @@ def open_session(job: CellJob, **more: Any) -> Session:
         outputs=job.model.outputs,
         **more,
     )
+
+
+def resources() -> Paused:
+    """What this process, whose session is open, occupies while it pauses."""
+    accelerated = any(name.startswith((*chain(*DEVICE_FILES.values()),)) for name in open_files())
+    return Paused(0, resident_mib(), on_cpu=not accelerated)
 
 
 def named(session: Session, outputs: list[Any]) -> dict[str, Any]:

@@ -19,16 +19,25 @@ from isorun.system.disturbance import Attempts
 from isorun_matrix.jobs import Scenario
 from isorun_matrix.measurement.load.figures import PERCENTILES, LoadFigures, Trial
 from isorun_matrix.measurement.load.generator import Generator
-from isorun_matrix.measurement.load.search import search
+from isorun_matrix.measurement.load.search import TRIALS, search
 from isorun_matrix.measurement.load.targets import Target
 
 _REPEATS = 12
+_SLOTS = 3
 
 
 def measure(
-    scenario: Scenario, target: Target, *, rows: int, sets: int, typical: float, seed: int, logs: Path
+    scenario: Scenario,
+    target: Target,
+    *,
+    rows: int,
+    sets: int,
+    typical: float,
+    seed: int,
+    logs: Path,
+    pause: Callable[[int], None],
 ) -> LoadFigures:
-    """Measure a target in a scenario.
+    """Measure a target in a scenario: ``server`` by a search, the others three times.
 
     Args:
         scenario: what to measure.
@@ -38,18 +47,17 @@ def measure(
         typical: the time of a request alone, in seconds.
         seed: of the arrivals and of the order of the feeds.
         logs: the folder for LoadGen's logs.
+        pause: called before each measurement with the number of those that are left, so that other cells have theirs.
 
     Raises:
         IsorunError: the package of LoadGen is missing.
     """
-    watched = _Watched()
+    watched = _Watched(pause, TRIALS if scenario.scenario == "server" else _SLOTS)
     if scenario.scenario == "closed":
-        trial = watched(lambda: _closed(scenario, target))
-        return LoadFigures(trial.requests_per_s, trial.requests_per_s * rows, trial, watched.trials, "threads")
+        return _repeated(watched, lambda: _closed(scenario, target), rows, "threads")
     generator = Generator(scenario, target, sets, seed, logs)
     if scenario.scenario != "server":
-        trial = watched(lambda: generator.trial(None, typical))
-        return LoadFigures(trial.requests_per_s, trial.requests_per_s * rows, trial, watched.trials, generator.version)
+        return _repeated(watched, lambda: generator.trial(None, typical), rows, generator.version)
     assert scenario.p99_ms is not None
     limit = search(lambda rate: watched(lambda: generator.trial(rate, typical)), 0.5 / typical, scenario.p99_ms, seed)
     if limit is None:
@@ -57,14 +65,25 @@ def measure(
     return LoadFigures(limit.rate, limit.rate * rows, limit.nearest, watched.trials, generator.version, limit.between)
 
 
-class _Watched:
-    """Keeps all measurements, disturbed ones too, which are repeated."""
+def _repeated(watched: _Watched, measure: Callable[[], Trial], rows: int, generator: str) -> LoadFigures:
+    """Three measurements: the one with the middle rate, between the others."""
+    low, middle, high = sorted((watched(measure) for _ in range(_SLOTS)), key=lambda trial: trial.requests_per_s)
+    rate = middle.requests_per_s
+    between = low.requests_per_s, high.requests_per_s
+    return LoadFigures(rate, rate * rows, middle, watched.trials, generator, between)
 
-    def __init__(self) -> None:
+
+class _Watched:
+    """Pauses before each measurement, and keeps all of them, disturbed ones too, which are repeated."""
+
+    def __init__(self, pause: Callable[[int], None], turns: int) -> None:
         self.trials: list[Trial] = []
         self._attempts = Attempts(_REPEATS)
+        self._pause, self._left = pause, turns
 
     def __call__(self, measure: Callable[[], Trial]) -> Trial:
+        self._pause(self._left)
+        self._left -= 1
         self.trials += [replace(trial, disturbed=disturbed) for trial, disturbed in self._attempts(measure)]
         return self.trials[-1]
 
@@ -73,7 +92,7 @@ def _closed(scenario: Scenario, target: Target) -> Trial:
     """Clients that each wait for an answer before they send the next request."""
     assert scenario.clients is not None
     begin = perf_counter_ns()
-    end = begin + int(scenario.seconds * 1e9)
+    end = begin + int(scenario.seconds / _SLOTS * 1e9)
     taken: list[list[int]] = [[] for _ in range(scenario.clients)]
 
     def client(number: int) -> None:

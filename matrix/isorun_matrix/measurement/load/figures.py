@@ -39,7 +39,7 @@ class LoadFigures:
         result: the measurement that it is from, or the nearest one within the bound; ``None`` if no rate is within it.
         trials: all measurements, in order.
         generator: what issued the requests, with its version.
-        between: for ``server``, an interval that shows how sure the rate is.
+        between: how sure the rate is: for ``server``, an interval; else, the lowest and highest of three rates.
     """
 
     requests_per_s: float

@@ -11,7 +11,9 @@ import numpy.typing as npt
 
 from isorun_matrix.measurement.load.figures import Trial
 
-_TRIALS = 24
+TRIALS = 24
+"""How many measurements a search makes."""
+
 _LARGEST, _LEAST = log(1.5), log(1.07)  # the step of the rate's logarithm
 _HARDLY = 1 / 20  # of the first rate: requests hardly meet
 _NEAR = log(1.3)  # what counts for the result
@@ -53,7 +55,7 @@ def search(trial: Callable[[float], Trial], start: float, bound: float, seed: in
     rates: list[float] = []
     held: list[bool] = []
     rate, step, same = log(start), _LARGEST, 0
-    while len(trials) < _TRIALS:
+    while len(trials) < TRIALS:
         trials.append(trial(exp(rate)))
         p99 = trials[-1].p99_ms
         rates.append(rate)
