@@ -52,6 +52,10 @@ def prepare(
         return Preparation(spec, source, folder, progress, {}, choice).for_machines()
 
 
+REFERENCE_SECONDS = 10.0
+"""About how long a reference takes on a quick machine."""
+
+
 @dataclass(frozen=True)
 class Failure:
     """Why something that others need is not available."""
@@ -165,10 +169,18 @@ class Preparation:
             self._folder.receive(place, self._choice.prepared.files(place))
             reference = self._folder.find_reference(workload.id, digest)
         if reference is None or reference.result is None:
-            self._progress.started(f"Computing the reference of {workload.id}")
+            what = f"Computing the reference of {workload.id}"
+            self._progress.started(what)
             work, status = run_job(
-                self._folder, "compute_reference", asdict(ReferenceJob(workload, model)), workload.time_limit
+                self._folder,
+                "compute_reference",
+                asdict(ReferenceJob(workload, model)),
+                workload.time_limit,
+                lambda left: self._progress.started(f"{what}: {left} sets of feeds left", part=True),
             )
+            self._progress.ended(REFERENCE_SECONDS)
+            if status["status"] == "timeout":
+                status["reason"] += ". Raise reference.time_limit, or choose a quicker reference.backend"
             target = self._folder.reference(workload.id, digest)
             reference = self._folder.write(work, target, ReferenceResult.from_plain({"key": digest, **status}))
         return reference.result or Failure(f"the reference of {workload.id} could not be computed: {reference.reason}")

@@ -1,10 +1,12 @@
-"""What is shown while a matrix runs: lines on standard error, and on a terminal a bar below them.
+"""What is shown while a matrix runs: lines on standard error, and below them on a terminal a bar over all work with the
+time that is left; elsewhere a line about it every minute.
 
 Nothing is drawn while a cell is measured: a bar that moves would use the cores that are measured.
 """
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from typing import TYPE_CHECKING, Any, Self
@@ -18,12 +20,17 @@ if TYPE_CHECKING:
     from isorun.models.hub import Progress as Fetching
 
 
+_LINE_SECONDS = 60.0
+
+
 class Lines:
-    """Prints a line for each event."""
+    """Prints a line for each result, and every minute what is done and left."""
 
     def __init__(self) -> None:
         self._done = 0
         self._total = 0
+        self._work = self._worked = 0.0
+        self._started = self._last = time.monotonic()
         self._explained: set[str] = set()
 
     def note(self, text: str) -> None:
@@ -41,18 +48,31 @@ class Lines:
         yield
 
     @contextmanager
-    def measuring(self, processes: int, cells: int) -> Iterator[None]:  # noqa: ARG002 - for the bar
-        """While cells are tried and measured: about how many processes that takes, and how many cells."""
-        self._total = cells
+    def measuring(self, seconds: float, cells: int) -> Iterator[None]:
+        """While references are computed and cells measured: about how long that takes on a quick machine, and how many
+        cells there are."""
+        self._total, self._work = cells, seconds
+        self._started = self._last = time.monotonic()
         yield
 
-    def started(self, what: str, *, cell: bool = False) -> None:
-        """A job starts; for a cell, a line is printed when all its rounds are done."""
-        if not cell:
+    def started(self, what: str, *, part: bool = False) -> None:
+        """A job starts. One that is a part of a longer one has no line of its own."""
+        if not part:
             self.note(what)
+        elif time.monotonic() - self._last >= _LINE_SECONDS:
+            self._last = time.monotonic()
+            done = f"{self._worked / self._work:.0%} done, {self._left()}: " if self._work else ""
+            self.note(f"{done}{what}")
 
-    def ended(self) -> None:
-        """A process of a cell has ended."""
+    def ended(self, seconds: float) -> None:
+        """A part of the work has ended: as many of the seconds of :meth:`measuring`."""
+        self._worked += seconds
+
+    def _left(self) -> str:
+        if not self._worked:
+            return "time left unknown"
+        left = (time.monotonic() - self._started) * (self._work - self._worked) / self._worked
+        return f"about {max(1, round(left / 60))} min left"
 
     def finished(self, cell: CellResult) -> None:
         """A cell has its result."""
@@ -69,7 +89,7 @@ class Lines:
 
 
 class Bar(Lines):
-    """The same above a bar with the current job, the number of ended processes, and the remaining time."""
+    """The same above a bar with the current job and the remaining time."""
 
     @contextmanager
     def working(self, what: str) -> Iterator[None]:
@@ -77,49 +97,49 @@ class Bar(Lines):
             yield
 
     @contextmanager
-    def measuring(self, processes: int, cells: int) -> Iterator[None]:
-        from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+    def measuring(self, seconds: float, cells: int) -> Iterator[None]:
+        from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn
 
         parts = (
             BarColumn(bar_width=24),
-            MofNCompleteColumn(),
-            TextColumn("left:"),
-            TimeRemainingColumn(),
-            TextColumn("{task.description}", markup=False),
+            TaskProgressColumn(),
+            TextColumn("{task.fields[left]}, {task.description}", markup=False),
         )
         with Progress(*parts, console=console.stderr(), auto_refresh=False, transient=True) as self._bar:
-            self._task = self._bar.add_task("", total=processes)
-            with super().measuring(processes, cells):
+            self._task = self._bar.add_task("", total=seconds, left=self._left())
+            with super().measuring(seconds, cells):
                 yield
 
     def note(self, text: str) -> None:
-        if self._total:
+        if self._work:
             self._bar.console.print(text, soft_wrap=True)
         else:
             super().note(text)
 
-    def started(self, what: str, *, cell: bool = False) -> None:
-        if self._total:
-            self._bar.update(self._task, description=what, refresh=True)
+    def started(self, what: str, *, part: bool = False) -> None:
+        if self._work:
+            self._bar.update(self._task, description=what, left=self._left(), refresh=True)
         else:
-            super().started(what, cell=cell)
+            super().started(what, part=part)
 
-    def ended(self) -> None:
-        self._bar.update(self._task, advance=1, refresh=True)
+    def ended(self, seconds: float) -> None:
+        super().ended(seconds)
+        if self._work:
+            self._bar.update(self._task, completed=self._worked, left=self._left(), refresh=True)
 
 
 class Machines:
     """Several machines that run at once: lines with their names, and on a terminal a bar for each below them."""
 
     def __init__(self, names: Sequence[str]) -> None:
-        from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
+        from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn
 
         self._console = console.stderr()
         self._width = max(map(len, names))
         parts = (
             TextColumn("{task.fields[machine]}", markup=False),
             BarColumn(bar_width=24),
-            MofNCompleteColumn(),
+            TaskProgressColumn(),
             TextColumn("{task.description}", markup=False),
         )
         self._bars = Progress(*parts, console=self._console, auto_refresh=False, transient=True)
@@ -143,10 +163,10 @@ class Machines:
         task = self._tasks[machine]
         if "note" in event:
             self.note(machine, event["note"])
-        elif "processes" in event:
-            self._bars.update(task, total=event["processes"])
+        elif "seconds" in event:
+            self._bars.update(task, total=event["seconds"])
         else:
-            self._bars.update(task, advance="ended" in event, description=event.get("started"))
+            self._bars.update(task, advance=event.get("ended", 0), description=event.get("started"))
         if self._console.is_terminal:
             self._bars.refresh()
 

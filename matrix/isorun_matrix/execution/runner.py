@@ -16,11 +16,12 @@ from typing import Any
 
 from isorun_matrix.execution import environments, host_lock, rounds
 from isorun_matrix.execution.choice import Choice
-from isorun_matrix.execution.preparation import Failure, Preparation
+from isorun_matrix.execution.preparation import REFERENCE_SECONDS, Failure, Preparation
 from isorun_matrix.execution.processes.launch import Process, run_job
 from isorun_matrix.execution.processes.take_turns import take_turns
 from isorun_matrix.execution.progress import Lines
 from isorun_matrix.jobs import CONTROL, Cell, CellJob, PreparedModel, Reference, Workload
+from isorun_matrix.measurement.load.search import TRIALS
 from isorun_matrix.report import summary
 from isorun_matrix.results.folder import RunFolder
 from isorun_matrix.results.records import MEASURED, LoadResult, RoundResult, Run, TrialResult
@@ -53,6 +54,9 @@ def run(spec: Spec, source: Path, folder: RunFolder, progress: Lines, choice: Ch
 Workloads = tuple[str, ...]
 """The ids of workloads that share rounds."""
 
+_TRIAL_SECONDS = 3.0  # on a quick machine, as below
+_START_SECONDS = 2.0
+
 _Job = tuple[Cell, PreparedModel, Reference]
 
 
@@ -64,6 +68,7 @@ class _Runner:
         self._prepared = prepared
         self._choice = choice
         self._repeats: dict[Workloads, int] = {}
+        self._round_seconds = _START_SECONDS + (spec.time_of_a_cell or 1.0)
 
     def run(self) -> Run:
         self._prepared.run()
@@ -74,12 +79,16 @@ class _Runner:
         waiting = [cell for cells in lacking.values() for cell in cells]
         shown = sum(not cell.control for cell in waiting)
         self._announce({cell.id for cell in waiting})
-        with self._progress.measuring(len(waiting) * (1 + self._spec.rounds), shown):
+        loads = list(itertools.product(self._prepared.plan.workloads, self._spec.load))
+        seconds = len({cell.workload for cell in waiting}) * REFERENCE_SECONDS
+        seconds += len(waiting) * (_TRIAL_SECONDS + self._spec.rounds * self._round_seconds)
+        seconds += sum(len(self._unloaded(*load)) * _load_seconds(load[1]) for load in loads)
+        with self._progress.measuring(seconds, shown):
             for workloads, cells in lacking.items():
                 if cells:
                     self._measure_all(workloads, cells)
-        for workload, scenario in itertools.product(self._prepared.plan.workloads, self._spec.load):
-            self._load_all(workload, scenario)
+            for workload, scenario in loads:
+                self._load_all(workload, scenario)
         return self._folder.run()
 
     def _together(self) -> list[Workloads]:
@@ -178,20 +187,17 @@ class _Runner:
         """Put the cells with correct outputs that have no result of a scenario under its load, in turns."""
         model = self._prepared.models[workload.model]
         described = scenario.model_dump(mode="json")
-        cells = {}
-        for cell in self._cells((workload.id,)) if isinstance(model, PreparedModel) else ():
-            earlier = self._folder.load(cell.id, self._prepared.keys[cell.id], described)
-            measured = earlier is not None and earlier.status == "ok"
-            if not cell.control and not measured and self._folder.cell_of_run(cell.id).status == "ok":
-                cells[cell.id] = cell
+        unloaded = self._unloaded(workload, scenario)
+        cells = {cell.id: cell for cell in unloaded if self._folder.cell_of_run(cell.id).status == "ok"}
+        self._progress.ended((len(unloaded) - len(cells)) * _load_seconds(scenario))
         if not cells:
             return
-        assert isinstance(model, PreparedModel)
+        assert isinstance(model, PreparedModel)  # its cells were measured
         reference = self._prepared.reference(workload, model)
-        assert isinstance(reference, Reference)  # its cells were measured
+        assert isinstance(reference, Reference)
 
         def start(name: str) -> Process:
-            self._progress.started(f"{name}, load {scenario.name}")
+            self._progress.started(f"{name}, load {scenario.name}", part=True)
             job = self._job(cells[name], model, reference) | {"load": described}
             return Process(self._folder, "load_cell", job, scenario.time_limit)
 
@@ -200,8 +206,22 @@ class _Runner:
             record = {"key": self._prepared.keys[name], "load": described, **process.take_status()}
             place = self._folder.load_folder(name, self._prepared.keys[name], described)
             result = self._folder.write(process.folder, place, LoadResult.from_plain(record))
+            self._progress.ended(_load_seconds(scenario))
             if result.result is None:
                 self._progress.note(f"{name}, load {scenario.name}: {result.status}: {result.reason}")
+
+    def _unloaded(self, workload: Workload, scenario: Load) -> list[Cell]:
+        """The cells without a result of a scenario."""
+        described = scenario.model_dump(mode="json")
+        return [
+            cell
+            for cell in self._cells((workload.id,))
+            if not cell.control
+            and (
+                (earlier := self._folder.load(cell.id, self._prepared.keys[cell.id], described)) is None
+                or earlier.status != "ok"
+            )
+        ]
 
     def _finished(self, cell: Cell) -> None:
         if not cell.control:
@@ -211,13 +231,13 @@ class _Runner:
         """Whether a cell can be measured; it is tried unless it was before."""
         earlier = self._folder.trial(cell.id, self._prepared.keys[cell.id])
         if earlier is not None and earlier.status in MEASURED:
-            self._progress.ended()
+            self._progress.ended(_TRIAL_SECONDS)
             return True
-        self._progress.started(f"{cell.id}, trial", cell=True)
+        self._progress.started(f"{cell.id}, trial", part=True)
         work, status = run_job(self._folder, "try_cell", self._job(cell, model, reference), cell.time_limit)
         place = self._folder.trial_folder(cell.id, self._prepared.keys[cell.id])
         result = self._folder.write(work, place, TrialResult.from_plain(self._described(cell) | status))
-        self._progress.ended()
+        self._progress.ended(_TRIAL_SECONDS)
         if result.status not in MEASURED:
             self._finished(cell)
         return result.status in MEASURED
@@ -229,7 +249,7 @@ class _Runner:
         plain = {name: self._job(*jobs[name]) for name in order}
 
         def start(name: str) -> Process:
-            self._progress.started(f"{workload}, round {number}", cell=True)
+            self._progress.started(f"{workload}, round {number}: {name}", part=True)
             return Process(self._folder, "measure_cell", plain[name], jobs[name][0].time_limit)
 
         failed = set()
@@ -240,7 +260,7 @@ class _Runner:
             record = RoundResult.from_plain(self._described(jobs[name][0]) | process.take_status() | more)
             if self._folder.write(process.folder, place, record).status not in MEASURED:
                 failed.add(name)
-            self._progress.ended()
+            self._progress.ended(self._round_seconds)
         return failed
 
     def _job(self, cell: Cell, model: PreparedModel, reference: Reference) -> dict[str, Any]:
@@ -253,3 +273,7 @@ class _Runner:
             "request": self._prepared.requests[cell.id],
             "machine": self._prepared.machine,
         }
+
+
+def _load_seconds(scenario: Load) -> float:
+    return _START_SECONDS + scenario.seconds * (TRIALS if scenario.scenario == "server" else 1)

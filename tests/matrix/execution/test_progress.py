@@ -1,12 +1,13 @@
 from __future__ import annotations
 
 import io
+import time
 
 import pytest
 from rich.console import Console
 
 from isorun.cli import console
-from isorun_matrix.execution.progress import Bar
+from isorun_matrix.execution.progress import Bar, Lines
 from matrix_results import cell
 
 
@@ -24,9 +25,25 @@ def test_a_bar_shows_names_literally(screen: io.StringIO) -> None:
     with bar.working("Making the environment e: onnxruntime[gpu], ./x[/y]"):
         pass
     with bar.measuring(6, 2):
-        bar.started("m/[red]/[/x]", cell=True)
+        bar.started("m/[red]/[/x]", part=True)
         bar.finished(cell("x", "error", id="m/[red]", reason="a [bold]reason[/] \x1b[31m"))
     shown = screen.getvalue()
     assert "Making the environment e: onnxruntime[gpu], ./x[/y]" in shown
     assert "m/[red]/[/x]" in shown
     assert r"[1/2] error         m/[red]: a [bold]reason[/] \x1b[31m" in shown
+    assert "0%" in shown
+
+
+def test_a_line_a_minute_without_a_terminal(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now = 0.0
+    monkeypatch.setattr(time, "monotonic", lambda: now)
+    lines = Lines()
+    with lines.measuring(100.0, 2):
+        for step in range(1, 8):
+            now = 20.0 * step
+            lines.started(f"round {step}", part=True)
+            lines.ended(5.0)
+    shown = capsys.readouterr().err.splitlines()
+    assert shown == ["10% done, about 9 min left: round 3", "25% done, about 6 min left: round 6"]

@@ -160,16 +160,16 @@ class _Events(Lines):
         self._send(note=encodable(text))
 
     @contextmanager
-    def measuring(self, processes: int, cells: int) -> Iterator[None]:
-        self._send(processes=processes)
-        with super().measuring(processes, cells):
+    def measuring(self, seconds: float, cells: int) -> Iterator[None]:
+        self._send(seconds=seconds)
+        with super().measuring(seconds, cells):
             yield
 
-    def started(self, what: str, *, cell: bool = False) -> None:  # noqa: ARG002 - all are shown in the same way
+    def started(self, what: str, *, part: bool = False) -> None:  # noqa: ARG002 - all are shown in the same way
         self._send(started=what)
 
-    def ended(self) -> None:
-        self._send(ended=True)
+    def ended(self, seconds: float) -> None:
+        self._send(ended=seconds)
 
 
 def _main(folder: str, descriptor: str, request: str) -> None:

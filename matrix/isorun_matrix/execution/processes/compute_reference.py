@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 
 from isorun import Session
 from isorun.errors import UnsupportedModel
 from isorun_matrix.execution.processes import main
+from isorun_matrix.execution.processes.main import Paused
 from isorun_matrix.jobs import Reference, ReferenceJob
 from isorun_matrix.measurement import feeds
 from isorun_matrix.results.layout import FEEDS, REFERENCE_OUTPUTS
 
 
-def reference(job: ReferenceJob, folder: Path) -> Reference:
-    """Compute a reference, and write its arrays into ``folder``."""
+def reference(job: ReferenceJob, folder: Path, pause: Callable[[Paused], None]) -> Reference:
+    """Compute a reference, and write its arrays into ``folder``. Pauses before each set of feeds, for the progress."""
     model, workload = job.model, job.workload
     with Session(model.path, workload.backend, precision=workload.precision, outputs=model.outputs) as session:
         info = session.model_info
@@ -22,7 +24,10 @@ def reference(job: ReferenceJob, folder: Path) -> Reference:
             if spec.dtype is None:
                 raise UnsupportedModel(f"Output {spec.name!r} is {spec.type}; only numeric tensors can be compared")
         names = [spec.name for spec in session.get_outputs()]
-        outputs = {case: dict(zip(names, session.run(names, arrays), strict=True)) for case, arrays in cases.items()}
+        outputs = {}
+        for done, (case, arrays) in enumerate(cases.items()):
+            pause(Paused(len(cases) - done, 0.0, on_cpu=True))
+            outputs[case] = dict(zip(names, session.run(names, arrays), strict=True))
         varied = feeds.varied(workload, info, next(iter(cases.values())))
         feeds.save(folder / FEEDS, {**cases, **varied})
         feeds.save(folder / REFERENCE_OUTPUTS, outputs)
@@ -37,4 +42,4 @@ def reference(job: ReferenceJob, folder: Path) -> Reference:
 
 
 if __name__ == "__main__":
-    main.main(ReferenceJob, reference)
+    main.in_turns(ReferenceJob, reference)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import socket
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -87,15 +87,24 @@ class Process:
         return {"started": self._started, **outcome}
 
 
-def run_job(results: RunFolder, module: str, job: Mapping[str, Any], time_limit: float) -> tuple[Path, dict[str, Any]]:
-    """Run a job that never pauses. The arguments are those of :class:`Process`.
+def run_job(
+    results: RunFolder,
+    module: str,
+    job: Mapping[str, Any],
+    time_limit: float,
+    step: Callable[[int], None] = lambda left: None,  # noqa: ARG005
+) -> tuple[Path, dict[str, Any]]:
+    """Run a job without a pause. The arguments are those of :class:`Process`.
+
+    Args:
+        step: called where the job could pause, with the number of turns that are left.
 
     Returns:
         The folder of the job, and how it ended.
     """
     with Process(results, module, job, time_limit) as process:
-        paused = process.proceed()
-        assert paused is None
+        while (paused := process.proceed()) is not None:
+            step(paused.turns)
         return process.folder, process.take_status()
 
 
