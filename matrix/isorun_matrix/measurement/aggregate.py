@@ -56,6 +56,7 @@ def aggregate(trial: Trial | None, rounds: Sequence[Measured]) -> Figures:
         latency_ms=replace(latencies.latency(samples), p50=median(medians)),
         p50_interval=latencies.rank_interval(medians),
         cpu_ms=middle(lambda measurement: measurement.cpu_ms),
+        energy=typical.energy,
         device_ms=typical.device_ms,
         spread_ms=latencies.spread(samples),
         throughput=Throughput(

@@ -42,11 +42,20 @@ class Trial:
 
 
 @dataclass(frozen=True)
+class Energy:
+    """The energy of a run in joules, and the counters that measured it."""
+
+    joules: float
+    counters: Sequence[str]
+
+
+@dataclass(frozen=True, kw_only=True)
 class _Common:
     """What a process measures, and what is combined over rounds: times in milliseconds, memory in MiB.
 
     Attributes:
         cpu_ms: the time of all threads on cores, for each run; ``None`` if the kernel does not report it.
+        energy: of a run, of the whole package or GPU; ``None`` without counters.
         device_ms: latency by the device's own events; ``None`` where the backend has none.
         load_ms: opening the session.
         first_run_ms: the first run.
@@ -62,6 +71,7 @@ class _Common:
     parity: CellParity
     latency_ms: Latency
     cpu_ms: float | None
+    energy: Energy | None = None
     device_ms: Latency | None
     throughput: Throughput
     load_ms: float
@@ -77,7 +87,7 @@ class _Common:
     notes: Sequence[str]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Measurement(_Common):
     """What one process measured.
 
@@ -117,7 +127,7 @@ class Round:
     used: bool
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Figures(_Common):
     """The figures of a cell from its rounds.
 

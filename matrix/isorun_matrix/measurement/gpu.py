@@ -52,6 +52,21 @@ def held_mib(processes: Collection[int]) -> float | None:
     return sum(used) / _MIB if used else None
 
 
+def millijoules() -> list[int]:
+    """What each GPU has used since its driver was loaded; those that do not count are left out."""
+    with _nvml() as nvml:
+        handles = [] if nvml is None else _handles(nvml)
+        counted = [_query(nvml, "nvmlDeviceGetTotalEnergyConsumption", handle) for handle in handles]
+    return [count for count in counted if count is not None]
+
+
+def hold() -> None:
+    """Keep the library initialized until this process ends: each time takes milliseconds."""
+    import pynvml
+
+    pynvml.nvmlInit()
+
+
 def _gpu(nvml: Any, handle: Any) -> Gpu:
     compute = _query(nvml, "nvmlDeviceGetCudaComputeCapability", handle)
     reasons = _query(nvml, "nvmlDeviceGetCurrentClocksThrottleReasons", handle)

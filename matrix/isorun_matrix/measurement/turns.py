@@ -13,6 +13,7 @@ from time import perf_counter_ns
 
 from isorun.system.disturbance import Scheduled, is_disturbed, scheduled
 from isorun.system.threads import usable_cores
+from isorun_matrix.measurement.energy import Counters
 from isorun_matrix.measurement.timing import TimedRuns
 
 _MIN_RUNS = 3  # in a turn, on average; else there are fewer turns
@@ -52,15 +53,18 @@ def divide(turns: int, repetitions: int | None, seconds: float | None, *, feeds:
 
 @dataclass
 class Usage:
-    """What the kernel counted while a process measured, and how long that took, in nanoseconds."""
+    """What was counted while a process measured: by the kernel, and how long that took, in nanoseconds; and the energy
+    in joules."""
 
     counted: Scheduled = _NOTHING
     duration: int = 0
+    joules: float = 0.0
 
-    def add(self, counted: Scheduled, duration: int) -> None:
+    def add(self, counted: Scheduled, duration: int, joules: float) -> None:
         """Add a turn."""
         self.counted = self.counted.plus(counted)
         self.duration += duration
+        self.joules += joules
 
     def shares(self, threads: int | None) -> tuple[float | None, float | None]:
         """The share of the time in which threads waited for a core, and that which a hypervisor took.
@@ -74,7 +78,12 @@ class Usage:
 
 
 def measure(
-    runs: TimedRuns, turns: Sequence[Turn], threads: int | None, processes: Sequence[int], usage: Usage
+    runs: TimedRuns,
+    turns: Sequence[Turn],
+    threads: int | None,
+    processes: Sequence[int],
+    usage: Usage,
+    counters: Counters,
 ) -> Iterator[int]:
     """Measure the turns. A turn that was disturbed is measured again, for five seconds in all at most.
 
@@ -83,7 +92,8 @@ def measure(
         turns: from :func:`divide`.
         threads: as for :meth:`Usage.shares`.
         processes: this one and its descendants.
-        usage: receives what the kernel counted in all turns.
+        usage: receives what was counted in all turns.
+        counters: of energy.
 
     Yields:
         Before each turn, how many are left.
@@ -93,14 +103,15 @@ def measure(
         yield len(turns) - index
         while True:
             roll_back = runs.checkpoint()
-            before, start = scheduled(processes), perf_counter_ns()
+            energy, before, start = counters.read(), scheduled(processes), perf_counter_ns()
             runs.measure(turn.runs, turn.seconds)
             duration, counted = perf_counter_ns() - start, scheduled(processes).since(before)
+            joules = counters.since(energy)
             if left < duration or not _is_disturbed(counted, duration, threads):
                 break
             roll_back()
             left -= duration
-        usage.add(counted, duration)
+        usage.add(counted, duration, joules)
 
 
 def _is_disturbed(counted: Scheduled, duration: int, threads: int | None) -> bool:

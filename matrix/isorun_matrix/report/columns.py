@@ -69,6 +69,7 @@ COLUMNS = (
     Column("runs", "latency_ms.samples", "markdown html all", count, "measured runs of all rounds"),
     Column("threads", "provenance.threads", "html all", count, "of a run; - where the backend does not tell"),
     Column("CPU ms", "cpu_ms", "html", number, "CPU time of a run, all threads together"),
+    Column("joules", "energy.joules", "html", number, "energy of a run, of the whole package or GPU, by its counters"),
     Column(
         "requests/s", "throughput.requests_per_s", "html", number, "one request after another; median of the rounds"
     ),

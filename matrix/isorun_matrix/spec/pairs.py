@@ -10,6 +10,7 @@ from isorun_matrix.spec.backends import Entry
 from isorun_matrix.spec.models import Model
 from isorun_matrix.spec.spec import Selection, Spec
 
+_ROUNDS = 12
 _EACH = ("models", "backends", "environments", "shapes", "precisions", "threads", "device", "include", "exclude")
 
 
@@ -23,7 +24,7 @@ class Pair:
 
 
 def combine(a: Spec, b: Spec) -> tuple[Spec, list[Pair]]:
-    """One spec with the cells of both, and those that both have.
+    """One spec with the cells of both, and those that both have. It has 12 rounds where ``a`` does not set them.
 
     The labels of backends end in ``.a`` and ``.b``, and so do the names of models that differ.
 
@@ -57,6 +58,7 @@ def combine(a: Spec, b: Spec) -> tuple[Spec, list[Pair]]:
         "exclude": [],
         "load": [],
         "common_rounds": True,
+        "rounds": a.rounds if "rounds" in a.model_fields_set else _ROUNDS,
     }
     return a.model_copy(update=update), pairs
 

@@ -2,12 +2,14 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable
+from pathlib import Path
 from typing import cast
 
 import pytest
 
 from isorun.system.disturbance import Scheduled
 from isorun_matrix.measurement import turns
+from isorun_matrix.measurement.energy import Counters
 from isorun_matrix.measurement.timing import TimedRuns
 from isorun_matrix.measurement.turns import Turn, Usage, divide
 
@@ -65,10 +67,10 @@ class Machine:
     ids=["calm", "a burst", "a little", "always", "long turns"],
 )
 def test_a_disturbed_turn_is_measured_again(
-    monkeypatch: pytest.MonkeyPatch, waits: list[float], seconds: float, kept: list[int], waited: float
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, waits: list[float], seconds: float, kept: list[int], waited: float
 ) -> None:
     machine, usage = Machine(monkeypatch, waits, seconds), Usage()
-    left = list(turns.measure(cast(TimedRuns, machine), [Turn(1, seconds)] * 2, 1, [], usage))
+    left = list(turns.measure(cast(TimedRuns, machine), [Turn(1, seconds)] * 2, 1, [], usage, Counters(tmp_path)))
     assert left == [2, 1]
     assert machine.measured == kept
     assert usage.duration == int(2 * seconds * 1e9)

@@ -25,8 +25,8 @@ from isorun_matrix.execution.processes import main
 from isorun_matrix.execution.processes.main import Paused
 from isorun_matrix.execution.processes.session import named, open_session, require_precision, resources
 from isorun_matrix.jobs import CellJob
-from isorun_matrix.measurement import feeds, gpu, parity, timing, turns
-from isorun_matrix.measurement.figures import Measurement, Memory, Repetition
+from isorun_matrix.measurement import energy, feeds, gpu, parity, timing, turns
+from isorun_matrix.measurement.figures import Energy, Measurement, Memory, Repetition
 from isorun_matrix.measurement.statistics import latencies
 from isorun_matrix.results.layout import FEEDS, REFERENCE_OUTPUTS, SAMPLES
 
@@ -57,7 +57,7 @@ def measure(job: CellJob, folder: Path, pause: Callable[[Paused], None]) -> Meas
     session.run(None, timed[0])
     first = perf_counter_ns()
     warmed = timing.warm_up(session, timed, cell.warmup, cell.seconds)
-    runs, usage = timing.TimedRuns(session, timed, job.seed), turns.Usage()
+    runs, usage, counters = timing.TimedRuns(session, timed, job.seed), turns.Usage(), energy.Counters()
     plan = turns.divide(
         *(cell.turns, cell.repetitions, cell.seconds),
         feeds=len(timed),
@@ -65,7 +65,7 @@ def measure(job: CellJob, folder: Path, pause: Callable[[Paused], None]) -> Meas
     )
     state, processes = resources(), family()
     gc.collect()
-    for left in turns.measure(runs, plan, cell.threads, processes, usage):
+    for left in turns.measure(runs, plan, cell.threads, processes, usage, counters):
         settle(processes)
         pause(replace(state, turns=left))
         session.run(None, timed[(len(runs.samples) - 1) % len(timed)])  # its memory back into the processor's caches
@@ -92,6 +92,7 @@ def measure(job: CellJob, folder: Path, pause: Callable[[Paused], None]) -> Meas
         parity=compared,
         latency_ms=latencies.latency(samples),
         cpu_ms=None if cpu_ns is None else cpu_ns / len(samples) / _NS_PER_MS,
+        energy=Energy(usage.joules / len(samples), counters.names) if counters.names else None,
         device_ms=None if on_device is None else latencies.latency(on_device * _NS_PER_MS),
         throughput=latencies.throughput(samples, rows=cell.batch * len(samples), tokens=tokens),
         load_ms=(loaded - start) / _NS_PER_MS,

@@ -19,7 +19,11 @@ def notes(machines: Sequence[Machine]) -> Iterator[str]:
             *(gpu.name or "a GPU" for gpu in environment.gpus),
         ]
         parts += [] if entry.cost is None else [f"{entry.cost:g} an hour"]
-        parts += [] if entry.watts is None else [f"{entry.watts:g} W"]
+        counted = [cell.result.energy for cell in machine.run.cells if cell.result is not None and cell.result.energy]
+        if counted:
+            parts.append(f"energy measured ({', '.join(counted[0].counters)})")
+        elif entry.watts is not None:
+            parts.append(f"{entry.watts:g} W, declared")
         yield f"{machine.name}: {', '.join(parts)}; {environment.python}; {remarks.tally(machine.run.cells)}"
     hosts = [machine.run.environment.host for machine in machines]
     for index, machine in enumerate(machines):

@@ -111,6 +111,9 @@ def _cost(machine: Machine, cell: CellResult) -> float | None:
 
 
 def _energy(machine: Machine, cell: CellResult) -> float | None:
+    """By the counters of the machine; else by the declared power and the rate."""
+    if cell.result is not None and cell.result.energy is not None:
+        return cell.result.energy.joules
     watts, rate = machine.entry.watts, _rate(cell)
     return None if watts is None or rate is None else watts / rate
 
