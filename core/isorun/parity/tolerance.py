@@ -64,7 +64,7 @@ DEFAULT_TOLERANCES: Mapping[str, Tolerance] = {
     "bf16": Tolerance(max_rel=0.3, rms=0.05, cosine=0.998, argmax=0.85),
     "int8": Tolerance(max_rel=0.9, rms=0.15, cosine=0.98, argmax=0.6),
 }
-"""The default limits of each precision; docs/matrix.md explains their derivation.
+"""The default limits of each precision; docs/matrix-measurement.md explains their derivation.
 
 ``max_rel`` is relative to the size of the output; a limit on ``max_abs`` would depend on the model.
 """

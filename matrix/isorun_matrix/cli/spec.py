@@ -9,7 +9,9 @@ import typer
 
 
 def validate(
-    spec: Annotated[Path, typer.Argument(metavar="SPEC", help="A YAML file: see docs/matrix.md.", show_default=False)],
+    spec: Annotated[
+        Path, typer.Argument(metavar="SPEC", help="A YAML file: see docs/matrix.md.", show_default=False)
+    ],
 ) -> None:
     """Check a spec without running anything, and print the number of its cells."""
     from isorun_matrix.execution.plan import plan
@@ -39,9 +41,9 @@ def init(
 
 
 def schema() -> None:
-    """Print the JSON Schema of a spec, for editors."""
+    """Print the JSON Schema of a spec, with which editors complete and check its keys."""
     import json
 
-    from isorun_matrix.spec.spec import Spec
+    from isorun_matrix.spec.schema import schema as of_specs
 
-    typer.echo(json.dumps(Spec.model_json_schema(), indent=2))
+    typer.echo(json.dumps(of_specs(), indent=2))

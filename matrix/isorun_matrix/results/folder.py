@@ -1,4 +1,4 @@
-"""The folder of a run: its layout (``docs/matrix.md`` shows it), locking, and adding results safely.
+"""The folder of a run: its layout (``docs/matrix-results.md`` shows it), locking, and adding results safely.
 
 KEY in a path is the start of a digest of all that decides a result: settings, model, versions, machine. So results
 under another key stay where they are, and never mix. Every file under its final name is complete: it is written under

@@ -1,5 +1,5 @@
-"""Names of the files in the folder of a run (docs/matrix.md shows the whole tree). Imports nothing, so that processes
-that measure can use it."""
+"""Names of the files in the folder of a run (docs/matrix-results.md shows the whole tree). Imports nothing, so that
+processes that measure can use it."""
 
 RUN = "run.json"
 MACHINES = "machines"  # has a run in a folder for each of several machines

@@ -14,8 +14,10 @@ _NEEDS = {"closed": "clients", "server": "p99_ms"}
 class Load(OrString):
     """A load scenario. A name alone is one without settings: ``single-stream`` or ``offline``."""
 
-    scenario: Literal["single-stream", "closed", "server", "offline"]
-    name: Name = ""
+    scenario: Literal["single-stream", "closed", "server", "offline"] = Field(
+        description="how requests arrive: one after another, from waiting clients, as a Poisson process, or all at once"
+    )
+    name: Name = Field(default="", description="its name in reports; by default from its settings")
     clients: Count | None = Field(default=None, description="closed: how many wait for an answer before they go on")
     p99_ms: float | None = Field(default=None, gt=0, description="server: the bound of the 99th percentile")
     through: Literal["session", "scheduler"] = Field(

@@ -45,10 +45,12 @@ class Model(Strict):
     checkpoint: str | None = Field(
         default=None, description="a known name such as all-MiniLM-L6-v2, a hub id, or a folder"
     )
-    preset: str | None = Field(default=None, description="a random model: bert-3l, bert-6l, bert-base, bert-large")
+    preset: str | None = Field(
+        default=None, description="a model with random weights", json_schema_extra={"examples": [*presets.NAMES]}
+    )
     seed: int | None = Field(default=None, ge=0, description="of a preset's weights")
     outputs: list[str] | None = Field(default=None, min_length=1, description="the required outputs, instead of all")
-    texts: Texts | None = None
+    texts: Texts | None = Field(default=None, description="texts, or a file with one on each line, instead of ids")
     shapes: list[Shape] | None = Field(default=None, min_length=1, description="instead of the spec's shapes")
     machines: list[Name] | None = Field(
         default=None, min_length=1, description="names of the machines that it runs on; all by default"

@@ -14,21 +14,21 @@ from isorun_matrix.spec.field_types import Count, Name, OneOrMany, OrString, Str
 class Lognormal(Strict):
     """Lengths like those of sentences: many short, a few long."""
 
-    distribution: Literal["lognormal"]
+    distribution: Literal["lognormal"] = Field(description="which one")
     median: float = Field(gt=0, description="of the distribution before it is clipped to min and max, in tokens")
     sigma: float = Field(default=0.6, gt=0, description="the standard deviation of the logarithm")
-    min: Count = 1
-    max: Count | None = Field(default=None, description="the sequence by default")
-    seed: int = 0
+    min: Count = Field(default=1, description="the least real tokens of a row")
+    max: Count | None = Field(default=None, description="the most; the sequence by default")
+    seed: int = Field(default=0, description="of the lengths")
 
 
 class Uniform(Strict):
     """All lengths between min and max are equally likely."""
 
-    distribution: Literal["uniform"]
-    min: Count = 1
-    max: Count | None = Field(default=None, description="the sequence by default")
-    seed: int = 0
+    distribution: Literal["uniform"] = Field(description="which one")
+    min: Count = Field(default=1, description="the least real tokens of a row")
+    max: Count | None = Field(default=None, description="the most; the sequence by default")
+    seed: int = Field(default=0, description="of the lengths")
 
 
 def _kind_of_lengths(value: Any) -> str | None:
@@ -57,18 +57,20 @@ Lengths = Annotated[
 class Shape(OrString):
     """One shape of feeds. ``8x128`` means a batch of 8 and a sequence of 128.
 
-    A list of batches or of sequences is one shape for each combination (:meth:`each`).
+    A list of batches or of sequences is one shape for each combination.
     """
 
     _PATTERN: ClassVar[str] = r"^([0-9]{1,9})(?:x([0-9]{1,9}))?$"
 
-    batch: OneOrMany[Count]
-    sequence: OneOrMany[Count] | None = None
+    batch: OneOrMany[Count] = Field(description="rows; a list is one shape for each item")
+    sequence: OneOrMany[Count] | None = Field(
+        default=None, description="tokens in a row, padding included; a list is one shape for each item"
+    )
     lengths: Lengths = Field(
         default="full", description="real tokens in each row; a list is assigned to the rows in turn"
     )
     dims: dict[str, Count] = Field(default_factory=dict, description="sizes of other symbolic dimensions, by name")
-    name: Name = ""
+    name: Name = Field(default="", description="required if two shapes would have the same name; 8x128 by default")
 
     @model_validator(mode="before")
     @classmethod

@@ -1,7 +1,7 @@
 """The keys of a spec, their defaults, and their limits.
 
-Every model runs on every backend, at each precision of that backend and each shape of that model. ``docs/matrix.md``
-describes the keys for people, ``isorun matrix schema`` for editors.
+Every model runs on every backend, at each precision of that backend and each shape of that model.
+``docs/matrix-spec.md`` describes the keys for people, ``isorun matrix schema`` for editors.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator
 from fnmatch import fnmatchcase
 from typing import Literal
 
-from pydantic import Field
+from pydantic import ConfigDict, Field
 
 from isorun.errors import did_you_mean
 from isorun.parity import DEFAULT_TOLERANCES, Tolerance
@@ -30,29 +30,29 @@ Problem = tuple[tuple[int | str, ...], str]
 class Limits(Strict):
     """Limits of parity; an omitted limit keeps the default of its precision. See ``isorun.parity``."""
 
-    max_rel: float | None = Field(default=None, ge=0, lt=1)
-    rms: float | None = Field(default=None, ge=0, lt=1)
-    cosine: float | None = Field(default=None, gt=0, le=1)
-    max_abs: float | None = Field(default=None, ge=0)
-    argmax: float | None = Field(default=None, ge=0, le=1)
+    max_rel: float | None = Field(default=None, ge=0, lt=1, description="maximum relative error of an element")
+    rms: float | None = Field(default=None, ge=0, lt=1, description="maximum root mean square of the error, relative")
+    cosine: float | None = Field(default=None, gt=0, le=1, description="minimum cosine of a row")
+    max_abs: float | None = Field(default=None, ge=0, description="maximum absolute error of an element; no default")
+    argmax: float | None = Field(default=None, ge=0, le=1, description="minimum share of rows with the same argmax")
 
 
 class Reference(Strict):
     """What every cell is compared with."""
 
-    backend: BackendName = "reference"
-    precision: str = "fp64"
+    backend: BackendName = Field(default="reference", description="the default is exact and slow")
+    precision: str = Field(default="fp64", description="one that the backend has")
     time_limit: Seconds = Field(default=1800.0, description="seconds per model and shape")
 
 
 class Selection(Strict):
     """Some of the cells: those that match every key. Texts may have ``*`` and ``?``."""
 
-    model: str | None = None
-    shape: str | None = None
+    model: str | None = Field(default=None, description="a name")
+    shape: str | None = Field(default=None, description="a name, such as 8x128")
     backend: str | None = Field(default=None, description="a label, or the name of a backend")
-    precision: str | None = None
-    threads: Count | None = None
+    precision: str | None = Field(default=None, description="such as bf16")
+    threads: Count | None = Field(default=None, description="of backends for which the spec sets them")
 
     def matches(self, model: str, shape: Shape, variant: Variant, precision: str) -> bool:
         """Whether a cell is one of them."""
@@ -72,8 +72,10 @@ class Selection(Strict):
 class Spec(Strict):
     """A comparison of backends. Top-level keys that start with ``x-`` hold anchors and are ignored."""
 
-    models: dict[Name, Model] = Field(min_length=1)
-    backends: list[Entry] = Field(min_length=1)
+    model_config = ConfigDict(json_schema_extra={"patternProperties": {"^x-": {}}})
+
+    models: dict[Name, Model] = Field(min_length=1, description="models by name")
+    backends: list[Entry] = Field(min_length=1, description="what is compared: names or mappings")
     environments: dict[Name, Environment] = Field(
         default_factory=dict, description="isolated environments for backends, created where they are missing"
     )
@@ -89,7 +91,7 @@ class Spec(Strict):
     )
     feeds: Count = Field(default=4, description="how many different feeds are timed, in turn")
     seed: int | None = Field(default=None, ge=0, description="of the feeds; drawn for each run by default")
-    reference: Reference = Reference()
+    reference: Reference = Field(default=Reference(), description="what computes the outputs to compare with")
     rounds: Count = Field(default=5, description="how many processes measure a cell, one in each round")
     repeats: int = Field(default=3, ge=0, description="how many rounds are added where rounds were disturbed")
     common_rounds: bool = Field(

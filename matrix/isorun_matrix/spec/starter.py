@@ -8,7 +8,7 @@ from isorun.system.hardware import cpu_name
 from isorun.system.threads import usable_cores
 
 _TEXT = """\
-# A matrix for {cpu}, {cores} usable cores. docs/matrix.md explains every key.
+# A matrix for {cpu}, {cores} usable cores. docs/matrix-keys.md lists every key.
 #
 #   isorun matrix validate {file}    checks it, and counts its cells
 #   isorun matrix run {file}         runs it
