@@ -9,9 +9,7 @@ import typer
 
 
 def validate(
-    spec: Annotated[
-        Path, typer.Argument(metavar="SPEC", help="A YAML file: see docs/matrix.md.", show_default=False)
-    ],
+    spec: Annotated[Path, typer.Argument(metavar="SPEC", help="A YAML file: see docs/matrix.md.", show_default=False)],
 ) -> None:
     """Check a spec without running anything, and print the number of its cells."""
     from isorun_matrix.execution.plan import plan
