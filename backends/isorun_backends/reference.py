@@ -7,6 +7,7 @@ that any difference is the other backend's rounding.
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
@@ -112,8 +113,14 @@ class ReferenceExecutable(Executable):
 
 
 def _corrected() -> list[Any]:
-    """Operators whose implementation in ONNX rejects a negative axis or more than 64 rows (1.23)."""
+    """Operators whose implementation in ONNX (1.23) rejects a negative axis or more than 64 rows, or is slow: NumPy
+    multiplies transposed stacks of matrices without BLAS, and ``erf`` is a Python function for each element."""
     from onnx.reference.op_run import OpRun
+
+    try:
+        from scipy.special import erf
+    except ImportError:
+        erf = np.vectorize(math.erf, otypes=[np.float64])
 
     class GatherElements(OpRun):
         def _run(self, data: np.ndarray, indices: np.ndarray, axis: int = 0) -> tuple[np.ndarray]:
@@ -121,7 +128,19 @@ def _corrected() -> list[Any]:
             near = (slice(None) if at == axis else slice(size) for at, size in enumerate(indices.shape))
             return (np.take_along_axis(data[tuple(near)], indices, axis),)
 
-    return [GatherElements]
+    class MatMul(OpRun):
+        def _run(self, a: np.ndarray, b: np.ndarray) -> tuple[np.ndarray]:
+            if a.ndim > 2 and b.ndim == 2:
+                product = np.dot(a.reshape(-1, a.shape[-1]), b).reshape(*a.shape[:-1], b.shape[-1])
+            else:
+                product = np.matmul(np.ascontiguousarray(a), np.ascontiguousarray(b))
+            return (product.astype(a.dtype, copy=False),)
+
+    class Erf(OpRun):
+        def _run(self, x: np.ndarray) -> tuple[np.ndarray]:
+            return (np.asarray(erf(x)).astype(x.dtype, copy=False),)
+
+    return [GatherElements, MatMul, Erf]
 
 
 def _copy(array: np.ndarray) -> np.ndarray:
