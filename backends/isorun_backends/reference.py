@@ -131,7 +131,7 @@ def _corrected() -> list[Any]:
     class MatMul(OpRun):
         def _run(self, a: np.ndarray, b: np.ndarray) -> tuple[np.ndarray]:
             if a.ndim > 2 and b.ndim == 2:
-                product = np.dot(a.reshape(-1, a.shape[-1]), b).reshape(*a.shape[:-1], b.shape[-1])
+                product = np.matmul(a.reshape(-1, a.shape[-1]), b).reshape(*a.shape[:-1], b.shape[-1])
             else:
                 product = np.matmul(np.ascontiguousarray(a), np.ascontiguousarray(b))
             return (product.astype(a.dtype, copy=False),)
