@@ -4,7 +4,7 @@ reference of a workload, measure a cell. Time limits are in seconds."""
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, is_dataclass
+from dataclasses import dataclass, fields, is_dataclass
 from typing import Any, TypeVar, get_type_hints
 
 from isorun.parity import Tolerance
@@ -109,25 +109,19 @@ class Reference:
     provenance: Mapping[str, Any]
 
 
-@dataclass(frozen=True)
-class Cell:
-    """What is measured, once in each round.
+@dataclass(kw_only=True)
+class CellFields:
+    """What identifies a cell: its place in the matrix, and what runs. Jobs, records and reports share these fields.
 
     Attributes:
         id: ``model/shape/label/precision``.
-        workload: the id of its workload.
-        threads: ``None`` for all usable cores.
         environment: the isolated environment that it runs in; ``None`` for this one.
         device: ``None`` for the backend's first.
+        threads: ``None`` for all usable cores.
         control: whether it is the second of two identical cells, which shows the noise of a workload.
-        warmup, repetitions, seconds: how often it runs in a round; exactly one of the last two is given.
-        turns: in how many parts, at most, it is measured in a round, in turn with the others.
-        time_limit: in seconds, from the start of the process, its pauses not included.
-        tolerance: the limits of parity.
     """
 
     id: str
-    workload: str
     model: str
     shape: str
     batch: int
@@ -137,9 +131,34 @@ class Cell:
     label: str
     precision: str
     device: str | None
-    threads: int | None
     options: Mapping[str, Any]
+    threads: int | None
     control: bool
+
+    @property
+    def name(self) -> str:
+        """What tells the cell from the others of its model and shape."""
+        return f"{self.label} {self.precision}"
+
+    @property
+    def identity(self) -> dict[str, Any]:
+        """These fields."""
+        return {field.name: getattr(self, field.name) for field in fields(CellFields)}
+
+
+@dataclass(kw_only=True)
+class Cell(CellFields):
+    """What is measured, once in each round.
+
+    Attributes:
+        workload: the id of its workload.
+        warmup, repetitions, seconds: how often it runs in a round; exactly one of the last two is given.
+        turns: in how many parts, at most, it is measured in a round, in turn with the others.
+        time_limit: in seconds, from the start of the process, its pauses not included.
+        tolerance: the limits of parity.
+    """
+
+    workload: str
     warmup: int
     repetitions: int | None
     seconds: float | None

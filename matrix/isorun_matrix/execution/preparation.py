@@ -6,7 +6,6 @@ import secrets
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any
 
 from isorun.errors import IsorunError, SpecError
 from isorun.models import hub
@@ -21,7 +20,6 @@ from isorun_matrix.jobs import Cell, ModelJob, PreparedModel, Reference, Referen
 from isorun_matrix.measurement import machine
 from isorun_matrix.results.folder import RunFolder
 from isorun_matrix.results.records import (
-    CellId,
     ModelResult,
     PlannedCell,
     RecordedSpec,
@@ -150,7 +148,7 @@ class Preparation:
                 fingerprints=self._fingerprints(),
                 cells=[
                     PlannedCell(
-                        **_identity(cell),
+                        **cell.identity,
                         key=self.keys.get(cell.id),
                         failure=encodable(self.failures[cell.id].reason) if cell.id in self.failures else None,
                     )
@@ -242,7 +240,3 @@ class Preparation:
         self.failures[cell.id] = failure
         if measured := self._folder.key_of(cell.id, self.requests[cell.id]):
             self.keys[cell.id] = measured
-
-
-def _identity(cell: Cell) -> dict[str, Any]:
-    return {name: getattr(cell, name) for name in CellId.model_fields}

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from isorun import Session
-from isorun.tuning.timing import without_gc
+from isorun.tuning.timing import TimingBudget, interleave, without_gc
 from isorun.types import Feeds
 
 _NS_PER_S = 1_000_000_000
@@ -148,19 +148,23 @@ def repeated_and_varied(
         typical: the time of a run, in nanoseconds.
         seconds: about how long to take.
     """
-    runs = int(seconds * _NS_PER_S / max(typical, 1))
-    blocks = _BLOCKS if runs >= 4 * _BLOCKS else 1
-    length = min(max(2, runs // (2 * blocks)), _LONGEST)
+    length = min(max(2, int(seconds * _NS_PER_S / max(typical, 1)) // (2 * _BLOCKS)), _LONGEST)
     others = itertools.cycle(varied)
-    times: tuple[list[int], list[int]] = ([], [])
-    sources: tuple[Callable[[], Feeds], Callable[[], Feeds]] = (lambda: repeated, lambda: next(others))
+
+    def block(source: Callable[[], Feeds]) -> float:
+        times = []
+        for _ in range(length):
+            request = source()
+            start = perf_counter_ns()
+            session.run(None, request)
+            times.append(perf_counter_ns() - start)
+        return median(times[1:])  # the first repeats nothing
+
     with without_gc():
-        for _ in range(blocks):
-            for taken, source in zip(times, sources, strict=True):
-                for position in range(length):
-                    request = source()
-                    start = perf_counter_ns()
-                    session.run(None, request)
-                    if position:  # the first repeats nothing
-                        taken.append(perf_counter_ns() - start)
-    return median(times[0]), median(times[1])
+        times, failed = interleave(
+            {"repeated": lambda: block(lambda: repeated), "varied": lambda: block(lambda: next(others))},
+            TimingBudget(_BLOCKS, seconds),
+        )
+    for error in failed.values():
+        raise error
+    return median(times["repeated"]), median(times["varied"])

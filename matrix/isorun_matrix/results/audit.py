@@ -19,7 +19,7 @@ from isorun_matrix.measurement.timing import kept_runs
 from isorun_matrix.results import reader
 from isorun_matrix.results.folder import RunFolder
 from isorun_matrix.results.layout import JOB, SAMPLES
-from isorun_matrix.results.records import LACKING, MEASURED, CellId, PlannedCell, RoundResult, RunRecord
+from isorun_matrix.results.records import LACKING, MEASURED, PlannedCell, RoundResult, RunRecord
 
 CACHED = 0.9
 """A ratio of the times with repeated and with varied feeds below which a runtime seems to cache answers."""
@@ -68,9 +68,9 @@ def _round_problems(folder: RunFolder, record: RunRecord, planned: PlannedCell, 
         if not (place / name).is_file() or sha256((place / name).read_bytes()) != digest:
             yield f"{name} was changed or removed after the measurement"
     job = reader.job_of(place)
-    for name in CellId.model_fields:
-        if job["cell"].get(name) != getattr(planned, name):
-            yield f"was measured with {name} {job['cell'].get(name)!r}, but the run has {getattr(planned, name)!r}"
+    for name, value in planned.identity.items():
+        if job["cell"].get(name) != value:
+            yield f"was measured with {name} {job['cell'].get(name)!r}, but the run has {value!r}"
     if job["seed"] != result.seed or planned.id not in result.round.order:
         yield f"{JOB} and the result belong to different processes"
     known = [machine.identity(session.environment) for session in record.sessions]

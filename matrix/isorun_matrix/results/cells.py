@@ -11,7 +11,6 @@ from isorun_matrix.results import reader
 from isorun_matrix.results.layout import SAMPLES
 from isorun_matrix.results.records import (
     MEASURED,
-    CellId,
     CellResult,
     JobResult,
     LoadResult,
@@ -42,13 +41,12 @@ def assemble(folder: Stored, planned: PlannedCell, spec: RecordedSpec) -> CellRe
     Raises:
         SpecError: a file is damaged.
     """
-    identity = {name: getattr(planned, name) for name in CellId.model_fields}
     trial = None if planned.key is None else folder.trial(planned.id, planned.key)
     rounds = [] if planned.key is None else folder.rounds(planned.id, planned.key)
     measured = [result for result in rounds if result.status in MEASURED]
     if trial is None and not rounds:
         status = "pending" if planned.failure is None else "skipped"
-        return CellResult(**identity, status=status, reason=planned.failure)
+        return CellResult(**planned.identity, status=status, reason=planned.failure)
     state: dict[str, Any] = _status(trial, rounds, spec.rounds)
     if measured:
         places = [folder.round_folder(planned.id, planned.key or "", result.round.number) for result in measured]
@@ -63,7 +61,7 @@ def assemble(folder: Stored, planned: PlannedCell, spec: RecordedSpec) -> CellRe
     state["loads"] = [load for load in loads if load is not None]
     results: list[JobResult] = [*([] if trial is None else [trial]), *rounds, *state["loads"]]
     wall_s = sum(result.wall_s or 0 for result in results)
-    return CellResult(**identity, started=results[0].started, wall_s=wall_s, **state)
+    return CellResult(**planned.identity, started=results[0].started, wall_s=wall_s, **state)
 
 
 def _status(trial: TrialResult | None, rounds: list[RoundResult], wanted: int) -> dict[str, Any]:

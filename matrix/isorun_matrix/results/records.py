@@ -17,7 +17,7 @@ from typing import Any, Literal, Self, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, field_validator, model_validator
 
-from isorun_matrix.jobs import PreparedModel, Reference
+from isorun_matrix.jobs import CellFields, PreparedModel, Reference
 from isorun_matrix.measurement.figures import Figures, Measurement, Trial
 from isorun_matrix.measurement.load.figures import LoadFigures
 from isorun_matrix.measurement.machine import Environment
@@ -151,27 +151,8 @@ class LoadResult(JobResult):
         return str(self.load["name"])
 
 
-class CellId(Record):
-    """What identifies a cell: its place in the matrix, and what runs."""
-
-    id: str
-    model: str
-    shape: str
-    batch: int
-    sequence: int | None
-    backend: str
-    environment: str | None
-    label: str
-    precision: str
-    device: str | None
-    options: dict[str, Any]
-    threads: int | None
-    control: bool
-
-    @property
-    def name(self) -> str:
-        """What tells the cell from the others of its model and shape."""
-        return f"{self.label} {self.precision}"
+class CellId(Record, CellFields):
+    """What identifies a cell."""
 
 
 class PlannedCell(CellId):
