@@ -30,7 +30,7 @@ Samples = Sequence[Feeds | str]
 
 _TEXTS = Path(__file__).with_name("calibration_texts.json")
 _EVERY = 4  # one sample in this many is held out
-_ENOUGH = 24  # requests to judge on; fewer say too little (docs/precision.md) and are left to calibration
+_ENOUGH = 24  # requests to judge on; fewer say too little (docs/precision-auto.md) and are left to calibration
 _ROWS = 8  # texts in a batch
 _LONG, _UPPER = 20, 3  # sentences of prose in a long text; one sentence in this many is repeated in upper case
 _RANDOM = (4, 32)  # batch and sequence of random feeds to judge on, unless the model fixes them

@@ -63,7 +63,7 @@ class Session:
         threads: number of threads for one run; ``None`` for the cores that this process may use (CPU affinity and
             cgroup quota). An error if the backend does not support it.
         tolerance: for ``precision="auto"``, the minimum cosine similarity to fp32 of any request's outputs; ``None``
-            for 0.99. Held-out requests must be twice as close (docs/precision.md).
+            for 0.99. Held-out requests must be twice as close (docs/precision-auto.md).
         environment: run in a worker process in this isolated environment (:mod:`isorun.isolation.environments`), for a
             backend that cannot share this one; ``None`` runs in this process.
         timeout: maximum time in seconds of a run in an environment, or of reading ``provenance``; then the worker is

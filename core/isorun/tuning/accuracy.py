@@ -19,7 +19,7 @@ from isorun.parity.samples import random_feeds
 from isorun.types import Feeds, ModelInfo
 
 MARGIN = 2
-"""How many times the error of the worst held-out request an unseen one may have (docs/precision.md)."""
+"""How many times the error of the worst held-out request an unseen one may have (docs/precision-auto.md)."""
 
 _TIMED = (1, 128)  # batch and sequence, unless the model fixes them
 
