@@ -10,8 +10,9 @@ at which all intervals of ratios cover 1, of any verdict ``slower`` and of a sol
 ``slower`` for a cell that is 8 % slower. Then, where sessions differ by 3 % in common and 1 % for each cell, the rate
 of any change between two identical runs, with the number of runs from which the differences are known.
 
-The second command runs a spec with four identical backends (ort-cpu) again and again, and one with a backend that is
-8 % slower by hand, and counts the verdicts; with ``--load``, another program computes for two seconds of every six.
+The second command runs a spec with four identical backends (ort-cpu) again and again, and ``ab`` with a backend that is
+8 % slower by hand, and counts the verdicts, and the pairs of identical runs between which ``compare`` sees a change; with
+``--load``, another program computes for two seconds of every six.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ import numpy as np
 from isorun_matrix.measurement.statistics import verdicts
 from isorun_matrix.measurement.statistics.latencies import rank_interval
 from isorun_matrix.report import summary
-from isorun_matrix.report.comparison.compare import compare, regressions
+from isorun_matrix.report.comparison.compare import compare
 from isorun_matrix.results.folder import RunFolder
 
 CELLS, SLOWER, ROUND = 4, 1.08, 0.1  # ROUND: the standard deviation that all processes of a round share
@@ -136,34 +137,43 @@ def real(runs: int, *, load: bool) -> None:
         (info / "entry_points.txt").write_text("[isorun.backends]\nslower = isorun_slower:Slower\n")
         same = ", ".join(f"{{name: ort-cpu, label: c{index}}}" for index in range(CELLS))
         (folder / "same.yaml").write_text(SPEC % same)
-        (folder / "slower.yaml").write_text(SPEC % "ort-cpu, slower")
+        (folder / "a.yaml").write_text(SPEC % "{name: ort-cpu, label: x}")
+        (folder / "b.yaml").write_text(SPEC % "{name: slower, label: x}")
         burner = multiprocessing.Process(target=_burn, daemon=True)
         if load:
             burner.start()
-        counts: dict[str, int] = dict.fromkeys(("sole fastest", "any slower", "8 % found", "8 % not found"), 0)
+        counts: dict[str, int] = dict.fromkeys(("sole fastest", "any slower", "8 % found by ab", "not found"), 0)
         for number in range(runs):
-            for spec in ("same", "slower"):
-                statuses = _statuses(folder, spec, number)
-                if spec == "same":
-                    counts["any slower"] += "slower" in statuses
-                    counts["sole fastest"] += "fastest" in statuses
-                else:
-                    counts["8 % found" if statuses == ["fastest", "slower"] else "8 % not found"] += 1
-            print(json.dumps({"runs": number + 1, **counts}), flush=True)
+            _isorun(folder, "run", "same.yaml", "--out", f"same-{number}")
+            (group,) = summary.groups(RunFolder(folder / f"same-{number}").run().cells)
+            verdicts_now = [group.verdict(cell) for cell in group.cells]
+            counts["any slower"] += "slower" in verdicts_now
+            counts["sole fastest"] += "fastest" in verdicts_now
+            start = time.monotonic()
+            table = _isorun(folder, "ab", "a.yaml", "b.yaml", "--out", f"ab-{number}")
+            counts["8 % found by ab" if "slower" in table else "not found"] += 1
+            about = {"ab seconds": round(time.monotonic() - start), "load": os.getloadavg()[0]}
+            print(json.dumps({"runs": number + 1, **counts, **about}), flush=True)
         if load:
             burner.terminate()
         loaded = [RunFolder(folder / f"same-{number}").run() for number in range(runs)]
-        failing = [pair for pair in combinations(loaded, 2) if regressions(compare(pair), 10)]
-        print(json.dumps({"pairs of identical runs": runs * (runs - 1) // 2, "--fail-above 10 fails": len(failing)}))
+        changed = dict.fromkeys(("alone", "with history"), 0)
+        for pair in combinations(loaded, 2):
+            history = [run for run in loaded if run not in pair]
+            for name, known in (("alone", []), ("with history", history)):
+                cells = compare(pair, known).cells
+                changed[name] += any(cell.verdict(1) in ("slower", "faster") for cell in cells)
+        print(json.dumps({"pairs of identical runs": runs * (runs - 1) // 2, "with any change": changed}))
 
 
-def _statuses(folder: Path, spec: str, number: int) -> list[str | None]:
-    out = folder / f"{spec}-{number}"
+def _isorun(folder: Path, *words: str) -> str:
     path = os.pathsep.join(filter(None, [str(folder), os.environ.get("PYTHONPATH")]))
-    command = [sys.executable, "-m", "isorun", "matrix", "run", str(folder / f"{spec}.yaml"), "--out", str(out)]
-    subprocess.run(command, env={**os.environ, "PYTHONPATH": path}, capture_output=True, check=True)
-    (group,) = summary.groups(RunFolder(out).run().cells)
-    return [group.verdict(cell) for cell in group.cells]
+    command = [sys.executable, "-m", "isorun", "matrix", *words]
+    environment = {**os.environ, "PYTHONPATH": path}
+    done = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, check=False)
+    if done.returncode not in (0, 1):  # 1: a pair has too few rounds for a verdict
+        raise SystemExit(done.stderr)
+    return done.stdout
 
 
 def _burn() -> None:
