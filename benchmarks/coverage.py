@@ -11,8 +11,8 @@ at which all intervals of ratios cover 1, of any verdict ``slower`` and of a sol
 of any change between two identical runs, with the number of runs from which the differences are known.
 
 The second command runs a spec with four identical backends (ort-cpu) again and again, and ``ab`` with a backend that is
-8 % slower by hand. It counts the verdicts, and the pairs of identical runs between which ``compare`` sees a change; with
-``--load``, another program computes for two seconds of every six.
+8 % slower by hand. It counts the verdicts, and the pairs of identical runs between which ``compare`` sees a change.
+With ``--load``, another program computes for two seconds of every six.
 """
 
 from __future__ import annotations

@@ -70,7 +70,8 @@ def ab(
         done = runner.run(combined, spec_a.absolute(), folder, shown, Choice(resume))
     compared = comparison.compare(done, paired)
     shown.note("")
-    console.stdout().print(comparison.render(compared))
+    out_console = console.stdout()
+    out_console.print(comparison.render(compared, out_console.width))
     worse = comparison.regressions(compared, fail_above or 0)
     for line in worse if fail_above is not None else [line for line in worse if ": B takes" not in line]:
         console.note(line)

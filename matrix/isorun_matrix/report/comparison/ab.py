@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from rich.table import Table
+from rich.console import Group as Stack
+from rich.console import RenderableType
 from rich.text import Text
 
 from isorun_matrix.measurement.statistics import verdicts
 from isorun_matrix.measurement.statistics.verdicts import Ratio
-from isorun_matrix.report import summary
+from isorun_matrix.report import summary, terminal
 from isorun_matrix.report.formatting import NONE, number
 from isorun_matrix.results.records import CellResult, Run
 from isorun_matrix.spec.pairs import Pair
@@ -18,6 +19,7 @@ from isorun_matrix.text import printable
 
 _STYLES = {"slower": "bold red", "faster": "bold green"}
 _HEADERS = ("", "A, p50 ms", "B, p50 ms", "B / A", "interval", "rounds", "B is")
+_NUMERIC = [False, True, True, True, True, True, False]
 
 
 @dataclass(frozen=True)
@@ -63,19 +65,19 @@ def _at_shape(cells: Mapping[str, CellResult], pairs: Sequence[Pair], shape: str
         yield Compared(pair.id, a, b, ratio, back is not None and back.verdict == "slower")
 
 
-def render(compared: Sequence[Compared]) -> Table:
-    """A table with a line for each cell."""
-    table = Table(box=None, show_edge=False, pad_edge=False, padding=(0, 1, 0, 0))
-    for index, header in enumerate(_HEADERS):
-        table.add_column(header, justify="right" if 0 < index < len(_HEADERS) - 1 else "left", no_wrap=index > 0)
+def render(compared: Sequence[Compared], width: int) -> RenderableType:
+    """A line for each cell, in a terminal ``width`` characters wide."""
+    blocks: dict[str, list[list[Text]]] = {}
     for cell in compared:
         figures = [NONE] * 3
         if (ratio := cell.ratio) is not None:
             ends = f"{number(ratio.interval.low)} to {number(ratio.interval.high)}"
             figures = [f"{number(ratio.ratio)} x", ends, str(ratio.rounds)]
-        row = [printable(cell.name), number(summary.median(cell.a)), number(summary.median(cell.b)), *figures]
-        table.add_row(*map(Text, row), Text(cell.verdict, _STYLES.get(cell.verdict, "")))
-    return table
+        model, shape, name = cell.name.split("/", 2)
+        row = [printable(name), number(summary.median(cell.a)), number(summary.median(cell.b)), *figures]
+        row_texts = [*map(Text, row), Text(cell.verdict, _STYLES.get(cell.verdict, ""))]
+        blocks.setdefault(f"{model}, {shape}", []).append(row_texts)
+    return Stack(*terminal.tables(_HEADERS, _NUMERIC, blocks, width))
 
 
 def regressions(compared: Sequence[Compared], percent: float) -> list[str]:
