@@ -82,10 +82,15 @@ class Workload:
 
 @dataclass(frozen=True)
 class ReferenceJob:
-    """Compute the reference of a workload."""
+    """Compute the reference of a workload.
+
+    Attributes:
+        others: the folders of such jobs for other shapes of the model, which the same session computes first.
+    """
 
     workload: Workload
     model: PreparedModel
+    others: Sequence[str] = ()
 
 
 @dataclass(frozen=True)

@@ -6,9 +6,11 @@ import secrets
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
+from typing import Any
 
 from isorun.errors import IsorunError, SpecError
 from isorun.models import hub
+from isorun.system import json_files
 from isorun.system.cache import Cache
 from isorun_matrix.execution import host_lock, keys
 from isorun_matrix.execution.choice import Choice
@@ -19,6 +21,7 @@ from isorun_matrix.execution.progress import Lines
 from isorun_matrix.jobs import Cell, ModelJob, PreparedModel, Reference, ReferenceJob, Workload, from_json
 from isorun_matrix.measurement import machine
 from isorun_matrix.results.folder import RunFolder
+from isorun_matrix.results.layout import OUTCOME
 from isorun_matrix.results.records import (
     ModelResult,
     PlannedCell,
@@ -72,6 +75,7 @@ class Preparation:
         keys: of workloads and cells by id: what their results depend on.
         requests: as the keys, without what only the prepared model tells.
         failures: why cells cannot be measured in this session, by id.
+        wanted: the workloads whose references will be needed, by id.
     """
 
     def __init__(
@@ -105,6 +109,7 @@ class Preparation:
         self.keys: dict[str, str] = {}
         self.requests: dict[str, str] = {}
         self.failures: dict[str, Failure] = {}
+        self.wanted = {workload.id for workload in self.plan.workloads}
 
     def run(self) -> None:
         """Prepare the models, find the keys, and write the record."""
@@ -167,21 +172,43 @@ class Preparation:
             self._folder.receive(place, self._choice.prepared.files(place))
             reference = self._folder.find_reference(workload.id, digest)
         if reference is None or reference.result is None:
-            what = f"Computing the reference of {workload.id}"
-            self._progress.started(what)
-            work, status = run_job(
-                self._folder,
-                "compute_reference",
-                asdict(ReferenceJob(workload, model)),
-                workload.time_limit,
-                lambda left: self._progress.started(f"{what}: {left} sets of feeds left", part=True),
-            )
-            self._progress.ended(REFERENCE_SECONDS)
-            if status["status"] == "timeout":
-                status["reason"] += ". Raise reference.time_limit, or choose a quicker reference.backend"
-            target = self._folder.reference(workload.id, digest)
-            reference = self._folder.write(work, target, ReferenceResult.from_plain({"key": digest, **status}))
+            reference = self._compute(workload, model)
         return reference.result or Failure(f"the reference of {workload.id} could not be computed: {reference.reason}")
+
+    def _compute(self, workload: Workload, model: PreparedModel) -> ReferenceResult:
+        """Compute the reference of a workload, and in the same process those that the model's other shapes lack."""
+        others = {
+            other.id: self._folder.start(
+                {"time_limit": other.time_limit, "job": asdict(ReferenceJob(other, model))},
+            )
+            for other in self.plan.workloads
+            if other.model == workload.model
+            and other is not workload
+            and other.id in self.wanted
+            and self._folder.find_reference(other.id, self.keys[other.id]) is None
+        }
+        what = f"Computing the reference of {', '.join([workload.id, *others])}"
+        self._progress.started(what)
+        work, status = run_job(
+            self._folder,
+            "compute_reference",
+            asdict(ReferenceJob(workload, model, [*map(str, others.values())])),
+            workload.time_limit * (1 + len(others)),
+            lambda left: self._progress.started(f"{what}: {left} sets of feeds left at a shape", part=True),
+        )
+        self._progress.ended(REFERENCE_SECONDS * (1 + len(others)))
+        if status["status"] == "timeout":
+            status["reason"] += ". Raise reference.time_limit, or choose a quicker reference.backend"
+        for name, place in others.items():
+            if (place / OUTCOME).is_file():  # else it is computed again where it is needed
+                self._keep(name, place, {"started": status["started"], **json_files.read(place / OUTCOME)})
+        return self._keep(workload.id, work, status)
+
+    def _keep(self, workload: str, work: Path, status: Mapping[str, Any]) -> ReferenceResult:
+        (work / OUTCOME).unlink(missing_ok=True)
+        digest = self.keys[workload]
+        record = ReferenceResult.from_plain({"key": digest, **status})
+        return self._folder.write(work, self._folder.reference(workload, digest), record)
 
     def _prepare(self, job: ModelJob) -> PreparedModel | Failure:
         described = asdict(job)

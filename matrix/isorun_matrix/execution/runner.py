@@ -78,6 +78,7 @@ class _Runner:
         lacking = {workloads: self._lacking(workloads) for workloads in together}
         waiting = [cell for cells in lacking.values() for cell in cells]
         shown = sum(not cell.control for cell in waiting)
+        self._prepared.wanted = {cell.workload for cell in waiting}
         self._announce({cell.id for cell in waiting})
         loads = list(itertools.product(self._prepared.plan.workloads, self._spec.load))
         seconds = len({cell.workload for cell in waiting}) * REFERENCE_SECONDS

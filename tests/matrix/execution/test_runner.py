@@ -228,3 +228,18 @@ def test_check_finds_what_was_changed(isorun: Isorun, tiny: Path, tmp_path: Path
     text = "\n".join(found())
     for problem in ("samples.npz was changed", "machine that no session", "the figures do not", "TEST01"):
         assert problem in text, text
+
+
+def test_the_references_of_a_model_are_computed_in_one_session(isorun: Isorun, tiny: Path, tmp_path: Path) -> None:
+    text = (
+        SLOW.replace("shapes: [1x4]", "shapes: [1x4, 2x4]").replace("repetitions: 12", "repetitions: 3") + "  - fake\n"
+    )
+    out = tmp_path / "out"
+    done = isorun("run", spec_file(tmp_path, text), "--out", out)
+    assert done.returncode == 0, done.stderr
+    computed = [line for line in done.stderr.splitlines() if "Computing" in line]
+    assert computed == ["Computing the reference of tiny/1x4, tiny/2x4"]
+    results = [json.loads(path.read_text()) for path in out.glob("references/tiny/*/*/result.json")]
+    assert [result["status"] for result in results] == ["ok", "ok"]
+    assert all({"feeds.npz", "outputs.npz"} == result["files"].keys() for result in results)
+    assert not [*out.rglob("outcome.json")]

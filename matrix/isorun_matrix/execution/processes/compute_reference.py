@@ -1,45 +1,56 @@
-"""Compute the reference of a workload: its feeds, and the outputs that cells are compared with, kept as files."""
+"""Compute the references of a model's workloads in one session: their feeds, and the outputs that cells are compared
+with, kept as files."""
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 from isorun import Session
 from isorun.errors import UnsupportedModel
 from isorun_matrix.execution.processes import main
 from isorun_matrix.execution.processes.main import Paused
-from isorun_matrix.jobs import Reference, ReferenceJob
+from isorun_matrix.jobs import Reference, ReferenceJob, from_json
 from isorun_matrix.measurement import feeds
-from isorun_matrix.results.layout import FEEDS, REFERENCE_OUTPUTS
+from isorun_matrix.results.layout import FEEDS, JOB, REFERENCE_OUTPUTS
 
 
-def reference(job: ReferenceJob, folder: Path, pause: Callable[[Paused], None]) -> Reference:
-    """Compute a reference, and write its arrays into ``folder``. Pauses before each set of feeds, for the progress."""
+def references(job: ReferenceJob, folder: Path, pause: Callable[[Paused], None]) -> Reference:
+    """Compute a reference, and those of other jobs before it. Pauses before each set of feeds, for the progress."""
     model, workload = job.model, job.workload
     with Session(model.path, workload.backend, precision=workload.precision, outputs=model.outputs) as session:
-        info = session.model_info
-        cases, notes = feeds.make(workload, model.origin, info)
-        for spec in session.get_outputs():
-            if spec.dtype is None:
-                raise UnsupportedModel(f"Output {spec.name!r} is {spec.type}; only numeric tensors can be compared")
-        names = [spec.name for spec in session.get_outputs()]
-        outputs = {}
-        for done, (case, arrays) in enumerate(cases.items()):
-            pause(Paused(len(cases) - done, 0.0, on_cpu=True))
-            outputs[case] = dict(zip(names, session.run(names, arrays), strict=True))
-        varied = feeds.varied(workload, info, next(iter(cases.values())))
-        feeds.save(folder / FEEDS, {**cases, **varied})
-        feeds.save(folder / REFERENCE_OUTPUTS, outputs)
-        return Reference(
-            cases=list(cases),
-            tokens={case: feeds.tokens(arrays, workload, info.mask) for case, arrays in cases.items()},
-            mask=info.mask,
-            token_level=None if info.token_outputs is None else sorted(info.token_outputs),
-            notes=notes,
-            provenance=session.provenance.as_dict(),
-        )
+        for place in map(Path, job.others):
+            other = from_json(ReferenceJob, json.loads((place / JOB).read_text())["job"])
+            main.write_outcome(place, partial(_reference, session, other, place, pause))
+        return _reference(session, job, folder, pause)
+
+
+def _reference(session: Session, job: ReferenceJob, folder: Path, pause: Callable[[Paused], None]) -> Reference:
+    """Compute a reference, and write its arrays into ``folder``."""
+    info, workload = session.model_info, job.workload
+    cases, notes = feeds.make(workload, job.model.origin, info)
+    for spec in session.get_outputs():
+        if spec.dtype is None:
+            raise UnsupportedModel(f"Output {spec.name!r} is {spec.type}; only numeric tensors can be compared")
+    names = [spec.name for spec in session.get_outputs()]
+    outputs = {}
+    for done, (case, arrays) in enumerate(cases.items()):
+        pause(Paused(len(cases) - done, 0.0, on_cpu=True))
+        outputs[case] = dict(zip(names, session.run(names, arrays), strict=True))
+    varied = feeds.varied(workload, info, next(iter(cases.values())))
+    feeds.save(folder / FEEDS, {**cases, **varied})
+    feeds.save(folder / REFERENCE_OUTPUTS, outputs)
+    return Reference(
+        cases=list(cases),
+        tokens={case: feeds.tokens(arrays, workload, info.mask) for case, arrays in cases.items()},
+        mask=info.mask,
+        token_level=None if info.token_outputs is None else sorted(info.token_outputs),
+        notes=notes,
+        provenance=session.provenance.as_dict(),
+    )
 
 
 if __name__ == "__main__":
-    main.in_turns(ReferenceJob, reference)
+    main.in_turns(ReferenceJob, references)

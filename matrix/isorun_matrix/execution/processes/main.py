@@ -74,9 +74,14 @@ def in_turns(kind: type[Job], work: Callable[[Job, Path, Callable[[Paused], None
 
     proceed()
     job = from_json(kind, json.loads((folder / JOB).read_text())["job"])
+    write_outcome(folder, lambda: work(job, folder, pause))
+
+
+def write_outcome(folder: Path, work: Callable[[], Any]) -> None:
+    """Do some work, and write its outcome into a folder."""
     outcome: dict[str, Any]
     try:
-        outcome = {"status": "ok", "result": asdict(work(job, folder, pause))}
+        outcome = {"status": "ok", "result": asdict(work())}
     except BackendUnavailable as error:
         outcome = {"status": "unavailable", "reason": error.reason, "remedy": error.remedy}
     except UnsupportedModel as error:
