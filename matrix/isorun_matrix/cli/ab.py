@@ -60,7 +60,7 @@ def ab(
     combined, paired = pairs.combine(first, pairs.changed(second, environment, models))
     folder = RunFolder(out or new_folder(f"{spec_a.stem}-ab"))
     shown = progress.for_stderr()
-    shown.note(f"{len(paired)} cells on both sides; results go to {folder.path}")
+    shown.note(f"Cells on both sides: {len(paired)}; results go to {folder.path}")
     if first.load:
         shown.note("`load` is left out: both sides are compared by latency")
     arguments = [*map(str, [spec_a, spec_b] if spec_b else [spec_a])]

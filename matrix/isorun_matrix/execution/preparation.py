@@ -20,6 +20,7 @@ from isorun_matrix.execution.processes.launch import now, run_job
 from isorun_matrix.execution.progress import Lines
 from isorun_matrix.jobs import Cell, ModelJob, PreparedModel, Reference, ReferenceJob, Workload, from_json
 from isorun_matrix.measurement import machine
+from isorun_matrix.report.formatting import shortened
 from isorun_matrix.results.folder import RunFolder
 from isorun_matrix.results.layout import OUTCOME
 from isorun_matrix.results.records import (
@@ -187,7 +188,7 @@ class Preparation:
             and other.id in self.wanted
             and self._folder.find_reference(other.id, self.keys[other.id]) is None
         }
-        what = f"Computing the reference of {', '.join([workload.id, *others])}"
+        what = f"Computing the reference of {shortened([workload.id, *others])}"
         self._progress.started(what)
         work, status = run_job(
             self._folder,
