@@ -136,10 +136,12 @@ class BackendUnderTest:
             lowered = self.lowered(model)
             models.append([{**asdict(lowered), "path": str(lowered.path)}, str(feeds)])
         request, result = folder / "request.json", folder / "result.json"
-        request.write_text(json.dumps({"name": self.name, "models": models, "config": asdict(self.config)}))
+        request.write_text(
+            json.dumps({"name": self.name, "models": models, "config": asdict(self.config)}), encoding="utf-8"
+        )
         arguments = (process_state.__file__, str(request), str(result), str(work))
         printed = self._run_python("compiles, runs and closes", *arguments, variables={"TMPDIR": str(temporary)})
-        effects: dict[str, Any] = json.loads(result.read_text())
+        effects: dict[str, Any] = json.loads(result.read_text(encoding="utf-8"))
         effects["printed"] += printed
         effects["left"] = [
             path.name

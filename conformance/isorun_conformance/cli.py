@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import platform
+import sys
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -71,6 +73,11 @@ def conformance(
     what the backend does not declare are skipped, with the reason. Exits with 1 if a check failed, or if one that is
     declared as a known failure passed.
     """
+    if sys.platform != "linux":
+        raise IsorunError(
+            f"The conformance suite compares the state of a process through /proc, which {platform.system()} lacks. "
+            "Run it on Linux, such as in a container"
+        )
     try:
         from isorun_conformance import runner
     except ModuleNotFoundError as error:
@@ -104,7 +111,7 @@ def conformance(
         _show(report)
     document = certificates.certificate(report)
     if certificate is not None:
-        certificate.write_text(json.dumps(document, indent=2) + "\n")
+        certificate.write_text(json.dumps(document, indent=2) + "\n", encoding="utf-8")
     lost = [] if before is None else list(certificates.regressions(before, document))
     if before is not None and lost:
         for line in (f"Compared with {compare}:", *lost, *certificates.differences(before, document)):

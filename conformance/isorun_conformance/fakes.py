@@ -64,9 +64,11 @@ def installed(names: Mapping[str, str] = NAMES) -> Iterator[Path]:
     with tempfile.TemporaryDirectory(prefix="isorun-fakes-") as folder:
         information = Path(folder) / "isorun_fakes-0.dist-info"
         information.mkdir()
-        (information / "METADATA").write_text("Metadata-Version: 2.1\nName: isorun-fakes\nVersion: 0\n")
+        (information / "METADATA").write_text(
+            "Metadata-Version: 2.1\nName: isorun-fakes\nVersion: 0\n", encoding="utf-8"
+        )
         lines = [f"[{registry.GROUP}]", *(f"{name} = {value}" for name, value in names.items())]
-        (information / "entry_points.txt").write_text("\n".join([*lines, ""]))
+        (information / "entry_points.txt").write_text("\n".join([*lines, ""]), encoding="utf-8")
         before = os.environ.get("PYTHONPATH")
         os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [folder, before]))
         sys.path.insert(0, folder)

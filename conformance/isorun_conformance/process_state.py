@@ -47,7 +47,7 @@ _COUNTERS = (
 
 
 def _status() -> dict[str, str]:
-    lines = (line.partition(":") for line in Path("/proc/self/status").read_text().splitlines())
+    lines = (line.partition(":") for line in Path("/proc/self/status").read_text(encoding="utf-8").splitlines())
     return {key: value.strip() for key, _, value in lines if key in _STATUS}
 
 
@@ -79,7 +79,7 @@ def _rounding() -> tuple[Any, ...]:
 
 def _thread_counts() -> dict[str, int]:
     """The number of threads of each library of matrix products or of OpenMP that this process has loaded."""
-    lines = Path("/proc/self/maps").read_text().splitlines()
+    lines = Path("/proc/self/maps").read_text(encoding="utf-8").splitlines()
     paths = {line.split(maxsplit=5)[5] for line in lines if "/" in line}
     counts = {}
     for path in paths:
@@ -161,7 +161,7 @@ STATE: Mapping[str, Callable[[], Any]] = {
     "the standard streams": _streams,
     "signal masks or handlers of the process": _status,
     "settings of the process": lambda: {
-        **{name: Path(f"/proc/self/{name}").read_text() for name in _KERNEL_FILES},
+        **{name: Path(f"/proc/self/{name}").read_text(encoding="utf-8") for name in _KERNEL_FILES},
         **{name: ctypes.CDLL(None).prctl(number, 0, 0, 0, 0) for name, number in _PRCTL_GET.items()},
     },
 }
@@ -273,4 +273,6 @@ def use(request: Mapping[str, Any], folder: Path) -> dict[str, Any]:
 if __name__ == "__main__":
     result = Path(sys.argv[2])
     os.chdir(sys.argv[3])
-    result.write_text(json.dumps(use(json.loads(Path(sys.argv[1]).read_text()), result.parent)))
+    result.write_text(
+        json.dumps(use(json.loads(Path(sys.argv[1]).read_text(encoding="utf-8")), result.parent)), encoding="utf-8"
+    )

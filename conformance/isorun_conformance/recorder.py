@@ -67,7 +67,7 @@ def pytest_configure(config: pytest.Config) -> None:
 class _Recorder:
     def __init__(self, settings: Settings) -> None:
         self._settings = settings
-        self._events = Path(settings.events).open("a")  # noqa: SIM115 - until the process ends
+        self._events = Path(settings.events).open("a", encoding="utf-8")  # noqa: SIM115 - until the process ends
         self._started = 0.0
 
     def _write(self, **event: Any) -> None:

@@ -128,10 +128,10 @@ class _Run:
             How the process ended if that was not expected, the end of its log, and what that is in a declaration.
         """
         events = Path(self._settings.events)
-        events.write_text("")
+        events.write_text("", encoding="utf-8")
         # No settings and plugins of pytest but these apply, whatever the user's folder and environment say.
         configuration = events.with_name("pytest.ini")
-        configuration.write_text("[pytest]\n")
+        configuration.write_text("[pytest]\n", encoding="utf-8")
         arguments = ("-c", str(configuration), "--rootdir", str(events.parent), "--import-mode=importlib")
         plugins = ("-p", "no:cacheprovider", "-p", recorder.__name__)
         command = python_module("pytest", *arguments, *plugins, str(Path(__file__).with_name("pytest_target.py")))
@@ -143,7 +143,7 @@ class _Run:
         }
         self._current, self._since = "", time.monotonic()
         rest = ""
-        with Child(command, env=variables) as child, events.open() as reader:
+        with Child(command, env=variables) as child, events.open(encoding="utf-8") as reader:
             while True:
                 exit_ = child.wait(_POLL)
                 *lines, rest = (rest + reader.read()).split("\n")

@@ -115,7 +115,7 @@ def _keys(path: Path | None) -> tuple[str, ...]:
     lines = os.environ.get(KEYS_VARIABLE, "").splitlines()
     if path is not None:
         models.check_input(path, "--api-key-file")
-        from_file = [line.strip() for line in path.read_text().splitlines() if line.strip()]
+        from_file = [line.strip() for line in path.read_text(encoding="utf-8").splitlines() if line.strip()]
         if not from_file:
             raise IsorunError(f"{path} has no key. Write one on each line")
         lines += from_file

@@ -122,7 +122,7 @@ def task_of(path: Path) -> str:
             return RERANK if logits[-1] == 1 else CLASSIFY
         return EMBED if any(len(shape) == 3 for shape in shapes.values()) or "sentence_embedding" in shapes else TENSORS
     folder = sentences.transformer_folder(path)
-    config = json.loads((folder / "config.json").read_text())
+    config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
     if not any(str(name).endswith(_HEAD) for name in config.get("architectures") or ()):
         return EMBED
     labels = config.get("num_labels", len(config.get("id2label") or ("LABEL_0", "LABEL_1")))

@@ -47,7 +47,7 @@ def build() -> Build | None:
         return None
     folder = Path(spec.origin).parent / "capi"
     try:
-        text = (folder / "build_and_package_info.py").read_text()
+        text = (folder / "build_and_package_info.py").read_text(encoding="utf-8")
     except OSError:
         return None
     fields = dict(re.findall(r"^(package_name|cuda_version) *= *['\"](.*?)['\"]", text, re.MULTILINE))

@@ -334,7 +334,8 @@ def _unlock_after_fork() -> None:
     _exclusive = threading.RLock()
 
 
-os.register_at_fork(after_in_child=_unlock_after_fork)
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_unlock_after_fork)
 
 
 def _stamp(path: Path) -> tuple[int, int]:

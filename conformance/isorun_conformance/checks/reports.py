@@ -238,6 +238,6 @@ def _nvidia_names() -> list[str]:
     """The GPUs that NVIDIA's driver lists; none without that driver."""
     names = []
     for information in _NVIDIA.glob("*/information"):
-        pairs = dict(line.partition(":")[::2] for line in information.read_text().splitlines())
+        pairs = dict(line.partition(":")[::2] for line in information.read_text(encoding="utf-8").splitlines())
         names.append(pairs.get("Model", "").strip())
     return [name for name in names if name]

@@ -91,7 +91,7 @@ def _open_streams() -> None:
     """
     for name in ("stdout", "stderr"):
         if getattr(sys, name) is None:
-            setattr(sys, name, open(os.devnull, "w"))  # noqa: PTH123, SIM115 - until the process ends
+            setattr(sys, name, open(os.devnull, "w", encoding="utf-8"))  # noqa: PTH123, SIM115 - until the process ends
 
 
 def _separate_results() -> None:
@@ -186,6 +186,6 @@ def _drop_stdout() -> None:
     try:
         os.dup2(nowhere, sys.stdout.fileno())
     except (OSError, ValueError):  # standard output has no file descriptor
-        sys.stdout = open(os.devnull, "w")  # noqa: PTH123, SIM115 - until the process ends
+        sys.stdout = open(os.devnull, "w", encoding="utf-8")  # noqa: PTH123, SIM115 - until the process ends
     finally:
         os.close(nowhere)

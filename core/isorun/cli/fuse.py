@@ -172,7 +172,9 @@ def _calibrate(path: Path, outputs: list[str] | None, texts: Path | None) -> Qua
     from isorun.plugin import listing, registry
     from isorun.system.cache import Cache
 
-    samples = None if texts is None else [line for line in texts.read_text().splitlines() if line.strip()]
+    samples = (
+        None if texts is None else [line for line in texts.read_text(encoding="utf-8").splitlines() if line.strip()]
+    )
     cache = Cache()
     available = [registry.get(candidate.name) for candidate in listing.candidates(cache) if not candidate.problem]
     backend = next((candidate for candidate in available if INT8 in candidate.capabilities.precisions), None)

@@ -14,7 +14,7 @@ import numpy as np
 
 from isorun.cli import console
 from isorun.errors import IsorunError
-from isorun.system import json_files
+from isorun.system import json_files, portable
 from isorun.system.cache import write_atomically
 
 _NO_RESERVATION = (errno.EOPNOTSUPP, errno.EINVAL, errno.ENOSYS)  # of file systems that cannot reserve space
@@ -50,14 +50,14 @@ class VectorsFile:
         if self._path.exists() and not self._path.is_file():
             raise IsorunError(f"{self._path} is in the way: expected a file of vectors so far. Remove it")
         with self._writing():
-            flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
+            flags = os.O_RDWR | os.O_CREAT | portable.NO_LINK
             self._descriptor = os.open(self._path, flags | (0 if self.done else os.O_TRUNC), 0o666)
         try:
             with self._writing():
                 if not self.done:
                     self._progress.unlink(missing_ok=True)
                     _reserve(self._descriptor, self._size)
-                    self._write(self._header, 0)
+                    portable.write_at(self._descriptor, self._header, 0)
         except BaseException:
             self._close(keep=bool(self.done))
             raise
@@ -73,8 +73,8 @@ class VectorsFile:
         content = np.ascontiguousarray(rows, np.float32)
         row_bytes = self._dimension * content.itemsize
         with self._writing():
-            self._write(content.tobytes(), len(self._header) + self.done * row_bytes)
-            os.fdatasync(self._descriptor)
+            portable.write_at(self._descriptor, content.tobytes(), len(self._header) + self.done * row_bytes)
+            portable.sync(self._descriptor)
             progress = {"key": self._key, "done": self.done + len(rows)}
             write_atomically(self._progress, json.dumps(progress).encode())
         self.done += len(rows)
@@ -112,12 +112,6 @@ class VectorsFile:
             return 0
         done = saved.get("done")
         return done if header == self._header and type(done) is int and 0 < done <= self.lines else 0
-
-    def _write(self, content: bytes, offset: int) -> None:
-        view = memoryview(content)
-        while view:
-            written = os.pwrite(self._descriptor, view, offset)
-            view, offset = view[written:], offset + written
 
     def _close(self, *, keep: bool) -> None:
         os.close(self._descriptor)

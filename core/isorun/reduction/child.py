@@ -42,7 +42,7 @@ class Search:
 
     def __init__(self, events: str, folder: Path) -> None:
         self._events, self._folder = events, folder
-        request = json.loads((folder / "request.json").read_text())
+        request = json.loads((folder / "request.json").read_text(encoding="utf-8"))
         self._model = Path(request["model"])
         self._outcomes = {key: Outcome(*value) for key, value in request["outcomes"].items()}
         self._cache = Cache(folder / "cache")

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-import os
 import weakref
 from typing import Protocol
+
+from isorun.system import portable
 
 REFUSAL = (
     "This session was opened before a fork, and its threads exist in the parent process only. Open a session in this "
@@ -39,5 +40,4 @@ def _notify() -> None:
         session._forked()
 
 
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_notify)
+portable.after_fork_in_child(_notify)

@@ -27,7 +27,7 @@ def memory_left(root: Path = ROOT, own: Path = OWN) -> int | None:
 def _groups(controller: str, root: Path, own: Path) -> list[Path]:
     """The folders that may hold limits for this process, from the root down."""
     try:
-        lines = own.read_text().splitlines()
+        lines = own.read_text(encoding="utf-8").splitlines()
     except OSError:  # no control groups on this system
         return []
     folders = [root, root / controller]
@@ -44,10 +44,10 @@ def _groups(controller: str, root: Path, own: Path) -> list[Path]:
 def _quota(folder: Path) -> float | None:
     try:
         if (folder / "cpu.max").is_file():
-            quota, period = (folder / "cpu.max").read_text().split()
+            quota, period = (folder / "cpu.max").read_text(encoding="utf-8").split()
         else:
-            quota = (folder / "cpu.cfs_quota_us").read_text().strip()
-            period = (folder / "cpu.cfs_period_us").read_text().strip()
+            quota = (folder / "cpu.cfs_quota_us").read_text(encoding="utf-8").strip()
+            period = (folder / "cpu.cfs_period_us").read_text(encoding="utf-8").strip()
     except OSError:  # this group cannot have a quota
         return None
     return None if quota in ("max", "-1") else int(quota) / int(period)
@@ -58,8 +58,8 @@ def _memory_left(folder: Path) -> int | None:
     if not (folder / "memory.max").is_file():
         names = ("limit_in_bytes", "usage_in_bytes", "total_inactive_file")
     try:
-        limit, used = ((folder / f"memory.{name}").read_text().strip() for name in names[:2])
-        lines = (folder / "memory.stat").read_text().splitlines()
+        limit, used = ((folder / f"memory.{name}").read_text(encoding="utf-8").strip() for name in names[:2])
+        lines = (folder / "memory.stat").read_text(encoding="utf-8").splitlines()
     except OSError:  # this group cannot have a limit
         return None
     cached = next((int(line.split()[1]) for line in lines if line.startswith(f"{names[2]} ")), 0)

@@ -69,11 +69,11 @@ def scheduled(processes: Sequence[int] | None = None) -> Scheduled:
             continue
         for path in Path(f"/proc/{process}/task").glob("*/schedstat"):
             try:
-                waited = (waited or 0) + int(path.read_text().split()[1])
+                waited = (waited or 0) + int(path.read_text(encoding="utf-8").split()[1])
             except OSError:  # the thread has ended
                 continue
     try:
-        first = Path("/proc/stat").read_text().splitlines()[0].split()
+        first = Path("/proc/stat").read_text(encoding="utf-8").splitlines()[0].split()
     except OSError:
         return Scheduled(ran, waited, None, None)
     ticks, tick = [int(field) for field in first[1:]], 1_000_000_000 // os.sysconf("SC_CLK_TCK")

@@ -15,7 +15,7 @@ def _cpuinfo() -> dict[str, str]:
     path = Path("/proc/cpuinfo")
     if not path.is_file():
         return {}
-    first = path.read_text().partition("\n\n")[0]
+    first = path.read_text(encoding="utf-8").partition("\n\n")[0]
     pairs = (line.partition(":") for line in first.splitlines())
     return {key.strip(): value.strip() for key, _, value in pairs}
 

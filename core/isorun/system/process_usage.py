@@ -1,12 +1,15 @@
-"""Memory, files, threads and processor time of this process and its descendants, from Linux's /proc."""
+"""Memory, files, threads and processor time of this process and its descendants, from Linux's /proc.
+
+Elsewhere this process alone is known, without figures.
+"""
 
 from __future__ import annotations
 
-import ctypes
 import os
 from collections.abc import Iterator
 from pathlib import Path
 
+from isorun.system import portable
 from isorun.system.cgroup import memory_left
 
 
@@ -15,7 +18,7 @@ def family() -> list[int]:
     parents = {}
     for stat in Path("/proc").glob("[0-9]*/stat"):
         try:
-            state, parent = stat.read_text().rpartition(")")[2].split()[:2]
+            state, parent = stat.read_text(encoding="utf-8").rpartition(")")[2].split()[:2]
         except OSError:  # it has ended
             continue
         if state != "Z":
@@ -26,14 +29,20 @@ def family() -> list[int]:
     return processes
 
 
-def resident_mib() -> float:
-    """Memory in RAM now, including mapped files."""
+def resident_mib() -> float | None:
+    """Memory in RAM now, including mapped files; ``None`` without /proc."""
     return _status("VmRSS")
 
 
-def available_mib() -> float:
-    """The memory that new processes can have: the smaller of what the system and this control group have left."""
-    lines = Path("/proc/meminfo").read_text().splitlines()
+def available_mib() -> float | None:
+    """The memory that new processes can have: the smaller of what the system and this control group have left.
+
+    ``None`` without /proc.
+    """
+    try:
+        lines = Path("/proc/meminfo").read_text(encoding="utf-8").splitlines()
+    except FileNotFoundError:
+        return None
     left = next(int(line.split()[1]) for line in lines if line.startswith("MemAvailable:")) / 1024
     of_group = memory_left()
     return left if of_group is None else min(left, of_group / 2**20)
@@ -44,13 +53,13 @@ def return_free_memory() -> None:
 
     Does nothing where the C library has no ``malloc_trim``, as musl.
     """
-    trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
+    trim = portable.c_library_function("malloc_trim")
     if trim is not None:
         trim(0)
 
 
-def peak_resident_mib() -> float:
-    """The sum of the peaks of each process's memory in RAM.
+def peak_resident_mib() -> float | None:
+    """The sum of the peaks of each process's memory in RAM; ``None`` without /proc.
 
     ``getrusage`` is no alternative: its figure starts with the size of the process that launched this one.
     """
@@ -94,7 +103,7 @@ def processor_time() -> tuple[float, dict[tuple[int, str], tuple[float, float]]]
         used += _ticks(Path(f"/proc/{process}/stat")) / os.sysconf("SC_CLK_TCK")
     for process, task in _tasks():
         try:
-            ran, waited, _ = map(int, (task / "schedstat").read_text().split())
+            ran, waited, _ = map(int, (task / "schedstat").read_text(encoding="utf-8").split())
         except (OSError, ValueError):  # the thread has ended, or the kernel does not count
             continue
         threads[process, task.name] = ran / 1e9, waited / 1e9
@@ -109,18 +118,20 @@ def _tasks() -> Iterator[tuple[int, Path]]:
 
 def _ticks(path: Path) -> int:
     try:
-        fields = path.read_text().rpartition(")")[2].split()
+        fields = path.read_text(encoding="utf-8").rpartition(")")[2].split()
     except OSError:
         return 0
     return int(fields[11]) + int(fields[12])
 
 
-def _status(name: str) -> float:
+def _status(name: str) -> float | None:
     """The sum of a size in /proc/PID/status, in MiB."""
+    if not Path("/proc/self/status").is_file():
+        return None
     total = 0.0
     for process in family():
         try:
-            lines = Path(f"/proc/{process}/status").read_text().splitlines()
+            lines = Path(f"/proc/{process}/status").read_text(encoding="utf-8").splitlines()
         except OSError:  # it has ended
             continue
         total += sum(int(line.split()[1]) for line in lines if line.startswith(f"{name}:"))

@@ -3,10 +3,10 @@
 Every child
 
 - leads a process group of its own, so Ctrl-C at the terminal reaches this process only. When the child exits or is
-  killed, whatever it left running in its group is killed too;
+  killed, whatever it left running in its group is killed too (not on Windows);
 - is killed when ``run`` or ``with Child(...)`` ends, on Ctrl-C included, and when the ``Child`` is garbage collected;
-- is killed by the kernel when this process dies, provided that its command comes from :func:`python_module` or
-  :func:`guarded`. That kills the child alone, not what it has started;
+- is killed by the kernel when this process dies (on Linux), provided that its command comes from
+  :func:`python_module` or :func:`guarded`. That kills the child alone, not what it has started;
 - writes stderr and stdout to a file, never to a pipe: a child that prints a lot cannot block, and a grandchild that
   keeps the file open cannot delay the exit.
 
@@ -35,8 +35,6 @@ The parent blocks without polling, so it takes no processor time from a child th
 
 from __future__ import annotations
 
-import ctypes
-import fcntl
 import json
 import os
 import queue
@@ -50,10 +48,12 @@ import time
 import weakref
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
-from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, overload
+
+from isorun.system import portable
+from isorun.system.channels import Channel
 
 _PR_SET_PDEATHSIG = 1
 _LOG_BYTES, _LOG_LINES = 16384, 25
@@ -179,12 +179,12 @@ def ask(
         path = Path(folder) / "events"
         path.touch()
         exit_ = run(python_module(module, str(path), *arguments, python=python), timeout=timeout, env=env, log=log)
-        return [json.loads(line) for line in path.read_text().splitlines()], exit_
+        return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()], exit_
 
 
 def tell(path: str, **event: Any) -> None:
     """Report an event to the process that called :func:`ask`."""
-    with Path(path).open("a") as file:
+    with Path(path).open("a", encoding="utf-8") as file:
         file.write(json.dumps(event, default=str) + "\n")
 
 
@@ -194,9 +194,11 @@ class Child:
     Args:
         command, env, stdin, log, capture_output: as for :func:`run`.
         pass_fds: file descriptors that it inherits.
+        channel: whether its standard input and output are a channel (:class:`isorun.system.channels.Parent` there).
 
     Attributes:
         pid: its process id, and the id of its process group.
+        channel: the channel, if it has one.
 
     Raises:
         OSError: the program cannot be started.
@@ -211,33 +213,39 @@ class Child:
         log: Path | None = None,
         capture_output: bool = False,
         pass_fds: Sequence[int] = (),
+        channel: bool = False,
     ) -> None:
         self._started = time.monotonic()
+        self._exit: Exit | None = None
+        self._lock = threading.Lock()
+        self._files: list[weakref.finalize[..., Child]] = []
         self._log = self._file(log)
         self._output = self._file() if capture_output else None
         input_ = self._file()
         os.write(input_, stdin)
         os.lseek(input_, 0, os.SEEK_SET)
+        output = self._log if self._output is None else self._output
+        self.channel: Channel | None = None
+        ends: tuple[int, ...] = ()
+        if channel:
+            (input_, writer), (reader, output) = os.pipe(), os.pipe()
+            ends, self.channel = (input_, output), Channel(reader, writer)
         self._process = _Process()
         weakref.finalize(self, self._process.kill)
-        self._process.start(
-            command,
-            env=env,
-            stdin=input_,
-            stdout=self._log if self._output is None else self._output,
-            stderr=self._log,
-            pass_fds=pass_fds,
-        )
+        try:
+            self._process.start(command, env=env, stdin=input_, stdout=output, stderr=self._log, pass_fds=pass_fds)
+        finally:
+            for end in ends:
+                os.close(end)
         self.pid = self._process.pid
 
     def _file(self, path: Path | None = None) -> int:
-        """A file that is closed with this object; without a path, one in memory."""
+        """A file that is closed when the process has ended, or with this object; without a path, one in memory."""
         if path is None:
-            descriptor = os.memfd_create("isorun-child", os.MFD_CLOEXEC)
-            fcntl.fcntl(descriptor, fcntl.F_SETFL, os.O_APPEND)
+            descriptor = portable.anonymous_file("isorun-child")
         else:
-            descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_APPEND | os.O_CLOEXEC, 0o666)
-        weakref.finalize(self, os.close, descriptor)
+            descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_APPEND | portable.PLAIN, 0o666)
+        self._files.append(weakref.finalize(self, os.close, descriptor))
         return descriptor
 
     @overload
@@ -248,8 +256,13 @@ class Child:
         """Wait until it exits; ``None`` if it still runs after so many seconds."""
         if not self._process.exited.wait(timeout):
             return None
-        output = "" if self._output is None else _read(self._output, 0)
-        return Exit(self._process.code, self._process.ended - self._started, self.log(), output)
+        with self._lock:
+            if self._exit is None:
+                output = "" if self._output is None else _read(self._output, 0)
+                self._exit = Exit(self._process.code, self._process.ended - self._started, self._end_of_log(), output)
+                for close in self._files:  # Windows moves no folder in which a file is open
+                    close()
+            return self._exit
 
     def kill(self) -> None:
         """Kill it and its process group, and wait. Does nothing in a forked process, which is not the parent."""
@@ -258,6 +271,10 @@ class Child:
 
     def log(self) -> str:
         """The last lines of its log so far."""
+        with self._lock:
+            return self._end_of_log() if self._exit is None else self._exit.log
+
+    def _end_of_log(self) -> str:
         end = _read(self._log, max(0, os.fstat(self._log).st_size - _LOG_BYTES))
         return "\n".join([line for line in end.splitlines() if not line.startswith(_C_STACK)][-_LOG_LINES:])
 
@@ -280,7 +297,7 @@ class _Process:
 
     def start(self, command: Sequence[str], **options: Any) -> None:
         def work() -> None:
-            self._popen = subprocess.Popen(command, start_new_session=True, **options)
+            self._popen = portable.own_group([*command], **options)
             threading.Thread(target=self._reap, daemon=True, name="isorun-child-reaper").start()
 
         started = _on_starter(work)
@@ -307,11 +324,11 @@ class _Process:
 
     def _reap(self) -> None:
         # Not reaped yet, the process keeps its id, so the group of that id is its own.
-        os.waitid(os.P_PID, self.pid, os.WEXITED | os.WNOWAIT)
-        self.ended = time.monotonic()
         assert self._popen is not None
+        portable.wait_unreaped(self._popen)
+        self.ended = time.monotonic()
         with self._reaping:
-            os.killpg(self.pid, signal.SIGKILL)
+            portable.kill_group(self._popen)
             self._popen.wait()
             self.exited.set()
 
@@ -325,13 +342,12 @@ class _Process:
             return False
         with self._reaping:
             if not self.exited.is_set():
-                with suppress(ProcessLookupError):
-                    os.killpg(self.pid, signal.SIGKILL)
+                portable.kill_group(self._popen)
         return True
 
 
 def _read(descriptor: int, start: int) -> str:
-    return os.pread(descriptor, os.fstat(descriptor).st_size - start, start).decode(errors="replace")
+    return portable.read_at(descriptor, os.fstat(descriptor).st_size - start, start).decode(errors="replace")
 
 
 _Job = tuple[Callable[[], None], "Future[None]"]
@@ -373,17 +389,20 @@ def _forget_starter() -> None:
     _jobs, _jobs_lock = None, threading.Lock()
 
 
-os.register_at_fork(after_in_child=_forget_starter)
+portable.after_fork_in_child(_forget_starter)
 
 
 def _main(parent: int, module: str, *arguments: str) -> None:
     """The child's side of :func:`python_module` and :func:`guarded`."""
-    if sys.platform == "linux":
-        ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
-    if os.getppid() != parent:  # it died before the kernel was told
-        sys.exit("the parent process is gone")
-    if module == "--":
-        os.execvp(arguments[0], arguments)
+    if (prctl := portable.c_library_function("prctl")) is not None:
+        prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    if sys.platform != "win32":
+        if os.getppid() != parent:  # it died before the kernel was told
+            sys.exit("the parent process is gone")
+        if module == "--":
+            os.execvp(arguments[0], arguments)
+    elif module == "--":  # there, the parent may be a launcher, and exec does not replace a process
+        sys.exit(subprocess.call(arguments))
     sys.argv = [module, *arguments]
     runpy.run_module(module, run_name="__main__", alter_sys=True)
 

@@ -11,6 +11,7 @@ import os
 import numpy as np
 
 from isorun.errors import InvalidArgument
+from isorun.system import portable
 from isorun.system.cgroup import cpu_quota
 
 MOST = 1024  # runtimes start as many as requested: a million hang them
@@ -32,6 +33,6 @@ def check(threads: object) -> None:
 
 def usable_cores() -> int:
     """The number of cores that this process may use at once, at least 1."""
-    affinity = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    quota = cpu_quota()
+    cores, quota = portable.cores(), cpu_quota()
+    affinity = (os.cpu_count() or 1) if cores is None else len(cores)
     return max(1, affinity if quota is None else min(affinity, math.ceil(quota)))

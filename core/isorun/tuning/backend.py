@@ -259,7 +259,7 @@ def _why_not(choice: Choice, options: Options, listed: Sequence[Description]) ->
 def _remember(compiler: Compiler, choice: Choice, calibrated_on: Sequence[Any] | None) -> None:
     def make(folder: Path) -> dict[str, Any]:
         if calibrated_on is not None:
-            (folder / _TEXTS).write_text(json.dumps(calibrated_on))
+            (folder / _TEXTS).write_text(json.dumps(calibrated_on), encoding="utf-8")
         return asdict(choice)
 
     key = _key(compiler.source, compiler.source.outputs)

@@ -23,7 +23,7 @@ class Dialect(str):
 
     Attributes:
         functions: the text of the functions (docs/backends.md), such as that of a file beside the backend's module:
-            ``Path(__file__).with_name("my-engine.onnxtxt").read_text()``. All others are inherited.
+            ``Path(__file__).with_name("my-engine.onnxtxt").read_text(encoding="utf-8")``. All others are inherited.
         base: the dialect that they are inherited from.
     """
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import fcntl
 import json
 import os
 from collections.abc import Callable, Iterator
@@ -11,7 +10,7 @@ from datetime import datetime
 from pathlib import Path
 
 from isorun.errors import SpecError
-from isorun.system import json_files
+from isorun.system import json_files, portable
 
 FOLDER_VARIABLE = "ISORUN_LOCK_DIR"
 """Where the lock file is: ``/tmp``, unless containers on one host have to share another folder."""
@@ -30,7 +29,7 @@ def held(folder: Path, note: Callable[[str], None]) -> Iterator[None]:
     Raises:
         SpecError: the lock file cannot be opened.
     """
-    path = Path(os.environ.get(FOLDER_VARIABLE) or "/tmp") / _FILE  # not TMPDIR: the same for all users
+    path = Path(os.environ.get(FOLDER_VARIABLE) or portable.shared_folder()) / _FILE
     try:
         descriptor = _open(path)
     except OSError as error:
@@ -39,13 +38,13 @@ def held(folder: Path, note: Callable[[str], None]) -> Iterator[None]:
         ) from error
     try:
         try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            portable.lock(descriptor, wait=False)
         except BlockingIOError:
             note(f"Waiting for another run on this machine: {holder(path)}")
-            fcntl.flock(descriptor, fcntl.LOCK_EX)
+            portable.lock(descriptor, wait=True)
         about = {"pid": os.getpid(), "folder": str(folder), "since": f"{datetime.now().astimezone():%H:%M:%S}"}
         os.ftruncate(descriptor, 0)
-        os.pwrite(descriptor, json.dumps(about).encode(), 0)
+        portable.write_at(descriptor, json.dumps(about).encode(), 0)
         yield
     finally:
         os.close(descriptor)
@@ -63,9 +62,9 @@ def _open(path: Path) -> int:
     """Open the lock file, or create it for all users. In a sticky folder, the kernel refuses to open the file of
     another user with O_CREAT."""
     try:
-        return os.open(path, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW)
+        return os.open(path, os.O_RDWR | portable.NO_LINK)
     except FileNotFoundError:
-        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o666)
+        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | portable.NO_LINK, 0o666)
         with suppress(PermissionError):  # another user was faster
-            os.fchmod(descriptor, 0o666)
+            path.chmod(0o666)
         return descriptor

@@ -69,8 +69,8 @@ def aggregate(trial: Trial | None, rounds: Sequence[Measured]) -> Figures:
         warmup_runs=int(median(measurement.warmup_runs for measurement in taken)),
         steady=2 * sum(measurement.steady for measurement in taken) > len(taken),
         memory_mib=Memory(
-            median(measurement.memory_mib.before_load for measurement in taken),
-            median(measurement.memory_mib.peak for measurement in taken),
+            middle(lambda measurement: measurement.memory_mib.before_load),
+            middle(lambda measurement: measurement.memory_mib.peak),
             middle(lambda measurement: measurement.memory_mib.gpu),
         ),
         load_average=first.load_average,

@@ -38,7 +38,9 @@ class Counters:
 
     def read(self) -> Mapping[str, float]:
         """The counters now, in joules."""
-        counted = {zone.name: int((zone.folder / "energy_uj").read_text()) / _UNITS for zone in self._zones}
+        counted = {
+            zone.name: int((zone.folder / "energy_uj").read_text(encoding="utf-8")) / _UNITS for zone in self._zones
+        }
         spent = gpu.millijoules() if self._gpus else []
         return counted | {name: count / 1e3 for name, count in zip(self._gpus, spent, strict=True)}
 
@@ -55,7 +57,11 @@ def _zone(folder: Path) -> _Zone | None:
     if folder.name.count(":") != 1:
         return None
     try:
-        int((folder / "energy_uj").read_text())
-        return _Zone(folder, (folder / "name").read_text().strip(), int((folder / "max_energy_range_uj").read_text()))
+        int((folder / "energy_uj").read_text(encoding="utf-8"))
+        return _Zone(
+            folder,
+            (folder / "name").read_text(encoding="utf-8").strip(),
+            int((folder / "max_energy_range_uj").read_text(encoding="utf-8")),
+        )
     except OSError:
         return None

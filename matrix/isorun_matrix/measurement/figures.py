@@ -16,13 +16,13 @@ class Memory:
     """Memory of the process and those that it started, in MiB.
 
     Attributes:
-        before_load: in RAM before the session was opened.
+        before_load: in RAM before the session was opened; ``None`` where the system does not report it, as ``peak``.
         peak: the maximum in RAM until the last measured run.
         gpu: on all GPUs after the last measured run; ``None`` where it is unknown.
     """
 
-    before_load: float
-    peak: float
+    before_load: float | None
+    peak: float | None
     gpu: float | None
 
 
@@ -61,7 +61,7 @@ class _Common:
         first_run_ms: the first run.
         warmup_runs: how many runs warmed up.
         steady: whether times were shown to be steady when the warm-up ended, in most of the rounds.
-        load_average: the system's, before the session was opened.
+        load_average: the system's, before the session was opened; ``None`` where it has none.
         waited: the share of the measured time in which threads could have run and had no core; ``None`` if unknown.
         stolen: the share that a hypervisor gave to others.
         threads: how many threads a run used; ``None`` where the backend does not tell.
@@ -79,7 +79,7 @@ class _Common:
     warmup_runs: int
     steady: bool
     memory_mib: Memory
-    load_average: Sequence[float]
+    load_average: Sequence[float] | None
     waited: float | None
     stolen: float | None
     threads: int | None

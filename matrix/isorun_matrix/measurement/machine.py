@@ -17,6 +17,7 @@ from typing import Any
 
 from isorun.errors import BackendUnavailable
 from isorun.plugin import listing
+from isorun.system import portable
 from isorun.system.cgroup import cpu_quota
 from isorun.system.hardware import cpu_flags, cpu_name
 from isorun.system.threads import usable_cores
@@ -81,12 +82,12 @@ class Environment:
 
     host: str
     virtualization: str | None
-    nice: int
+    nice: int | None
     variables: Mapping[str, str]
     cpu: Cpu
-    memory_mib: int
+    memory_mib: int | None
     gpus: Sequence[Gpu]
-    load_average: Sequence[float]
+    load_average: Sequence[float] | None
     os: str
     kernel: str
     python: str
@@ -96,25 +97,25 @@ class Environment:
 
 def collect(backends: Iterable[str], environments: Mapping[str, IsolatedEnvironment]) -> Environment:
     """Describe this machine now, with the versions of the backends' runtimes."""
-    flags = cpu_flags()
+    flags, cores, memory = cpu_flags(), portable.cores(), portable.memory_bytes()
     return Environment(
         host=_host(),
         virtualization=_virtualization(),
-        nice=os.nice(0),
+        nice=portable.niceness(),
         variables={name: value for name, value in sorted(os.environ.items()) if name.startswith(_VARIABLES)},
         cpu=Cpu(
             model=cpu_name(),
             architecture=platform.machine(),
             cores=os.cpu_count(),
             usable_cores=usable_cores(),
-            affinity=_ranges(sorted(os.sched_getaffinity(0))) if hasattr(os, "sched_getaffinity") else "all",
+            affinity="all" if cores is None else _ranges(sorted(cores)),
             cgroup_quota=cpu_quota(),
             flags=[flag for flag in _FLAGS if flag in flags],
-            governor=_GOVERNOR.read_text().strip() if _GOVERNOR.is_file() else None,
+            governor=_GOVERNOR.read_text(encoding="utf-8").strip() if _GOVERNOR.is_file() else None,
         ),
-        memory_mib=os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") // 2**20,
+        memory_mib=None if memory is None else memory // 2**20,
         gpus=gpu.describe(),
-        load_average=os.getloadavg(),
+        load_average=portable.load_average(),
         os=_system(),
         kernel=platform.release(),
         python=f"{platform.python_implementation()} {platform.python_version()}",
@@ -133,7 +134,7 @@ def identity(environment: Environment) -> dict[str, Any]:
 
 
 def _host() -> str:
-    name = _MACHINE_ID.read_text().strip() if _MACHINE_ID.is_file() else ""
+    name = _MACHINE_ID.read_text(encoding="utf-8").strip() if _MACHINE_ID.is_file() else ""
     return hashlib.sha256(f"{name}/{platform.node()}".encode()).hexdigest()[:12]
 
 
@@ -148,7 +149,7 @@ def _virtualization() -> str | None:
 
 def _first_line(path: Path) -> str:
     try:
-        return path.read_text().strip().partition("\n")[0]
+        return path.read_text(encoding="utf-8").strip().partition("\n")[0]
     except OSError:
         return ""
 

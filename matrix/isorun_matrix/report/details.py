@@ -47,7 +47,8 @@ def of_cell(cell: CellResult) -> Facts:
         "runs to warm up",
         f"{result.warmup_runs}" + ("" if result.steady else "; their times were not steady yet"),
     )
-    yield "memory", f"{number(memory.before_load)} MiB before the model was loaded"
+    if memory.before_load is not None:
+        yield "memory", f"{number(memory.before_load)} MiB before the model was loaded"
     yield "notes", "; ".join(latency.notes) or "none"
     if result.load_average:
         yield "load average", f"{result.load_average[0]:.2f} at the start"
@@ -67,13 +68,19 @@ def of_run(run: Run) -> Facts:
     yield "machine", recorded.host + ("" if recorded.virtualization is None else f", {recorded.virtualization}")
     yield "cores", f"{cpu.usable_cores} usable of {cpu.cores} ({cpu.affinity}){quota}"
     variables = ", ".join(f"{name}={value}" for name, value in recorded.variables.items())
-    yield "settings", f"nice {recorded.nice}; " + (variables or "no environment variable of a thread pool is set")
+    yield (
+        "settings",
+        ("" if recorded.nice is None else f"nice {recorded.nice}; ")
+        + (variables or "no environment variable of a thread pool is set"),
+    )
     yield "features", ", ".join(cpu.flags) or "unknown"
     yield "governor", cpu.governor or "unknown"
-    yield "memory", f"{recorded.memory_mib / 1024:.1f} GiB"
+    if recorded.memory_mib is not None:
+        yield "memory", f"{recorded.memory_mib / 1024:.1f} GiB"
     for gpu in recorded.gpus:
         yield "GPU", _gpu(gpu)
-    yield "load average", ", ".join(f"{load:.2f}" for load in recorded.load_average) + " at the start of the run"
+    if recorded.load_average is not None:
+        yield "load average", ", ".join(f"{load:.2f}" for load in recorded.load_average) + " at the start of the run"
     yield "system", f"{recorded.os}, kernel {recorded.kernel}"
     yield "python", recorded.python
     yield "versions", versions(recorded.packages)

@@ -195,7 +195,7 @@ def _lowered(model: ir.Model, form: str, folder: Path, *, padded: bool = False) 
     from isorun.plugin import fused
 
     text = Path(__file__).parent / "dialects" / f"{form}.onnxtxt"
-    lowered = fused.lower(model.clone(), "com.microsoft", [text.read_text()] if text.exists() else [])
+    lowered = fused.lower(model.clone(), "com.microsoft", [text.read_text(encoding="utf-8")] if text.exists() else [])
     for node in lowered.graph if padded else ():
         if node.op_type == fused.EMBEDDING and _counts_from_zero(node.inputs[_KERNEL_POSITIONS]):
             node.replace_input_with(_KERNEL_POSITIONS, None)

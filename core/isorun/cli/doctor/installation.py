@@ -63,12 +63,12 @@ def _ask(
     python: Path, variables: Mapping[str, str], seconds: float, start: Mapping[str, str], *task: str
 ) -> list[dict[str, Any]]:
     """The events that a child process reports; if it does not finish, also a finding about its last step."""
-    with tempfile.NamedTemporaryFile() as log:
-        child, path = "isorun.cli.doctor.child", Path(log.name)
+    with tempfile.TemporaryDirectory(prefix="isorun-doctor-") as folder:
+        child, path = "isorun.cli.doctor.child", Path(folder) / "log"
         events, exit_ = subprocesses.ask(child, *task, python=python, timeout=seconds, env=variables, log=path)
         if events and "done" in events[-1]:
             return events
-        why = _why(path.read_text(errors="replace"))
+        why = _why(path.read_text(encoding="utf-8", errors="replace"))
     last = next((event for event in reversed(events) if "doing" in event), start)
     what = f"the process {exit_.how} while {last['doing']}"
     finding = {"subject": last["subject"], "severity": "error", "what": what, "why": why, "command": last["command"]}

@@ -364,4 +364,4 @@ def _inline(model: ir.Model) -> None:
 
 @cache
 def _text() -> str:
-    return Path(__file__).with_suffix(".onnxtxt").read_text()
+    return Path(__file__).with_suffix(".onnxtxt").read_text(encoding="utf-8")

@@ -109,7 +109,7 @@ def _store(tensors: list[ir.TensorProtocol], folder: Path) -> tuple[list[str], d
         if added:
             name = sha256("".join(added).encode())[:40]
             temporary.replace(folder / f"{name}{_WEIGHTS}")
-            (folder / f"{name}{_INDEX}").write_text(json.dumps(added))
+            (folder / f"{name}{_INDEX}").write_text(json.dumps(added), encoding="utf-8")
             stored |= {digest: _Place(f"{name}{_WEIGHTS}", *extent) for digest, extent in added.items()}
     finally:
         temporary.unlink(missing_ok=True)

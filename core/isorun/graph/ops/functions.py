@@ -184,4 +184,4 @@ def is_fused(node: ir.Node) -> bool:
 def _text(name: str) -> str:
     """A text by its path below ``dialects/``, without suffix; empty where there is none."""
     path = _FOLDER / f"{name}.onnxtxt"
-    return path.read_text() if path.exists() else ""
+    return path.read_text(encoding="utf-8") if path.exists() else ""

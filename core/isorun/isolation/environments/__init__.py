@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import json
 import os
+import platform
 import re
 import shlex
 import shutil
@@ -27,7 +28,7 @@ from isorun.errors import EnvironmentBroken, EnvironmentNotFound, IsorunError
 from isorun.isolation.environments import install as installing
 from isorun.isolation.environments import interpreters
 from isorun.isolation.environments.environment import FOLDER_VARIABLE, Environment, current, root
-from isorun.system import json_files
+from isorun.system import json_files, portable
 from isorun.system.cache import expanded, write_atomically
 
 __all__ = [
@@ -48,7 +49,9 @@ _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 
 
 def names() -> list[str]:
-    """The names of the environments, sorted."""
+    """The names of the environments, sorted; none on a system that cannot isolate backends."""
+    if not portable.CAN_PASS_DESCRIPTORS:
+        return []
     folders = (record.parent.name for record in root().glob(f"*/{_RECORD}"))
     return sorted(name for name in folders if _NAME.fullmatch(name))
 
@@ -59,7 +62,9 @@ def get(name: str) -> Environment:
     Raises:
         EnvironmentNotFound: it does not exist.
         EnvironmentBroken: its record cannot be read.
+        IsorunError: this system cannot isolate backends.
     """
+    _check_system()
     _check_name(name)
     folder = root() / name
     try:
@@ -87,8 +92,9 @@ def create(name: str, *, python: str | None = None, install: Sequence[str] = ())
         EnvironmentBroken: the interpreter was not found, or the installation failed (nothing is left behind); or a
             folder of that name exists that isorun did not create.
         IsorunError: the environment exists with another Python or other requirements, or the name or a requirement is
-            invalid.
+            invalid; or this system cannot isolate backends.
     """
+    _check_system()
     _check_name(name)
     requirements = [requirement(specifier, Path.cwd()) for specifier in install]
     folder = root() / name
@@ -153,6 +159,14 @@ def requirement(text: str, folder: Path) -> str:
     if not path.exists():
         raise IsorunError(f"Cannot install {text!r}: {path} does not exist")
     return f"{path}{bracket}{extras}"
+
+
+def _check_system() -> None:
+    if not portable.CAN_PASS_DESCRIPTORS:
+        raise IsorunError(
+            f"{platform.system()} does not support isolated environments: a process there cannot hand its sockets and "
+            "memory to another. Omit environment=, and install one of the conflicting packages only"
+        )
 
 
 def _check_name(name: str) -> None:

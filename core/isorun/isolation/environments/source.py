@@ -62,18 +62,18 @@ def register(site_packages: Path, root: Path) -> None:
     """Make isorun importable in an environment without ``PYTHONPATH``, and installed in the eyes of installers."""
     _write(site_packages, _metadata())
     information = site_packages / _information()
-    (site_packages / f"{NAME}.pth").write_text(f"{links(root)}{os.linesep}")
-    (information / "INSTALLER").write_text(f"{NAME}\n")
-    (information / "WHEEL").write_text(_WHEEL)  # uv rejects a distribution without one
+    (site_packages / f"{NAME}.pth").write_text(f"{links(root)}{os.linesep}", encoding="utf-8")
+    (information / "INSTALLER").write_text(f"{NAME}\n", encoding="utf-8")
+    (information / "WHEEL").write_text(_WHEEL, encoding="utf-8")  # uv rejects a distribution without one
     owned = [f"{NAME}.pth", *(f"{information.name}/{name}" for name in (*_metadata(), "INSTALLER", "WHEEL", "RECORD"))]
-    (information / "RECORD").write_text("".join(f"{name},,\n" for name in owned))
+    (information / "RECORD").write_text("".join(f"{name},,\n" for name in owned), encoding="utf-8")
 
 
 def _write(folder: Path, files: dict[str, str]) -> None:
     information = folder / _information()
     information.mkdir()
     for name, text in files.items():
-        (information / name).write_text(text)
+        (information / name).write_text(text, encoding="utf-8")
 
 
 def _information() -> str:

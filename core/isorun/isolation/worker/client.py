@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import socket
 import threading
 import time
@@ -14,6 +13,7 @@ from isorun.errors import WorkerDied, WorkerTimeout
 from isorun.isolation.worker import wire
 from isorun.isolation.worker.channel import Channel
 from isorun.isolation.worker.process import DiedIdle, WorkerProcess
+from isorun.system import portable
 from isorun.types import Feeds
 
 _CLOSE_SECONDS = 5.0  # how long runs in flight may take when a model is closed
@@ -130,4 +130,4 @@ def _abandon_all() -> None:
         connection.abandon()
 
 
-os.register_at_fork(after_in_child=_abandon_all)
+portable.after_fork_in_child(_abandon_all)

@@ -8,6 +8,8 @@ from typing import Any
 
 import numpy as np
 
+from isorun.system import portable
+
 _MIN_SIZE = 1 << 16
 _ALIGNMENT = 64  # bytes: a cache line, and the widest vector register
 
@@ -40,7 +42,7 @@ class Segment:
         written to take memory.
         """
         size = max(_MIN_SIZE, 1 << (size - 1).bit_length())
-        file = os.memfd_create("isorun", os.MFD_CLOEXEC)
+        file = portable.anonymous_file("isorun")
         try:
             os.ftruncate(file, size)
             return cls(os.dup(file), size), file

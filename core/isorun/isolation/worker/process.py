@@ -119,7 +119,7 @@ class WorkerProcess:
 
     def _is_stopped(self) -> bool:
         try:
-            stat = Path(f"/proc/{self.pid}/stat").read_text()
+            stat = Path(f"/proc/{self.pid}/stat").read_text(encoding="utf-8")
         except OSError:  # it has ended, which its socket reports
             return False
         return stat.rpartition(")")[2].split()[0] in ("T", "t")

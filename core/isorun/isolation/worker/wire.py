@@ -24,13 +24,15 @@ import socket
 import struct
 from collections.abc import Callable, Sequence
 
+from isorun.system import portable
+
 READY, CHANNEL, ASK, MAP, RUN, STORE, DONE, NEED, FAILED = range(9)
 FEEDS, RESULTS = range(2)
 
 _HEADER = struct.Struct("<IIQ")  # length of the text in bytes, kind, number
 _BUFFER_SIZE = 4096  # a frame that describes a few tensors fits, and is received in one call
+_FILES = socket.CMSG_SPACE(array.array("i").itemsize) if portable.CAN_PASS_DESCRIPTORS else 0
 _GONE = (errno.EPIPE, errno.ECONNRESET, errno.EBADF)  # the last: closed by another thread
-_FILES = socket.CMSG_SPACE(array.array("i").itemsize)
 
 
 class Closed(Exception):
@@ -137,7 +139,7 @@ class Receiver:
     def _first(self) -> int:
         if not self._files:
             return self._more(self._view)
-        received, ancillary, _, _ = self._channel.recvmsg_into([self._view], _FILES, socket.MSG_CMSG_CLOEXEC)
+        received, ancillary, _, _ = self._channel.recvmsg_into([self._view], _FILES, portable.RECEIVE_PRIVATELY)
         for level, kind, data in ancillary:
             if (level, kind) == (socket.SOL_SOCKET, socket.SCM_RIGHTS):
                 (self.file,) = array.array("i", data)

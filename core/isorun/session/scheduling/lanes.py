@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import atexit
-import os
 import sys
 import threading
 import time
@@ -21,6 +20,7 @@ from isorun.session.scheduling.calls import Call, Request
 from isorun.session.scheduling.collator import Collator
 from isorun.session.scheduling.lane_models import LaneModels
 from isorun.session.scheduling.metrics import Recorder
+from isorun.system import portable
 
 
 class Lanes:
@@ -298,5 +298,4 @@ def _close_all() -> None:
         lanes.close(cancel=True)
 
 
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_alive.clear)  # threads do not survive a fork
+portable.after_fork_in_child(_alive.clear)  # threads do not survive a fork

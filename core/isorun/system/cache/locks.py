@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import os
+import weakref
 from collections.abc import Iterator
 from pathlib import Path
 
+from isorun.system import portable
 from isorun.system.cache import files
 
 _SILENT_SECONDS = 3.0  # of waiting before it is logged
@@ -35,19 +36,9 @@ class InUse:
     """
 
     def __init__(self, folder: Path, *, alone: bool = False) -> None:
-        self._descriptor = -1
-        self._descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
-        try:
-            fcntl.flock(self._descriptor, (fcntl.LOCK_EX if alone else fcntl.LOCK_SH) | fcntl.LOCK_NB)
-        except BlockingIOError:
-            raise
-        except OSError:  # a file system without locks: entries can be read, but not cleared
-            if alone:
-                raise
-
-    def __del__(self) -> None:
-        if self._descriptor >= 0:
-            os.close(self._descriptor)
+        descriptor = portable.lock_folder(folder, alone=alone)
+        if descriptor is not None:
+            weakref.finalize(self, os.close, descriptor)
 
 
 @contextlib.contextmanager

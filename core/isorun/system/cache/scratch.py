@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from isorun.system import portable
 from isorun.system.cache import locks
 
 
@@ -45,7 +46,7 @@ def _remove_abandoned(parent: Path, prefix: str) -> None:
         if not path.name.startswith(prefix):
             continue
         try:
-            if path.lstat().st_uid != os.geteuid():
+            if portable.HAS_OWNERS and path.lstat().st_uid != os.geteuid():
                 continue
             use = locks.InUse(path, alone=True)
         except OSError:  # in use, not a folder, removed meanwhile, or no locks on this file system

@@ -13,6 +13,7 @@ from functools import cache
 from pathlib import Path
 
 from isorun.errors import CacheError
+from isorun.system import portable
 
 ENVIRONMENT_VARIABLE = "ISORUN_CACHE_TRUST"
 _ANY = "any"
@@ -59,6 +60,8 @@ def check(path: Path) -> None:
 
 def check_status(path: Path, status: os.stat_result) -> None:
     """As :func:`check`, for a file whose status is known."""
+    if not portable.HAS_OWNERS:
+        return
     if stat.S_ISLNK(status.st_mode):  # its mode is always 0777; the owner decides where it leads
         why = "" if status.st_uid in (os.geteuid(), _ROOT) else f"is a link of {_user(status.st_uid)}"
     else:

@@ -164,7 +164,7 @@ def _require_node() -> None:
     """
     for path in Path("/proc").glob("[0-9]*/comm"):
         with suppress(OSError):  # the process has ended
-            if path.read_text().strip() == "raylet":
+            if path.read_text(encoding="utf-8").strip() == "raylet":
                 return
     raise ValueError(
         "no Ray node runs on this host. Run the command on a node of the cluster, or start one here with `ray start "

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import shutil
 import time
 from collections.abc import Iterator, Mapping, Sequence
@@ -12,6 +11,7 @@ from typing import Any
 from isorun import __version__
 from isorun.errors import BackendNotFound, BackendUnavailable
 from isorun.plugin import listing, registry
+from isorun.system import portable
 from isorun.system.cgroup import cpu_quota
 from isorun.system.packages import package_owners
 from isorun_matrix.execution.cluster import priority
@@ -46,7 +46,7 @@ def look(backends: Sequence[str], folders: Sequence[Path], started_by: int) -> d
         except BackendUnavailable:  # a broken plugin: its cells report it
             pass
         known.append(name)
-    environment = machine.collect(known, {})
+    environment, load = machine.collect(known, {}), portable.load_average()
     try:
         priority.adopt(started_by)
         priority.variables(started_by)
@@ -62,7 +62,7 @@ def look(backends: Sequence[str], folders: Sequence[Path], started_by: int) -> d
         "cores": environment.cpu.usable_cores,
         "quota": cpu_quota(),
         "governor": environment.cpu.governor,
-        "load": os.getloadavg()[0],
+        "load": load[0] if load else None,
         "time": time.time(),
         "problems": problems,
     }
@@ -86,4 +86,5 @@ def described(state: Mapping[str, Any]) -> str:
     """The machine in a line."""
     quota = "" if state["quota"] is None else f", a quota of {state['quota']:g}"
     governor = f", governor {state['governor']}" if state["governor"] not in (None, "performance") else ""
-    return f"{state['cpu']}, {state['cores']} cores{quota}{governor}, load {state['load']:.1f}"
+    load = "" if state["load"] is None else f", load {state['load']:.1f}"
+    return f"{state['cpu']}, {state['cores']} cores{quota}{governor}{load}"

@@ -15,8 +15,8 @@ def adopt(process: int) -> None:
         OSError: this user may not.
     """
     os.setpriority(os.PRIO_PROCESS, 0, os.getpriority(os.PRIO_PROCESS, process))
-    score = Path(f"/proc/{process}/{_OOM}").read_text()
-    Path(f"/proc/self/{_OOM}").write_text(score)
+    score = Path(f"/proc/{process}/{_OOM}").read_text(encoding="utf-8")
+    Path(f"/proc/self/{_OOM}").write_text(score, encoding="utf-8")
 
 
 def variables(process: int) -> dict[str, str]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import socket
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import replace
@@ -13,7 +12,7 @@ from typing import Any, Self
 
 from isorun.system import subprocesses
 from isorun.system.subprocesses import Exit
-from isorun_matrix.execution.processes.main import MESSAGE_BYTES, Paused
+from isorun_matrix.execution.processes.main import Paused
 from isorun_matrix.jobs import from_json
 from isorun_matrix.results.folder import RunFolder
 from isorun_matrix.results.layout import LOG, OUTCOME
@@ -40,18 +39,14 @@ class Process:
         self._time_limit = time_limit
         self._worked = 0.0
         self._exit: Exit | None = None
-        self._channel, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        with theirs:
-            module = f"isorun_matrix.execution.processes.{module}"
-            command = subprocesses.python_module(module, str(self.folder), str(theirs.fileno()))
-            self._child = subprocesses.Child(command, log=self.folder / LOG, pass_fds=[theirs.fileno()])
+        command = subprocesses.python_module(f"isorun_matrix.execution.processes.{module}", str(self.folder))
+        self._child = subprocesses.Child(command, log=self.folder / LOG, channel=True)
 
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:
         self._child.kill()
-        self._channel.close()
 
     def proceed(self) -> Paused | None:
         """Let it work until it pauses, ends, or reaches its time limit.
@@ -62,12 +57,13 @@ class Process:
         start = time.monotonic()
         limit = start + self._time_limit - self._worked
         end = limit + _GRACE_SECONDS
+        channel = self._child.channel
+        assert channel is not None
         try:
-            self._channel.send(str(limit).encode())
-            self._channel.settimeout(max(0.01, end - start))
-            message = self._channel.recv(MESSAGE_BYTES)
-        except (TimeoutError, ConnectionError):  # the second if it ended before it read
-            message = b""
+            channel.send(str(limit))
+            message = channel.receive(max(0.01, end - start))
+        except OSError:  # a time-out, or it ended before it read
+            message = ""
         if message:
             self._worked += time.monotonic() - start
             return from_json(Paused, json.loads(message))
@@ -126,7 +122,7 @@ def status(ended: Exit, folder: Path, time_limit: float) -> dict[str, Any]:
         only where it says more than the reason.
     """
     path = folder / OUTCOME
-    outcome: dict[str, Any] = json.loads(path.read_text()) if path.is_file() else {}
+    outcome: dict[str, Any] = json.loads(path.read_text(encoding="utf-8")) if path.is_file() else {}
     finished = " after the work was finished" if outcome else ""
     fields: dict[str, Any] = {"wall_s": ended.seconds, "result": None, "log": None}
     if ended.timeout is not None:

@@ -3,7 +3,7 @@
 An :class:`~isorun.errors.IsorunError` becomes the outcome. Any other exception leaves a traceback in the log and an
 exit code, from which the parent derives the status (:mod:`isorun_matrix.execution.processes.launch`).
 
-The parent says when to work, and until when (``time.monotonic``), by a message on an inherited socket. A job may answer
+The parent says when to work, and until when (``time.monotonic``), by a message on a channel. A job may answer
 that it pauses (:func:`in_turns`); the next message lets it go on.
 """
 
@@ -11,8 +11,6 @@ from __future__ import annotations
 
 import faulthandler
 import json
-import os
-import socket
 import sys
 import time
 from collections.abc import Callable
@@ -22,12 +20,11 @@ from typing import Any, TypeVar
 
 from isorun.errors import BackendUnavailable, IsorunError, UnsupportedModel, WorkerDied
 from isorun.system.cache import write_atomically
+from isorun.system.channels import Parent
 from isorun_matrix.jobs import from_json
 from isorun_matrix.results.layout import JOB, OUTCOME
 
 Job = TypeVar("Job")
-
-MESSAGE_BYTES = 4096
 
 
 @dataclass(frozen=True)
@@ -36,17 +33,17 @@ class Paused:
 
     Attributes:
         turns: in how many more turns it measures; 0 if only the rest of its work is left.
-        resident_mib: its memory in RAM.
+        resident_mib: its memory in RAM, where that is known.
         on_cpu: whether it computes on the CPU.
     """
 
     turns: int
-    resident_mib: float
+    resident_mib: float | None
     on_cpu: bool
 
 
 def main(kind: type[Job], work: Callable[[Job, Path], Any]) -> None:
-    """Do the job in a folder. The command line is the folder, and the descriptor of the socket.
+    """Do the job in a folder, which the command line names.
 
     Args:
         kind: the dataclass of the job.
@@ -58,22 +55,20 @@ def main(kind: type[Job], work: Callable[[Job, Path], Any]) -> None:
 def in_turns(kind: type[Job], work: Callable[[Job, Path, Callable[[Paused], None]], Any]) -> None:
     """As :func:`main`, but ``work`` also gets a function that pauses: it returns when the parent lets it go on."""
     folder = Path(sys.argv[1])
-    descriptor = int(sys.argv[2])
-    os.set_inheritable(descriptor, False)  # so that the socket closes when this process ends
-    parent = socket.socket(fileno=descriptor)
+    parent = Parent()
 
     def proceed() -> None:
-        limit = float(parent.recv(MESSAGE_BYTES))
+        limit = float(parent.receive() or sys.exit("the parent process is gone"))
         # The stack is in the log before the parent kills this process.
         faulthandler.dump_traceback_later(max(0.01, limit - time.monotonic()))
 
     def pause(state: Paused) -> None:
         faulthandler.cancel_dump_traceback_later()
-        parent.send(json.dumps(asdict(state)).encode())
+        parent.send(json.dumps(asdict(state)))
         proceed()
 
     proceed()
-    job = from_json(kind, json.loads((folder / JOB).read_text())["job"])
+    job = from_json(kind, json.loads((folder / JOB).read_text(encoding="utf-8"))["job"])
     write_outcome(folder, lambda: work(job, folder, pause))
 
 

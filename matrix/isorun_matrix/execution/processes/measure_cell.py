@@ -11,7 +11,6 @@ Time and memory are measured before the comparison with the reference, which tak
 from __future__ import annotations
 
 import gc
-import os
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -19,6 +18,7 @@ from time import perf_counter_ns
 
 import numpy as np
 
+from isorun.system import portable
 from isorun.system.process_usage import family, peak_resident_mib, resident_mib
 from isorun.tuning.timing import settle
 from isorun_matrix.execution.processes import main
@@ -49,7 +49,7 @@ def measure(job: CellJob, folder: Path, pause: Callable[[Paused], None]) -> Meas
     names = feeds.timed(reference.cases)
     timed = [feeds.load(files / FEEDS, name) for name in names]
     varied = [feeds.load(files / FEEDS, name) for name in feeds.VARIED]
-    load_average, before = os.getloadavg(), resident_mib()
+    load_average, before = portable.load_average(), resident_mib()
 
     start = perf_counter_ns()
     session = open_session(job)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
 
@@ -17,7 +18,8 @@ def take_turns(
     """Measure the cells of a round.
 
     A cell that uses an accelerator, which would idle between turns, is measured at once. When the open sessions take
-    half of the memory, they have their turns and finish before the next cell starts.
+    half of the memory, they have their turns and finish before the next cell starts (on Linux; elsewhere the memory is
+    not known).
 
     Args:
         names: the cells, in the order in which they start.
@@ -27,7 +29,8 @@ def take_turns(
     Yields:
         Each cell with its process, once that has ended.
     """
-    pending, budget = [*names], _MEMORY * available_mib()
+    available = available_mib()
+    pending, budget = [*names], math.inf if available is None else _MEMORY * available
     while pending:
         with ExitStack() as stack:
             paused: dict[str, Process] = {}
@@ -43,7 +46,7 @@ def take_turns(
                     yield name, _finished(process)
                 else:
                     paused[name], turns[name] = process, state.turns
-                    memory.append(state.resident_mib)
+                    memory.append(state.resident_mib or 0.0)
             most = max(turns.values(), default=0)
             for turn in range(most):
                 having = [name for name in paused if _has_turn(turn, turns[name], most)]

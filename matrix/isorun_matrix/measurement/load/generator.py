@@ -55,7 +55,7 @@ class Generator:
         finally:
             loadgen.DestroyQSL(library)
             loadgen.DestroySUT(system)
-        return read_summary((folder / _SUMMARY).read_text(), rate, self._issued)
+        return read_summary((folder / _SUMMARY).read_text(encoding="utf-8"), rate, self._issued)
 
     def _issue(self, samples: Sequence[Any]) -> None:
         self._issued += len(samples)
