@@ -65,8 +65,8 @@ class Lines:
             self.note(f"{done}{what}")
 
     def ended(self, seconds: float) -> None:
-        """A part of the work has ended: as many of the seconds of :meth:`measuring`."""
-        self._worked += seconds
+        """A part of the work has ended: as many of the seconds of :meth:`measuring`, which do not have added rounds."""
+        self._worked = min(self._work, self._worked + seconds)
 
     def _left(self) -> str:
         if not self._worked:
