@@ -19,7 +19,7 @@ from isorun_serve import monitoring
 from isorun_serve.errors import ApiError, error_response
 from isorun_serve.gate import Gate
 from isorun_serve.models import Models
-from isorun_serve.protocols import openai, rerank, tei
+from isorun_serve.protocols import oip, openai, rerank, tei
 from isorun_serve.settings import Settings
 from isorun_serve.traffic import Traffic
 
@@ -53,7 +53,7 @@ def create_app(models: Models, settings: Settings | None = None) -> FastAPI:
     )
     app.state.traffic = traffic
     app.include_router(monitoring.router(models, traffic))
-    for protocol in (openai, rerank, tei):
+    for protocol in (openai, rerank, oip, tei):
         app.include_router(protocol.router(models, settings))
     for kind in (ApiError, IsorunError, RequestValidationError, HTTPException):
         app.add_exception_handler(kind, _answer_error)

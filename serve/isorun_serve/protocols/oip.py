@@ -1,0 +1,216 @@
+"""The Open Inference Protocol, version 2, with its extension for binary tensors: any model, by its tensors."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import orjson
+from fastapi import APIRouter, Request
+from pydantic import BaseModel, Field, NonNegativeInt, ValidationError
+from starlette.responses import JSONResponse, Response
+
+import isorun
+from isorun.errors import did_you_mean
+from isorun.types import TensorSpec
+from isorun_serve import tensors
+from isorun_serve.answers import json_answer
+from isorun_serve.errors import ApiError
+from isorun_serve.models import Models, Served
+from isorun_serve.settings import Settings
+from isorun_serve.texts import admission
+
+HEADER_LENGTH = "inference-header-content-length"
+_VERSION = "1"
+_UNSUPPORTED = ("sequence_id", "priority", "shared_memory_region")
+
+
+class Input(BaseModel):
+    """An input tensor."""
+
+    name: str
+    shape: list[NonNegativeInt]
+    datatype: str
+    parameters: dict[str, Any] = {}
+    data: Any = None
+
+
+class Output(BaseModel):
+    """A requested output."""
+
+    name: str
+    parameters: dict[str, Any] = {}
+
+
+class InferRequest(BaseModel):
+    """The JSON of a request."""
+
+    id: str | None = None
+    parameters: dict[str, Any] = {}
+    inputs: list[Input]
+    outputs: list[Output] = Field([], description="Default: all.")
+
+
+_TENSOR = {
+    "type": "object",
+    "required": ["name", "shape", "datatype"],
+    "properties": {
+        "name": {"type": "string"},
+        "shape": {"type": "array", "items": {"type": "integer"}},
+        "datatype": {"type": "string", "examples": ["FP32", "INT64", "BYTES"]},
+        "data": {"type": "array", "items": {}},
+        "parameters": {"type": "object"},
+    },
+}
+_BODY = {
+    "requestBody": {
+        "required": True,
+        "content": {
+            "application/json": {
+                "schema": {
+                    "type": "object",
+                    "required": ["inputs"],
+                    "properties": {
+                        "id": {"type": "string"},
+                        "parameters": {"type": "object"},
+                        "inputs": {"type": "array", "items": _TENSOR},
+                        "outputs": {"type": "array", "items": {"type": "object", "required": ["name"]}},
+                    },
+                }
+            }
+        },
+    }
+}
+
+
+def router(models: Models, _: Settings) -> APIRouter:
+    """The routes below ``/v2``."""
+    # Of two routes of a function, the lower one is matched first: a name may have slashes.
+    routes = APIRouter(prefix="/v2", tags=["Open Inference Protocol"])
+
+    @routes.get("")
+    async def server() -> Response:
+        """Describe the server."""
+        extensions = ["binary_tensor_data"]
+        return json_answer({"name": "isorun", "version": isorun.__version__, "extensions": extensions})
+
+    @routes.get("/health/live")
+    async def live() -> Response:
+        """Say that the process answers."""
+        return JSONResponse({"live": True})
+
+    @routes.get("/health/ready")
+    async def ready() -> Response:
+        """Say whether requests are accepted."""
+        return JSONResponse({"ready": models.ready}, 200 if models.ready else 503)
+
+    @routes.get("/models/{name:path}/ready")
+    @routes.get("/models/{name:path}/versions/{version}/ready")
+    async def model_ready(name: str, version: str = _VERSION) -> Response:
+        """Say whether a model accepts requests."""
+        served = _found(name, version)
+        return JSONResponse({"name": served.name, "ready": True})
+
+    @routes.get("/models/{name:path}")
+    @routes.get("/models/{name:path}/versions/{version}")
+    async def model(name: str, version: str = _VERSION) -> Response:
+        """Describe a model's tensors."""
+        served = _found(name, version)
+        session = served.session
+        return json_answer(
+            {
+                "name": served.name,
+                "versions": [_VERSION],
+                "platform": f"isorun_{served.provenance.backend}",
+                "inputs": [_described(spec) for spec in session.model_info.inputs],
+                "outputs": [_described(spec) for spec in session.get_outputs()],
+            }
+        )
+
+    @routes.post("/models/{name:path}/infer", openapi_extra=_BODY)
+    @routes.post("/models/{name:path}/versions/{version}/infer", openapi_extra=_BODY)
+    async def infer(name: str, request: Request, version: str = _VERSION) -> Response:
+        """Run a model: JSON, or with the header Inference-Header-Content-Length JSON and binary data."""
+        served = _found(name, version)
+        content, binary = _split(await request.body(), request.headers.get(HEADER_LENGTH))
+        asked = _parsed(content)
+        specs = {spec.name: spec for spec in served.session.get_outputs()}
+        outputs = asked.outputs or [Output(name=name) for name in specs]
+        _check(asked, outputs, specs)
+        inputs = [tensor.model_dump() for tensor in asked.inputs]
+        feeds = tensors.read(inputs, served.session.model_info.inputs, binary)
+        names = [output.name for output in outputs]
+        with admission(served):
+            results = await served.session.arun(names, feeds, timeout=_seconds(asked))
+        as_binary = bool(asked.parameters.get("binary_data_output", False))
+        parts = [
+            tensors.write(specs[output.name], result, binary=bool(output.parameters.get("binary_data", as_binary)))
+            for output, result in zip(outputs, results, strict=True)
+        ]
+        answer = {
+            "model_name": served.name,
+            "model_version": _VERSION,
+            **({"id": asked.id} if asked.id is not None else {}),
+            "outputs": [part for part, _ in parts],
+        }
+        data = b"".join(data for _, data in parts)
+        if not any("parameters" in part for part, _ in parts):
+            return json_answer(answer)
+        header = orjson.dumps(answer, option=orjson.OPT_SERIALIZE_NUMPY)
+        headers = {HEADER_LENGTH: str(len(header))}
+        return Response(header + data, headers=headers, media_type="application/octet-stream")
+
+    def _found(name: str, version: str) -> Served:
+        if version != _VERSION:
+            raise ApiError(404, f"The model {name!r} has no version {version!r}, only {_VERSION!r}")
+        return models.of_name(name)
+
+    return routes
+
+
+def _split(body: bytes, header_length: str | None) -> tuple[bytes, bytes]:
+    if header_length is None:
+        return body, b""
+    if not header_length.isdecimal() or int(header_length) > len(body):
+        raise ApiError(400, f"{HEADER_LENGTH} must be a length of at most {len(body)}, got {header_length!r}")
+    length = int(header_length)
+    return body[:length], body[length:]
+
+
+def _parsed(content: bytes) -> InferRequest:
+    try:
+        return InferRequest.model_validate_json(content)
+    except ValidationError as error:
+        first = error.errors()[0]
+        field = ".".join(map(str, first["loc"]))
+        raise ApiError(400, f"{field}: {first['msg']}" if field else first["msg"]) from error
+
+
+def _check(request: InferRequest, outputs: list[Output], specs: dict[str, TensorSpec]) -> None:
+    for output in outputs:
+        if output.name not in specs:
+            raise ApiError(400, f"The model has no output {output.name!r}{did_you_mean(output.name, specs)}")
+        if not tensors.has_datatype(specs[output.name]):
+            raise ApiError(
+                400, f"The protocol has no datatype for the output {output.name!r} ({specs[output.name].type})"
+            )
+    parameters = [request.parameters]
+    parameters += [tensor.parameters for tensor in request.inputs]
+    parameters += [output.parameters for output in outputs]
+    for name in _UNSUPPORTED:
+        if any(name in own for own in parameters):
+            raise ApiError(400, f"The parameter {name!r} is not supported. Omit it")
+
+
+def _seconds(request: InferRequest) -> float | None:
+    """The parameter ``timeout``, which Triton's clients send in microseconds."""
+    timeout = request.parameters.get("timeout")
+    if timeout is None:
+        return None
+    if not isinstance(timeout, int) or timeout <= 0:
+        raise ApiError(400, f"The parameter 'timeout' must be a number of microseconds above 0, got {timeout!r}")
+    return timeout / 1e6
+
+
+def _described(spec: TensorSpec) -> dict[str, Any]:
+    shape = [size if isinstance(size, int) else -1 for size in spec.shape or ()]
+    return {"name": spec.name, "datatype": tensors.datatype(spec), "shape": shape}

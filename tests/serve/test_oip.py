@@ -1,0 +1,194 @@
+"""The Open Inference Protocol: tensors as JSON and as binary data, with the session's results."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+from fastapi.testclient import TestClient
+from onnx import TensorProto, helper
+
+import isorun
+import served
+import tiny
+
+URL = "/v2/models/bert/infer"
+FEEDS = tiny.feeds(2, 7)
+HEADER = "inference-header-content-length"
+TYPES = {
+    **{"BOOL": (TensorProto.BOOL, np.bool_), "BYTES": (TensorProto.STRING, np.object_)},
+    **{f"INT{bits}": (getattr(TensorProto, f"INT{bits}"), np.dtype(f"int{bits}")) for bits in (8, 16, 32, 64)},
+    **{f"UINT{bits}": (getattr(TensorProto, f"UINT{bits}"), np.dtype(f"uint{bits}")) for bits in (8, 16, 32, 64)},
+    **{"FP16": (TensorProto.FLOAT16, np.float16), "FP32": (TensorProto.FLOAT, np.float32)},
+    "FP64": (TensorProto.DOUBLE, np.float64),
+}
+VALUES = {"BOOL": [True, False, True], "BYTES": ["a", "", "ü\x00"]}
+
+
+def as_json(feeds: dict[str, np.ndarray] = FEEDS, **changes: Any) -> dict[str, Any]:
+    inputs = [
+        {"name": name, "shape": list(array.shape), "datatype": "INT64", "data": array.reshape(-1).tolist()}
+        for name, array in feeds.items()
+    ]
+    return {"inputs": inputs, **changes}
+
+
+def binary_of(answer: Any) -> dict[str, bytes]:
+    """The binary data of each output."""
+    length = int(answer.headers[HEADER])
+    data, parts = answer.content[length:], {}
+    for output in json.loads(answer.content[:length])["outputs"]:
+        size = output["parameters"]["binary_data_size"]
+        parts[output["name"]], data = data[:size], data[size:]
+    assert data == b""
+    return parts
+
+
+@pytest.fixture(scope="module")
+def expected(models: dict[str, Any]) -> np.ndarray:
+    return np.array(models["bert"].run(["last_hidden_state"], FEEDS)[0])
+
+
+@pytest.mark.parametrize("url", [URL, "/v2/models/bert/versions/1/infer"])
+def test_json(client: TestClient, expected: np.ndarray, url: str) -> None:
+    answer = client.post(url, json=as_json(id="7", outputs=[{"name": "last_hidden_state"}])).json()
+    (output,) = answer["outputs"]
+    assert (answer["model_name"], answer["model_version"], answer["id"]) == ("bert", "1", "7")
+    assert (output["name"], output["datatype"], output["shape"]) == ("last_hidden_state", "FP32", [2, 7, 32])
+    np.testing.assert_allclose(np.reshape(output["data"], output["shape"]), expected, atol=1e-6)
+    nested = {name: array.tolist() for name, array in FEEDS.items()}
+    inputs = [{"name": name, "shape": [2, 7], "datatype": "INT64", "data": data} for name, data in nested.items()]
+    assert len(client.post(url, json={"inputs": inputs}).json()["outputs"]) == 2
+
+
+def test_binary(client: TestClient, expected: np.ndarray) -> None:
+    inputs = [
+        {"name": name, "shape": [2, 7], "datatype": "INT64", "parameters": {"binary_data_size": array.nbytes}}
+        for name, array in FEEDS.items()
+    ]
+    header = json.dumps({"inputs": inputs, "parameters": {"binary_data_output": True}}).encode()
+    body = header + b"".join(array.tobytes() for array in FEEDS.values())
+    answer = client.post(URL, content=body, headers={HEADER: str(len(header))})
+    assert answer.status_code == 200, answer.text
+    hidden = np.frombuffer(binary_of(answer)["last_hidden_state"], "<f4").reshape(2, 7, 32)
+    np.testing.assert_allclose(hidden, expected, atol=1e-6)
+    outputs = [{"name": "last_hidden_state", "parameters": {"binary_data": True}}]
+    mixed = client.post(URL, json=as_json(outputs=outputs))
+    np.testing.assert_array_equal(np.frombuffer(binary_of(mixed)["last_hidden_state"], "<f4"), hidden.reshape(-1))
+
+
+@pytest.fixture(scope="module")
+def every_type(tmp_path_factory: pytest.TempPathFactory) -> Any:
+    """A session that returns its inputs, one of each type."""
+    names = [(name, kind) for name, (kind, _) in TYPES.items()]
+    graph = helper.make_graph(
+        [helper.make_node("Identity", [name], [f"{name}_out"]) for name, _ in names],
+        "types",
+        [helper.make_tensor_value_info(name, kind, ["n"]) for name, kind in names],
+        [helper.make_tensor_value_info(f"{name}_out", kind, ["n"]) for name, kind in names],
+    )
+    path: Path = tmp_path_factory.mktemp("types") / "types.onnx"
+    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8), path)
+    with isorun.Session(path, "ort-cpu") as session:
+        yield session
+
+
+@pytest.mark.parametrize("binary", [False, True])
+def test_every_type_comes_back(every_type: isorun.Session, binary: bool) -> None:
+    values = {name: VALUES.get(name, [0, 1, 100]) for name in TYPES}
+    inputs, parts = [], []
+    for name, numbers in values.items():
+        tensor: dict[str, Any] = {"name": name, "shape": [3], "datatype": name}
+        if binary and name == "BYTES":
+            texts = [text.encode() for text in VALUES["BYTES"]]
+            parts.append(b"".join(len(text).to_bytes(4, "little") + text for text in texts))
+        elif binary:
+            parts.append(np.array(numbers, TYPES[name][1]).tobytes())
+        tensor |= {"parameters": {"binary_data_size": len(parts[-1])}} if binary else {"data": numbers}
+        inputs.append(tensor)
+    header = json.dumps({"inputs": inputs, "parameters": {"binary_data_output": binary}}).encode()
+    with served.client({"types": every_type}) as client:
+        headers = {HEADER: str(len(header))} if binary else {}
+        answer = client.post("/v2/models/types/infer", content=header + b"".join(parts), headers=headers)
+        described = client.get("/v2/models/types").json()
+    assert answer.status_code == 200, answer.text
+    assert {tensor["name"]: tensor["datatype"] for tensor in described["inputs"]} == {name: name for name in TYPES}
+    assert described["inputs"][0]["shape"] == [-1]
+    if binary:
+        assert list(binary_of(answer).values()) == parts
+    else:
+        assert {output["name"]: output["data"] for output in answer.json()["outputs"]} == {
+            f"{name}_out": numbers for name, numbers in values.items()
+        }
+
+
+def test_descriptions_and_health(client: TestClient) -> None:
+    assert client.get("/v2").json()["extensions"] == ["binary_tensor_data"]
+    assert client.get("/v2/models/bert").json()["outputs"][0] == {
+        **{"name": "last_hidden_state", "datatype": "FP32", "shape": [-1, -1, 32]}
+    }
+    assert client.get("/v2/models/bert/versions/1").status_code == 200
+    for path in ("/v2/health/live", "/v2/health/ready", "/v2/models/bert/ready", "/v2/models/bert/versions/1/ready"):
+        assert client.get(path).status_code == 200
+    for path in ("/v2/models/none/ready", "/v2/models/bert/versions/2", "/v2/models/bert/nothing"):
+        answer = client.get(path)
+        assert (answer.status_code, list(answer.json())) == (404, ["error"])
+
+
+def changed(**changes: Any) -> dict[str, Any]:
+    """A request with another first input."""
+    request = as_json()
+    request["inputs"][0] |= changes
+    return request
+
+
+@pytest.mark.parametrize(
+    ("body", "message"),
+    [
+        (changed(name="input_idz"), "no such input"),
+        (changed(datatype="INT32"), "must be INT64, got INT32"),
+        (changed(shape=[2, 8]), "needs 16 values, got 14"),
+        (changed(shape=[2, -7]), "greater than or equal to 0"),
+        (changed(shape=[2**31, 2**31]), "values, got 14"),
+        (changed(data=None), "data is missing"),
+        (changed(data=[[1], [2, 3]]), "lists of one length"),
+        (changed(data=[0.5] * 14), "must be int64"),
+        (changed(data=["a"] * 14), "must be int64"),
+        (changed(data=[True] * 14), "must be int64"),
+        (changed(data=[2**63] * 14), "outside its range"),
+        (changed(data=[99_999] * 14), "embedding table"),
+        (changed(parameters={"binary_data_size": 8}), "at most the 0 bytes"),
+        (changed(parameters={"shared_memory_region": "r"}), "'shared_memory_region' is not supported"),
+        (as_json(outputs=[{"name": "hidden"}]), "no output 'hidden'"),
+        (as_json(parameters={"priority": 1}), "'priority' is not supported"),
+        (as_json(parameters={"timeout": 0}), "microseconds above 0"),
+        ({"inputs": []}, "No feed for"),
+        ({}, "inputs: Field required"),
+    ],
+)
+def test_errors(client: TestClient, body: dict[str, Any], message: str) -> None:
+    answer = client.post(URL, json=body)
+    assert (answer.status_code, list(answer.json())) == (400, ["error"])
+    assert message in answer.json()["error"]
+
+
+@pytest.mark.parametrize(("length", "message"), [("-1", "at most"), ("99999", "at most"), ("2", "Field required")])
+def test_header_lengths(client: TestClient, length: str, message: str) -> None:
+    answer = client.post(URL, content=b"{}more", headers={HEADER: length})
+    assert (answer.status_code, message in answer.json()["error"]) == (400, True)
+
+
+def test_deadlines_are_in_microseconds(client: TestClient, models: dict[str, Any], monkeypatch: Any) -> None:
+    timeouts = []
+
+    async def arun(*_: Any, timeout: float | None) -> Any:
+        timeouts.append(timeout)
+        raise isorun.DeadlineExceeded("late")
+
+    monkeypatch.setattr(models["bert"], "arun", arun)
+    answer = client.post(URL, json=as_json(parameters={"timeout": 500_000}))
+    assert (answer.status_code, answer.json(), timeouts) == (504, {"error": "late"}, [0.5])
