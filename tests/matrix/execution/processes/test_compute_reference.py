@@ -12,7 +12,8 @@ import masks
 from isorun import Session
 from isorun.parity import DEFAULT_TOLERANCES
 from isorun.parity.samples import MASKS
-from isorun_matrix.execution.processes.compute_reference import reference
+from isorun_matrix.execution.processes.compute_reference import references
+from isorun_matrix.execution.processes.main import Paused
 from isorun_matrix.jobs import PreparedModel, Reference, ReferenceJob, Workload
 from isorun_matrix.measurement import feeds, parity
 
@@ -26,7 +27,10 @@ def test_compares_real_tokens(mask: str | None, tmp_path: Path) -> None:
         **{"batch": 2, "sequence": 40, "dims": {}, "texts": None, "feeds": 1, "seed": 0, "masks": list(MASKS)},
         lengths="full" if mask is None else [40, 3],
     )
-    made = reference(ReferenceJob(workload, PreparedModel(str(path), str(path), None, "f00d")), tmp_path)
+    job = ReferenceJob(workload, PreparedModel(str(path), str(path), None, "f00d"))
+    pauses: list[Paused] = []
+    made = references(job, tmp_path, pauses.append)
+    assert [state.turns for state in pauses] == [*range(len(made.cases), 0, -1)]
     assert made.mask == mask
     assert made.tokens["feeds-0"] == (80 if mask is None else 43)
     assert len(made.cases) == (1 if mask is None else 6)

@@ -10,7 +10,9 @@ from isorun_matrix.execution.processes.session import require_precision
 from isorun_matrix.jobs import Cell
 
 CELL = Cell(
-    *("m/1x8/b/fp32", "m/1x8", "m", "1x8", 1, 8, "b", None, "b", "fp32", None, None, {}, False, 0, 1, None, 5, 9),
+    **{"id": "m/1x8/b/fp32", "model": "m", "shape": "1x8", "batch": 1, "sequence": 8, "backend": "b", "label": "b"},
+    **{"precision": "fp32", "environment": None, "device": None, "threads": None, "options": {}, "control": False},
+    **{"workload": "m/1x8", "warmup": 0, "repetitions": 1, "seconds": None, "turns": 5, "time_limit": 9},
     tolerance=DEFAULT_TOLERANCES["fp32"],
 )
 
