@@ -15,7 +15,7 @@ from starlette.responses import Response
 
 import isorun
 from isorun.errors import IsorunError
-from isorun_serve import monitoring
+from isorun_serve import monitoring, page
 from isorun_serve.errors import ApiError, error_response
 from isorun_serve.gate import Gate
 from isorun_serve.models import Models
@@ -52,6 +52,7 @@ def create_app(models: Models, settings: Settings | None = None) -> FastAPI:
         lifespan=lifespan,
     )
     app.state.traffic = traffic
+    app.include_router(page.router(models, traffic))
     app.include_router(monitoring.router(models, traffic))
     for protocol in (openai, rerank, oip, tei):
         app.include_router(protocol.router(models, settings))

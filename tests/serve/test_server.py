@@ -1,0 +1,181 @@
+"""The command as a process: what clients see that leave, stay silent or are answered while the server stops."""
+
+from __future__ import annotations
+
+import http.client
+import json
+import re
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, closing
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+Start = Callable[..., "Server"]
+
+
+class Server:
+    """A server in a process of its own."""
+
+    def __init__(self, folder: Path, *arguments: str) -> None:
+        command = [sys.executable, "-m", "isorun", "serve", str(folder), "--port", "0", "--backend", "ort-cpu"]
+        self.process = subprocess.Popen([*command, *arguments], stderr=subprocess.PIPE, text=True)
+        assert self.process.stderr is not None
+        self.log: list[str] = []
+        for line in self.process.stderr:
+            self.log.append(line)
+            if port := re.search(r"running on http://127.0.0.1:(\d+)", line):
+                self.port = int(port[1])
+                break
+        else:
+            pytest.fail("".join(self.log))
+        self._reader = threading.Thread(target=self.log.extend, args=(self.process.stderr,))
+        self._reader.start()
+        self.until(lambda: self.get("/ready")[0] == 200)
+
+    def connection(self) -> http.client.HTTPConnection:
+        return http.client.HTTPConnection("127.0.0.1", self.port, timeout=30)
+
+    def get(self, path: str) -> tuple[int, str]:
+        with closing(self.connection()) as connection:
+            connection.request("GET", path)
+            answer = connection.getresponse()
+            return answer.status, answer.read().decode()
+
+    def embed(self, texts: list[str]) -> int:
+        with closing(self.connection()) as connection, post(connection, texts) as answer:
+            return answer.status
+
+    def metrics(self) -> str:
+        return self.get("/metrics")[1]
+
+    def until(self, condition: Callable[[], bool], seconds: float = 20) -> None:
+        end = time.monotonic() + seconds
+        while not condition():
+            assert time.monotonic() < end, "".join(self.log)
+            time.sleep(0.02)
+
+    def stop(self) -> int:
+        self.process.send_signal(signal.SIGTERM)
+        code = self.process.wait(30)
+        self._reader.join()
+        assert self.process.stderr is not None
+        self.process.stderr.close()
+        return code
+
+
+@pytest.fixture(scope="module")
+def server(folders: dict[str, Path]) -> Iterator[Server]:
+    started = Server(folders["embedder"], "--no-warmup", "--idle", "1", "--drain", "0")
+    yield started
+    assert started.stop() == 0
+
+
+def post(connection: http.client.HTTPConnection, texts: list[str]) -> http.client.HTTPResponse:
+    connection.request("POST", "/embed", json.dumps({"inputs": texts}), {"content-type": "application/json"})
+    return connection.getresponse()
+
+
+def test_work_ends_for_a_client_that_leaves(server: Server) -> None:
+    connection = server.connection()
+    body = json.dumps({"inputs": ["a b c d e f g h " * 4] * 2048})
+    connection.request("POST", "/embed", body, {"content-type": "application/json"})
+    server.until(lambda: bool(re.search(r"isorun_waiting\{.*\} [1-9]", server.metrics())))
+    connection.close()
+    server.until(lambda: 'route="/embed",status="499"} 1\n' in server.metrics())
+    server.until(lambda: bool(re.search(r"isorun_waiting\{.*\} 0\n", server.metrics())))
+
+
+def test_connections_without_a_whole_request_are_closed(server: Server) -> None:
+    for sent in (b"", b"POST /embed HTTP/1.1\r\nhost: a\r\n"):
+        with socket.create_connection(("127.0.0.1", server.port), 20) as connection:
+            connection.sendall(sent)
+            assert connection.recv(100) == b""
+
+
+def test_idle_connections_leave_others_alone(server: Server) -> None:
+    with ExitStack() as stack:
+        for _ in range(300):
+            stack.enter_context(socket.create_connection(("127.0.0.1", server.port), 20))
+        assert server.embed(["a"]) == 200
+
+
+def test_bodies_that_are_too_large_are_refused_before_they_arrive(server: Server) -> None:
+    with socket.create_connection(("127.0.0.1", server.port), 20) as connection:
+        connection.sendall(b"POST /embed HTTP/1.1\r\nhost: a\r\ncontent-length: 9999999999\r\n\r\n")
+        answer = connection.recv(1000)
+    assert answer.startswith(b"HTTP/1.1 413 ")
+
+
+def test_every_accepted_request_is_answered_when_the_server_stops(folders: dict[str, Path]) -> None:
+    server = Server(folders["embedder"], "--no-warmup", "--drain", "0.5", "--grace", "20")
+    texts = ["a b c d e f g h " * 4] * 64
+    answers: list[tuple[int, int]] = []
+    closed: list[bool] = []
+    broken: list[Exception] = []
+    started = threading.Barrier(9)
+
+    def call() -> None:
+        with closing(server.connection()) as connection:
+            started.wait()
+            while True:
+                try:
+                    answer = post(connection, texts)
+                    rows = json.loads(answer.read())
+                except Exception as error:  # noqa: BLE001  # reported below
+                    broken.append(error)
+                    return
+                answers.append((answer.status, len(rows)))
+                if answer.headers["connection"] == "close":
+                    closed.append(True)
+                    return
+
+    threads = [threading.Thread(target=call) for _ in range(8)]
+    for thread in threads:
+        thread.start()
+    started.wait()
+    time.sleep(0.5)
+    code = server.stop()
+    for thread in threads:
+        thread.join()
+    assert (code, broken, set(answers), len(closed)) == (0, [], {(200, 64)}, 8)
+
+
+def test_says_that_it_is_not_ready_while_it_still_answers(folders: dict[str, Path]) -> None:
+    server = Server(folders["embedder"], "--no-warmup", "--drain", "1.5")
+    server.process.send_signal(signal.SIGTERM)
+    server.until(lambda: server.get("/ready")[0] == 503)
+    assert server.embed(["a"]) == 200
+    assert server.stop() == 0
+
+
+@pytest.mark.long
+def test_warms_up_before_it_is_ready(folders: dict[str, Path]) -> None:
+    server = Server(folders["reranker"])
+    assert any("ready: reranker (rerank)" in line for line in server.log)
+    assert server.stop() == 0
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["nothing"], "There is no model nothing"),
+        (["{embedder}", "{embedder}"], "Two models are called 'embedder'"),
+        (["a={embedder}", "--task", "b=embed"], "no model is called 'b'"),
+        (["a={embedder}", "--task", "a=embedding"], "no task 'embedding'; did you mean 'embed'"),
+        (["a={embedder}", "--task", "a=rerank"], "ForSequenceClassification"),
+        (["{embedder}", "--api-key-file", "{embedder}"], "is a folder"),
+        (["=x"], "expected MODEL or NAME=MODEL"),
+    ],
+)
+def test_wrong_arguments(isorun: Any, folders: dict[str, Path], arguments: list[str], message: str) -> None:
+    ran = isorun("serve", *(text.format(embedder=folders["embedder"]) for text in arguments), "--backend", "ort-cpu")
+    assert (ran.code, ran.out) == (2, "")
+    assert message in ran.err
