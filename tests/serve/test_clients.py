@@ -1,0 +1,88 @@
+"""The clients of docs/serve.md, unchanged, against a server of this process's models."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+import threading
+import time
+import venv
+from pathlib import Path
+
+import numpy as np
+import pytest
+import uvicorn
+
+import isorun
+import tiny
+from isorun_serve.app import create_app
+from isorun_serve.models import Models, Served
+from isorun_serve.settings import Settings
+
+ROOT = Path(__file__).parents[2]
+PYTHON = "ISORUN_SERVE_CLIENTS_PYTHON"
+"""A Python that has the clients; without it, an environment is made, which takes minutes."""
+CLIENTS = (
+    *("openai", "langchain-openai", "llama-index-embeddings-openai", "huggingface_hub", "cohere", "numpy"),
+    "tritonclient[http]",
+)
+TEXT = "A man is eating food."
+
+
+@pytest.fixture(scope="module")
+def python(tmp_path_factory: pytest.TempPathFactory) -> str:
+    if PYTHON in os.environ:
+        return os.environ[PYTHON]
+    folder = tmp_path_factory.mktemp("clients")
+    venv.create(folder, with_pip=True)
+    made = str(folder / "bin" / "python")
+    subprocess.run([made, "-m", "pip", "install", "--quiet", *CLIENTS], check=True)
+    return made
+
+
+@pytest.mark.long
+def test_clients_get_the_results_of_the_library(
+    python: str, minilm: Path, folders: dict[str, Path], bert: Path
+) -> None:
+    with (
+        isorun.Embedder(minilm, backend="ort-cpu") as embedder,
+        isorun.CrossEncoder(folders["reranker"], backend="ort-cpu") as reranker,
+        isorun.Session(bert, "ort-cpu") as session,
+    ):
+        opened = {"all-MiniLM-L6-v2": embedder, "reranker": reranker, "bert": session}
+        app = create_app(Models([Served.of(name, model) for name, model in opened.items()]), Settings(warmup=False))
+        server = uvicorn.Server(uvicorn.Config(app, port=0, log_level="warning", ws="none"))
+        thread = threading.Thread(target=server.run)
+        expected = embedder.embed([TEXT])
+        many = embedder.embed([f"text {number}" for number in range(300)])
+        ranked = reranker.rank("Who eats bread?", ["A man eats.", "A girl sings."], top_k=1)
+        feeds = {**tiny.feeds(1, 3), "input_ids": np.array([[2, 7, 3]]), "attention_mask": np.ones((1, 3), np.int64)}
+        hidden = session.run(["last_hidden_state"], {**feeds, "token_type_ids": np.ones((1, 3), np.int64)})[0]
+        thread.start()
+        try:
+            while not server.started:
+                time.sleep(0.02)
+            port = server.servers[0].sockets[0].getsockname()[1]
+            script = Path(__file__).with_name("clients.py")
+            command = [python, str(script), str(ROOT / "docs" / "serve.md"), f"127.0.0.1:{port}"]
+            ran = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
+        finally:
+            server.should_exit = True
+            thread.join()
+    assert ran.returncode == 0, ran.stderr[-3000:]
+    results = json.loads(ran.stdout)
+    for name in ("openai", "langchain_openai", "llama_index", "huggingface_hub"):
+        np.testing.assert_allclose(results[name], expected, atol=1e-6, err_msg=name)
+    assert [index for index, _ in results["cohere"]] == [ranked[0].position]
+    assert results["cohere"][0][1] == pytest.approx(ranked[0].score, abs=1e-6)
+    np.testing.assert_allclose(results["tritonclient"], hidden, atol=1e-6)
+    more = results["openai, more"]
+    np.testing.assert_allclose(more["many"], many, atol=1e-6)
+    first = many[:2, :8]
+    np.testing.assert_allclose(more["short"], first / np.linalg.norm(first, axis=1, keepdims=True), atol=1e-6)
+    assert more["errors"] == {"model": ["NotFoundError", "model_not_found"], "empty": ["BadRequestError", None]}
+    assert more["models"] == list(opened)
+    print(shutil.which(python), sorted(results), file=sys.stderr)
