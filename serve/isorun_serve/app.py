@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager, suppress
+from contextlib import asynccontextmanager
 
 from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
@@ -38,11 +38,10 @@ def create_app(models: Models, settings: Settings | None = None) -> FastAPI:
 
     @asynccontextmanager
     async def lifespan(_: FastAPI) -> AsyncIterator[None]:
-        warming = asyncio.create_task(_warm_up(models, settings))
+        app.state.warming = warming = asyncio.create_task(_warm_up(models, settings))
         yield
         warming.cancel()
-        with suppress(asyncio.CancelledError):
-            await warming
+        await asyncio.wait([warming])
         await asyncio.to_thread(models.close)
 
     app = FastAPI(
@@ -68,7 +67,7 @@ def create_app(models: Models, settings: Settings | None = None) -> FastAPI:
 
 async def _warm_up(models: Models, settings: Settings) -> None:
     if settings.warmup:
-        await asyncio.to_thread(models.warm_up)
+        await asyncio.to_thread(models.warm_up, measure=settings.measure)
     models.ready = True
     _logger.info("ready: %s", ", ".join(f"{served.name} ({served.task})" for served in models))
 

@@ -71,7 +71,11 @@ def serve(
     cors_origin: Annotated[
         list[str] | None, typer.Option(metavar="ORIGIN", help="A web page that may call the server; repeatable.")
     ] = None,
-    warmup: Annotated[bool, typer.Option("--warmup/--no-warmup", help="Measure and compile first.")] = True,
+    warmup: Annotated[bool, typer.Option("--warmup/--no-warmup", help="Compile what requests need first.")] = True,
+    measure: Annotated[
+        bool,
+        typer.Option("--measure/--no-measure", help="Measure how requests best share this machine; kept in the cache."),
+    ] = True,
     access_log: Annotated[bool, typer.Option("--access-log", help="Log each request.")] = False,
 ) -> None:
     """Serve models over HTTP, for clients of OpenAI, text-embeddings-inference, Cohere and Open Inference Protocol.
@@ -102,6 +106,7 @@ def serve(
         api_keys=keys,
         cors_origins=tuple(cors_origin or ()),
         warmup=warmup,
+        measure=measure,
     )
     if host not in _LOCAL and not keys:
         console.note(f"isorun: anyone who reaches {host} can use the models. Set --api-key-file, or --host 127.0.0.1")

@@ -32,7 +32,6 @@ class Served:
         model: an :class:`isorun.Embedder`, ``CrossEncoder`` or ``Classifier``; ``None`` for tensors only.
         session: what runs it.
         close: releases it.
-        warm_up: compiles and measures what requests need.
     """
 
     name: str
@@ -40,15 +39,14 @@ class Served:
     model: TextModel | None
     session: Session
     close: Callable[[], None]
-    warm_up: Callable[[], object]
 
     @classmethod
     def of(cls, name: str, opened: Embedder | CrossEncoder | Classifier | Session) -> Served:
         """A model that is open."""
         if isinstance(opened, Session):
-            return cls(name, TENSORS, None, opened, opened.close, opened.warmup)
+            return cls(name, TENSORS, None, opened, opened.close)
         task = {Embedder: EMBED, CrossEncoder: RERANK, Classifier: CLASSIFY}[type(opened)]
-        return cls(name, task, opened, opened.session, opened.close, opened.warmup)
+        return cls(name, task, opened, opened.session, opened.close)
 
     @cached_property
     def provenance(self) -> Provenance:
@@ -127,10 +125,10 @@ class Models:
         if not self.ready:
             raise ApiError(503, "The models are warming up. Try again later", headers={"Retry-After": "1"})
 
-    def warm_up(self) -> None:
-        """Warm up all models, one after the other."""
+    def warm_up(self, *, measure: bool) -> None:
+        """Warm up all models, one after the other: :meth:`isorun.Session.warmup`."""
         for served in self:
-            served.warm_up()
+            served.session.warmup(measure=measure)
 
     def close(self) -> None:
         """Release all models."""

@@ -36,6 +36,9 @@ def serve(
         drain: how long requests are still accepted after the signal, while ``/ready`` says no.
         idle: how long a connection stays open without a request.
         access_log: whether each request is logged.
+
+    Raises:
+        IsorunError: the models could not be warmed up.
     """
     _allow_many_files()
     logging = copy.deepcopy(uvicorn.config.LOGGING_CONFIG)
@@ -54,19 +57,36 @@ def serve(
         timeout_graceful_shutdown=round(grace),
     )
     signal.signal(signal.SIGTERM, lambda *_: None)  # uvicorn sends itself the signal again once it has ended
-    _Server(config, app.state.traffic, drain).run()
+    server = _Server(config, app, drain)
+    server.run()
+    if server.failure is not None:
+        raise server.failure
 
 
 class _Server(uvicorn.Server):
-    def __init__(self, config: uvicorn.Config, traffic: Traffic, drain: float) -> None:
+    def __init__(self, config: uvicorn.Config, app: FastAPI, drain: float) -> None:
         super().__init__(config)
-        self._traffic = traffic
+        self._app = app
+        self._traffic: Traffic = app.state.traffic
         self._drain = drain
+        self.failure: BaseException | None = None
+        """Why the models could not be warmed up."""
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        """Start, and stop again if the models cannot be warmed up."""
+        await super().startup(sockets)
+        if not self.should_exit:
+            self._app.state.warming.add_done_callback(self._on_warm)
+
+    def _on_warm(self, warming: asyncio.Task[None]) -> None:
+        if not warming.cancelled() and warming.exception() is not None:
+            self.failure = warming.exception()
+            self.should_exit = True
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         """Tell clients and load balancers first, and then stop."""
         self._traffic.draining = True
-        end = asyncio.get_running_loop().time() + self._drain
+        end = asyncio.get_running_loop().time() + (self._drain if self.failure is None else 0.0)
         while asyncio.get_running_loop().time() < end and not self.force_exit:
             await asyncio.sleep(0.05)
         await super().shutdown(sockets)

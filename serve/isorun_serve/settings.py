@@ -20,7 +20,8 @@ class Settings:
             errors.
         api_keys: a client must have one of them; empty for none.
         cors_origins: the web pages that may call the server, such as ``https://example.org``.
-        warmup: compile and measure what requests need before the first one.
+        warmup: compile what requests need before the first one.
+        measure: before that, measure how requests best share this machine, where the cache does not have it.
     """
 
     max_body: int = 8 * 2**20
@@ -33,3 +34,4 @@ class Settings:
     api_keys: tuple[str, ...] = ()
     cors_origins: tuple[str, ...] = ()
     warmup: bool = True
+    measure: bool = True

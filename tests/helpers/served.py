@@ -82,7 +82,7 @@ def client(models: dict[str, Any], *, ready: bool = True, **settings: Any) -> It
 
 
 def _shared(served: Served) -> Served:
-    return Served(served.name, served.task, served.model, served.session, lambda: None, served.warm_up)
+    return Served(served.name, served.task, served.model, served.session, lambda: None)
 
 
 def open_all(folders: dict[str, Path]) -> dict[str, Any]:

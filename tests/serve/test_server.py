@@ -18,6 +18,9 @@ from typing import Any
 
 import pytest
 
+from isorun.errors import BackendFailed
+from isorun.session.session import Session
+
 Start = Callable[..., "Server"]
 
 
@@ -161,6 +164,17 @@ def test_warms_up_before_it_is_ready(folders: dict[str, Path]) -> None:
     server = Server(folders["reranker"])
     assert any("ready: reranker (rerank)" in line for line in server.log)
     assert server.stop() == 0
+
+
+def test_stops_if_the_models_cannot_be_warmed_up(
+    isorun: Any, folders: dict[str, Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_: Any, **__: Any) -> None:
+        raise BackendFailed("no memory")
+
+    monkeypatch.setattr(Session, "warmup", fail)
+    ran = isorun("serve", folders["embedder"], "--backend", "ort-cpu", "--port", "0")
+    assert (ran.code, "isorun: no memory" in ran.err) == (3, True)
 
 
 @pytest.mark.parametrize(
