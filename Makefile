@@ -1,33 +1,71 @@
-# Thin lines over what README.md spells out. VENV and PYTHON may be set: make test VENV=/tmp/v PYTHON=python3.13
+# Thin lines over what README.md and CONTRIBUTING.md spell out. VENV and PYTHON may be set:
+#   make test VENV=/tmp/v PYTHON=python3.13
 PYTHON ?= python3
 VENV ?= .venv
+PYTEST = $(VENV)/bin/pytest -n auto --dist worksteal
 
 # Tests start hundreds of processes: Python compiles each module once.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: quickstart test check long clean
+.PHONY: quickstart environment lint check suite test long test-lowest test-newest dist site clean
 
 quickstart:
 	$(PYTHON) -m venv $(VENV)
 	$(VENV)/bin/pip install --quiet -c constraints.txt -e '.[cpu]'
 	$(VENV)/bin/isorun matrix run matrix/quickstart.yaml
 
-test:
+environment:
 	$(PYTHON) -m venv $(VENV)
 	$(VENV)/bin/pip install --quiet -c constraints.txt -e '.[dev]' -e plugins/isorun-tract
-	$(MAKE) check VENV=$(VENV)
 
-# What `test` runs once the environment is there.
-check:
+# Style, types and layers: a minute.
+lint:
 	$(VENV)/bin/ruff check .
 	$(VENV)/bin/ruff format --check .
 	$(VENV)/bin/mypy
 	$(VENV)/bin/lint-imports
-	$(VENV)/bin/pytest -n auto --dist worksteal -m 'not long'
+
+# What to run before a commit: a few minutes.
+check: lint
+	$(PYTEST) -m 'not long' tests/test_docs.py tests/test_project.py $(UNIT)
+
+UNIT = tests/core/compat tests/core/parity tests/core/plugin tests/core/system tests/core/types tests/core/test_errors.py \
+    tests/core/text tests/matrix/spec tests/matrix/report
+
+suite:
+	$(PYTEST) -m 'not long'
+
+# Everything but `long`, as continuous integration runs it.
+test: environment
+	$(MAKE) lint suite VENV=$(VENV)
 
 # Minutes rather than seconds: every node test of the ONNX project, many threads for longer.
 long:
-	$(VENV)/bin/pytest -n auto --dist worksteal -m long
+	$(PYTEST) -m long
+
+# The lowest versions that pyproject.toml allows, and the newest that there are. Both need uv, and make an environment.
+test-lowest:
+	$(PYTHON) -m venv $(VENV)-lowest
+	uv pip install --quiet --python $(VENV)-lowest/bin/python --resolution lowest-direct -e '.[dev]' -e plugins/isorun-tract
+	$(MAKE) suite VENV=$(VENV)-lowest
+
+test-newest:
+	$(PYTHON) -m venv $(VENV)-newest
+	uv pip install --quiet --python $(VENV)-newest/bin/python --upgrade -e '.[dev]' -e plugins/isorun-tract
+	$(MAKE) suite VENV=$(VENV)-newest
+
+# The archives of a release, checked as the package index does.
+dist:
+	rm -rf dist
+	$(VENV)/bin/pip install --quiet -c constraints.txt build twine
+	$(VENV)/bin/python -m build --outdir dist
+	$(VENV)/bin/twine check --strict dist/*
 
 clean:
-	rm -rf $(VENV) isorun-results
+	rm -rf $(VENV) $(VENV)-lowest $(VENV)-newest dist isorun-results
+
+# The documentation as a site, with warnings as errors.
+site:
+	$(PYTHON) -m venv $(VENV)-site
+	$(VENV)-site/bin/pip install --quiet -e '.[graph]' mkdocs-material 'mkdocstrings[python]'
+	$(VENV)-site/bin/mkdocs build --strict

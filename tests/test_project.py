@@ -8,10 +8,13 @@ import json
 import re
 import subprocess
 import sys
+import tomllib
 import zipfile
+from itertools import chain
 from pathlib import Path
 
 import pytest
+import yaml
 
 import isorun
 
@@ -56,6 +59,32 @@ def test_wheel_contains_every_file_of_the_packages(tmp_path):
     }
     assert held == there
     assert {"isorun/py.typed", "isorun/graph/ops/dialects/onnx.onnxtxt", "isorun_backends/py.typed"} <= held
+
+
+def test_every_dependency_is_explained():
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    extras = [needs for name, needs in project["optional-dependencies"].items() if name != "dev"]
+    needed = {re.match(r"[\w-]+", need)[0] for need in chain(project["dependencies"], *extras)}
+    page = (ROOT / "docs" / "dependencies.md").read_text()
+    assert {name for name in needed - {"isorun"} if not re.search(rf"(?<![\w-]){name}(?![\w-])", page)} == set()
+
+
+def test_workflows_and_issue_forms_are_valid():
+    """Commands of `make` in a workflow exist, and each form asks for the installation or the model."""
+    rules = re.findall(r"(?m)^([a-z-]+):", (ROOT / "Makefile").read_text())
+    for path in (ROOT / ".github" / "workflows").glob("*.yml"):
+        workflow = yaml.safe_load(path.read_text())
+        runs = [step.get("run", "") for job in workflow["jobs"].values() for step in job["steps"]]
+        assert runs
+        for words in (run.split() for run in runs if run.startswith("make ")):
+            assert {
+                word for word in words[1:] if re.fullmatch(r"[a-z-]+", word) and word not in (*rules, "test-")
+            } == set()
+    for name in ("bug", "performance"):
+        form = yaml.safe_load((ROOT / ".github" / "ISSUE_TEMPLATE" / f"{name}.yml").read_text())
+        fields = {field["id"]: field for field in form["body"]}
+        assert "isorun doctor --json" in fields["doctor"]["attributes"]["label"]
+        assert fields["doctor"]["validations"]["required"]
 
 
 def imported_by(statement: str) -> set[str]:

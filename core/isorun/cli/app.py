@@ -8,12 +8,14 @@ command with an entry point of the group ``isorun.commands``.
 from __future__ import annotations
 
 import ast
+import os
 from importlib import metadata
 from importlib.machinery import PathFinder
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+import typer._completion_classes
 from typer.core import TyperCommand
 
 from isorun.cli import console
@@ -27,6 +29,7 @@ COMMANDS = (
     *("backends", "fetch", "build", "fuse", "prune", "inspect", "run", "choose", "embed", "parity"),
     *("plugin", "doctor", "cache", "env"),
 )
+_COMPLETION = "_ISORUN_COMPLETE"  # set by shells that complete a command line
 _MODULES = {"doctor": "doctor.command"}  # a command in a folder: its package runs where typer is absent
 
 app = typer.Typer(
@@ -57,6 +60,8 @@ def _root(
 
 def command() -> Any:
     """The command line as a click group."""
+    if _COMPLETION in os.environ:
+        typer._completion_classes.completion_init()  # public through add_completion only
     group = typer.main.get_command(app)
     commands: dict[str, Any] = group.commands  # type: ignore[attr-defined]  # of a group, which this is
     own = [metadata.EntryPoint(name, f"isorun.cli.{_MODULES.get(name, name)}:app", GROUP) for name in COMMANDS]

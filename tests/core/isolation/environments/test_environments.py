@@ -124,10 +124,11 @@ def test_interrupt_kills_the_installer_and_leaves_nothing(folder, fake_uv):
 
 
 @pytest.mark.parametrize("call", [environments.create, environments.remove])
-def test_partial_environment_is_replaced_or_removed(folder, fake_uv, call):
-    fake_uv("sleep 100")
+def test_partial_environment_is_replaced_or_removed(folder, fake_uv, call, tmp_path):
+    asleep = tmp_path / "asleep"
+    fake_uv(f"touch '{asleep}'; exec sleep 100")
     process = subprocess.Popen([sys.executable, "-c", CREATE])
-    assert wait_until(lambda: (folder / "e" / "bin").exists())
+    assert wait_until(asleep.exists)
     process.kill()  # which kills the installer too
     process.wait()
     (folder / "e" / "rubbish").touch()
