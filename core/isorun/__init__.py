@@ -39,6 +39,8 @@ if TYPE_CHECKING:
     from isorun.text.embedder import Embedder
     from isorun.text.fill_mask import FillMask
     from isorun.text.question_answerer import QuestionAnswerer
+    from isorun.text.sparse_embedder import SparseEmbedder
+    from isorun.text.sparse_vectors import SparseVector, SparseVectors
     from isorun.text.token_classifier import TokenClassifier
     from isorun.types import Provenance, TensorSpec
 
@@ -47,11 +49,14 @@ if TYPE_CHECKING:
 __all__ = [
     "Session",
     "Embedder",
+    "SparseEmbedder",
     "CrossEncoder",
     "Classifier",
     "TokenClassifier",
     "QuestionAnswerer",
     "FillMask",
+    "SparseVector",
+    "SparseVectors",
     "IOBinding",
     "Provenance",
     "TensorSpec",
@@ -79,6 +84,9 @@ __all__ = [
 _HOMES = {
     "Session": "isorun.session.session",
     "Embedder": "isorun.text.embedder",
+    "SparseEmbedder": "isorun.text.sparse_embedder",
+    "SparseVector": "isorun.text.sparse_vectors",
+    "SparseVectors": "isorun.text.sparse_vectors",
     "CrossEncoder": "isorun.text.cross_encoder",
     "Classifier": "isorun.text.classifier",
     "TokenClassifier": "isorun.text.token_classifier",

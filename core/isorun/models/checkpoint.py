@@ -12,8 +12,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from isorun.errors import InvalidModel, UnsupportedModel, did_you_mean
-from isorun.models import config_keys, heads, keys, rotary_config, sentences
+from isorun.models import config_keys, heads, keys, modules, rotary_config, sentences
 from isorun.models.keys import read_object
+from isorun.models.static_table import StaticTable
 from isorun.models.weights import SafeTensors, Unused, weight_files
 from isorun.system.cache import Cache, is_private, sha256, versioned
 from isorun.system.paths import inside
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
 
     from isorun.graph.builders.architectures import Architecture
     from isorun.graph.builders.encoder_config import EncoderConfig
+    from isorun.graph.builders.heads import Head
 
 OMITTED = "isorun.omitted"
 """The metadata property of an ONNX file with the tensors of its checkpoint that its graph omits, as JSON."""
@@ -62,16 +64,24 @@ def build(folder: Path, output: Path) -> list[str]:
     """
     from isorun.graph.io import files
 
+    if len(routes := modules.read(folder).routes) > 1:
+        raise UnsupportedModel(
+            f"{folder} has routes, each with a graph of its own: {', '.join(map(str, routes))}. Open the folder itself"
+        )
     left_out = _build(folder, output, partial(files.write, beside_above=files.SINGLE_FILE_LIMIT))
     return sorted(left_out.heads + left_out.layers)
 
 
-def _build(folder: Path, output: Path, write: Callable[[ir.Model, Path], None]) -> Unused:
-    outer, folder = folder, sentences.transformer_folder(folder)
-    _check_adapters(folder)
-    settings = _settings(folder)
-    model, left_out = (_rotary if settings.get("model_type") in rotary_config.KINDS else _encoder)(folder, settings)
-    kept = sentences.read(outer)
+def _build(folder: Path, output: Path, write: Callable[[ir.Model, Path], None], route: str | None = None) -> Unused:
+    outer, folder = folder, sentences.transformer_folder(folder, route)
+    kept = sentences.read(outer, route)
+    if kept.static:
+        model, left_out = _static(folder)
+    else:
+        _check_adapters(folder)
+        settings = _settings(folder)
+        make = _rotary if settings.get("model_type") in rotary_config.KINDS else _encoder
+        model, left_out = make(folder, settings, kept.splade)
     model.metadata_props[sentences.METADATA] = kept.to_json()
     if omitted := {name: tensors for name, tensors in asdict(left_out).items() if tensors}:
         model.metadata_props[OMITTED] = json.dumps(omitted)
@@ -83,17 +93,35 @@ def _build(folder: Path, output: Path, write: Callable[[ir.Model, Path], None]) 
     return left_out
 
 
-def _encoder(folder: Path, settings: Mapping[str, Any]) -> tuple[ir.Model, Unused]:
+def _static(folder: Path) -> tuple[ir.Model, Unused]:
+    """The graph of a table of words."""
+    from isorun.graph.builders import static
+
+    weights = StaticTable(folder)
+    return static.mean_of_words(weights, weights.shape, folder.name), Unused([], [])
+
+
+def _encoder(folder: Path, settings: Mapping[str, Any], splade: tuple[str, str] | None) -> tuple[ir.Model, Unused]:
     from isorun.graph.builders import encoder
 
     kind, architecture = _architecture(folder, settings)
     settings = config_keys.check_config(settings, kind, str(folder / "config.json"))
     weights = _weights(folder, settings, architecture.prefix)
     config = _config(folder, settings, architecture, weights)
+    config = replace(config, head=_with_splade(folder, config.head, splade))
     return encoder.encoder(config, weights, folder.name), weights.unused(config.num_hidden_layers)
 
 
-def _rotary(folder: Path, settings: Mapping[str, Any]) -> tuple[ir.Model, Unused]:
+def _with_splade(folder: Path, head: Head | None, splade: tuple[str, str] | None) -> Head | None:
+    """A head whose logits become one vector for each text, where the modules say so."""
+    if splade is None:
+        return head
+    if head is None:
+        raise InvalidModel(f"{folder / 'config.json'}: SpladePooling needs a model ForMaskedLM")
+    return replace(head, splade=splade)
+
+
+def _rotary(folder: Path, settings: Mapping[str, Any], splade: tuple[str, str] | None) -> tuple[ir.Model, Unused]:
     """The graph of an encoder with rotary positions."""
     from isorun.graph.builders import rotary
 
@@ -110,7 +138,7 @@ def _rotary(folder: Path, settings: Mapping[str, Any]) -> tuple[ir.Model, Unused
         config,
         pooler=f"{rotary.POOLER}.weight" in weights,
         task=task,
-        head=head,
+        head=_with_splade(folder, head, splade),
         labels=heads.labels(settings, task, config.vocab_size, invalid),
         padding_id=settings.get("pad_token_id"),
     )
@@ -169,33 +197,35 @@ def check_task(folder: Path, task: str, instead: str) -> None:
         )
 
 
-def build_cached(folder: Path, cache: Cache, *, whole: bool = True) -> Path:
+def build_cached(folder: Path, cache: Cache, *, whole: bool = True, route: str | None = None) -> Path:
     """The fused graph of a checkpoint, from the cache if it was built before.
 
     Args:
         folder: the checkpoint.
         cache: where the graph is kept.
         whole: whether all outputs of the checkpoint are requested, so that a missing head matters.
+        route: the route of a model with a router; ``None`` for the default one.
 
     Warns:
         CheckpointWarning: the checkpoint has more layers than ``config.json``, or a head that is not supported; they
             are omitted.
     """
-    if not (folder / "config.json").is_file():
+    inner = sentences.transformer_folder(folder, route)
+    if not (inner / "config.json").is_file() and not sentences.read(folder, route).static:
         raise InvalidModel(
-            f"{folder} is a folder without a config.json. Pass an ONNX file or the folder of a checkpoint"
+            f"{inner} is a folder without a config.json. Pass an ONNX file or the folder of a checkpoint"
         )
-    _check_adapters(folder)
+    _check_adapters(inner)
 
     def make(output_folder: Path) -> dict[str, Any]:
         from isorun.graph.io import shared
 
-        return asdict(_build(folder, output_folder / _ENTRY_MODEL, shared.write))
+        return asdict(_build(folder, output_folder / _ENTRY_MODEL, shared.write, route))
 
-    paths = files_of(folder)
+    paths = files_of(folder, route)
     # With names, so that adding a file changes the key as well as editing one.
     prints = [[str(path.relative_to(folder)), cache.fingerprint([path].copy, path)] for path in paths]
-    key = versioned(sha256(json.dumps(prints).encode())[:40], "builders")
+    key = versioned(sha256(json.dumps([prints, *filter(None, [route])]).encode())[:40], "builders")
     entry = cache.get_or_make("built", key, make, private=is_private(paths), part=_ENTRY_MODEL)
     if layers := entry.meta["layers"]:
         warnings.warn(
@@ -224,10 +254,13 @@ def omitted(metadata: Mapping[str, str]) -> Mapping[str, Any]:
     return {} if text is None else keys.check(keys.parse(text, f"The metadata {OMITTED}"), _OMITTED, OMITTED)
 
 
-def files_of(folder: Path) -> list[Path]:
+def files_of(folder: Path, route: str | None = None) -> list[Path]:
     """The files of a checkpoint that its graph and tokenizer are made from."""
-    names = dict.fromkeys(["config.json", *_TOKENIZER_FILES, *sentences.files(folder)])
-    return [*(folder / name for name in names if (folder / name).is_file()), *weight_files(folder)]
+    inner = sentences.transformer_folder(folder, route)
+    own = (inner / name for name in ("config.json", *_TOKENIZER_FILES))
+    settings = (place / name for place in (folder, inner) for name in sentences.files(place))
+    paths = dict.fromkeys([*own, *settings])
+    return [*(path for path in paths if path.is_file()), *weight_files(inner)]
 
 
 def _architecture(folder: Path, settings: Mapping[str, Any]) -> tuple[str, Architecture]:

@@ -1,57 +1,119 @@
-"""Dense layers after pooling: their activations, and where their weights are kept."""
+"""Dense layers and normalizations that follow a transformer or a pooling, and where their weights are kept."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from isorun.errors import InvalidModel, UnsupportedModel
 from isorun.models import sentence_keys
+from isorun.models.activations import ACTIVATIONS, ALONG_AXIS, SLOPED
 from isorun.models.keys import read_table
 from isorun.system.cache import sha256
 
 Array = npt.NDArray[np.float32]
 FILE = "dense.safetensors"
-"""The end of the name of a file beside an ONNX file: the dense layers of its checkpoint."""
+"""The end of the name of a file beside an ONNX file: the layers of its checkpoint."""
 
-ACTIVATIONS: dict[str, Callable[[Array], Array]] = {
-    "Identity": lambda values: values,
-    "Tanh": np.tanh,
-    "ReLU": lambda values: np.maximum(values, np.float32(0)),
-    "Sigmoid": lambda values: _sigmoid(values),
-    "SiLU": lambda values: values * _sigmoid(values),
-    "LeakyReLU": lambda values: np.where(values > 0, values, np.float32(0.01) * values),
-    "ReLU6": lambda values: np.clip(values, np.float32(0), np.float32(6)),
-    "Hardtanh": lambda values: np.clip(values, np.float32(-1), np.float32(1)),
-    "ELU": lambda values: np.where(values > 0, values, np.expm1(np.minimum(values, 0))),
-    "Softplus": lambda values: np.logaddexp(values, np.float32(0)),
-    "Softsign": lambda values: values / (1 + np.abs(values)),
-    "LogSigmoid": lambda values: -np.logaddexp(-values, np.float32(0)),
-}
-"""The activations of dense layers and of classifiers, by PyTorch's names, with PyTorch's default arguments."""
+TOKENS = "token_embeddings"
+"""sentence-transformers' name of the vectors of tokens, which a layer before pooling changes."""
+
+_LAYER_NORM, _WORD_WEIGHTS = "layer_norm", "word_weights"
+_RESIDUAL = "+residual"
+_EPSILON = np.float32(1e-5)  # PyTorch's default, which sentence-transformers does not store
 
 
 @dataclass(frozen=True)
 class Dense:
-    """A dense layer after pooling: ``activation(vectors @ weight.T + bias)``.
+    """A dense layer: ``activation(vectors @ weight.T + bias)``, to which the vectors may be added.
 
     Attributes:
         weight: (out, in), float32.
         bias: (out,), float32.
-        activation: one of :data:`ACTIVATIONS`.
+        activation: one of :data:`isorun.models.activations.ACTIVATIONS`, or :data:`isorun.models.activations.SLOPED`.
+        adds: whether the vectors are added to the result, through ``residual`` if there is one.
+        residual: (out, in), float32.
+        slope: of the activation below zero; (1,), float32.
     """
 
     weight: Array
     bias: Array
     activation: str
+    adds: bool = False
+    residual: Array | None = None
+    slope: Array | None = None
+
+    @property
+    def kind(self) -> str:
+        """What :func:`unpack` needs beside the weights."""
+        return self.activation + _RESIDUAL * self.adds
+
+    @property
+    def tensors(self) -> Mapping[str, Array]:
+        """The weights by name."""
+        named = {"weight": self.weight, "bias": self.bias, "residual": self.residual, "slope": self.slope}
+        return {name: tensor for name, tensor in named.items() if tensor is not None}
 
     def __call__(self, vectors: Array) -> Array:
-        """(count, in) to (count, out)."""
-        return ACTIVATIONS[self.activation](vectors @ self.weight.T + self.bias)
+        """(..., in) to (..., out)."""
+        values = vectors @ self.weight.T + self.bias
+        if self.slope is not None:
+            values = np.where(values > 0, values, self.slope * values)
+        else:
+            values = ACTIVATIONS[self.activation](values)
+        if self.adds:
+            values = values + (vectors if self.residual is None else vectors @ self.residual.T)
+        return values
+
+
+@dataclass(frozen=True)
+class LayerNorm:
+    """A layer normalization.
+
+    Attributes:
+        weight, bias: (width,), float32.
+    """
+
+    weight: Array
+    bias: Array
+    kind = _LAYER_NORM
+
+    @property
+    def tensors(self) -> Mapping[str, Array]:
+        """The weights by name."""
+        return {"weight": self.weight, "bias": self.bias}
+
+    def __call__(self, vectors: Array) -> Array:
+        """(..., width) to the same shape."""
+        centred = vectors - vectors.mean(axis=-1, keepdims=True)
+        variance = np.square(centred).mean(axis=-1, keepdims=True)
+        result: Array = centred / np.sqrt(variance + _EPSILON) * self.weight + self.bias
+        return result
+
+
+@dataclass(frozen=True)
+class WordWeights:
+    """The weight of each token in a mean over tokens.
+
+    Attributes:
+        weight: (vocabulary,), float32.
+    """
+
+    weight: Array
+    kind = _WORD_WEIGHTS
+
+    @property
+    def tensors(self) -> Mapping[str, Array]:
+        """The weights by name."""
+        return {"weight": self.weight}
+
+
+Layer = Dense | LayerNorm | WordWeights
 
 
 def activation_named(name: str, where: str) -> str:
@@ -61,50 +123,108 @@ def activation_named(name: str, where: str) -> str:
         UnsupportedModel: it is not one of them.
     """
     module, _, kind = name.rpartition(".")
-    if kind not in ACTIVATIONS or not (module == "torch.nn" or module.startswith("torch.nn.modules")):
+    if kind not in (*ACTIVATIONS, SLOPED) or not (module == "torch.nn" or module.startswith("torch.nn.modules")):
         raise UnsupportedModel(
             f"{where}: unsupported activation {kind or name} ({name!r}). Supported, of torch.nn: "
-            f"{', '.join(ACTIVATIONS)}"
+            f"{', '.join((*ACTIVATIONS, SLOPED))}"
         )
     return kind
 
 
-def read_layer(config: Path, weights: Path) -> Dense:
-    """A dense layer as sentence-transformers saves it.
+def read_layer(config: Path, weights: Path, defaults: Mapping[str, str] | None = None) -> tuple[Dense, bool]:
+    """A dense layer as sentence-transformers saves it, and whether it changes the vectors of tokens.
+
+    Args:
+        config: its ``config.json``.
+        weights: its ``model.safetensors``.
+        defaults: the values of keys that the file lacks.
 
     Raises:
         InvalidModel: a file is missing or damaged, or the weights do not match the configuration.
-        UnsupportedModel: the layer is elsewhere than after pooling, or has another activation.
+        UnsupportedModel: the layer reads or changes something else, or has an unknown activation.
     """
-    fields = read_table(config, sentence_keys.DENSE)
+    fields = {**(defaults or {}), **read_table(config, sentence_keys.DENSE)}
     activation = activation_named(fields.get("activation_function", "torch.nn.Tanh"), str(config))
-    if not weights.is_file():
-        raise InvalidModel(f"There is no {weights}. isorun does not read pytorch_model.bin, since it is a pickle")
-    tensors = _tensors(weights.read_bytes(), str(weights))
-    shapes = {name: tensor.shape for name, tensor in tensors.items()}
+    read, written = (fields.get(f"module_{side}_name") for side in ("input", "output"))
+    if written not in (None, read) and not {read, written} <= {None, "sentence_embedding"}:
+        raise UnsupportedModel(
+            f"{config}: module_output_name must be {read!r}, as module_input_name is, or null, got {written!r}"
+        )
+    tensors = tensors_of(weights)
     weight = tensors.get("linear.weight")
     out, into = weight.shape if weight is not None and weight.ndim == 2 else (0, 0)
-    expected: dict[str, tuple[int, ...]] = {
-        "linear.weight": (fields.get("out_features", out), fields.get("in_features", into))
-    }
+    shape: tuple[Any, ...] = (fields.get("out_features", out), fields.get("in_features", into))
+    expected: dict[str, tuple[int, ...]] = {"linear.weight": shape}
     if fields.get("bias", True):
-        expected["linear.bias"] = expected["linear.weight"][:1]
-    if shapes != expected or weight is None:
-        raise InvalidModel(f"{weights} must contain a dense layer's weights of shapes {expected}, got {shapes}")
-    return Dense(weight, tensors.get("linear.bias", np.zeros(out, np.float32)), activation)
+        expected["linear.bias"] = shape[:1]
+    adds = bool(fields.get("use_residual"))
+    if adds and shape[0] != shape[1]:
+        expected["residual.weight"] = shape
+    if activation == SLOPED:
+        expected["activation_function.weight"] = (1,)
+    _check_shapes(weights, tensors, expected)
+    if read == TOKENS and activation in ALONG_AXIS:
+        raise UnsupportedModel(f"{config}: {activation} of the vectors of tokens is not supported")
+    layer = Dense(
+        tensors["linear.weight"],
+        tensors.get("linear.bias", np.zeros(out, np.float32)),
+        activation,
+        adds,
+        tensors.get("residual.weight"),
+        tensors.get("activation_function.weight"),
+    )
+    return layer, read == TOKENS
 
 
-def pack(layers: Sequence[Dense]) -> bytes:
-    """The weights of dense layers as one safetensors file."""
+def read_norm(config: Path, weights: Path) -> LayerNorm:
+    """A layer normalization as sentence-transformers saves it.
+
+    Raises:
+        InvalidModel, UnsupportedModel: as :func:`read_layer`.
+    """
+    width = read_table(config, sentence_keys.LAYER_NORM).get("dimension")
+    tensors = tensors_of(weights)
+    if width is None:
+        raise InvalidModel(f"{config} must have a dimension")
+    _check_shapes(weights, tensors, dict.fromkeys(("norm.weight", "norm.bias"), (width,)))
+    return LayerNorm(tensors["norm.weight"], tensors["norm.bias"])
+
+
+def read_words(config: Path) -> WordWeights:
+    """The weights of words as sentence-transformers saves them.
+
+    Raises:
+        InvalidModel, UnsupportedModel: as :func:`read_layer`.
+    """
+    fields = read_table(config, sentence_keys.WORD_WEIGHTS)
+    if missing := [key for key in ("vocab", "word_weights") if key not in fields]:
+        raise InvalidModel(f"{config} must have {missing[0]}")
+    weights, default = fields["word_weights"], fields.get("unknown_word_weight", 1)
+    by_word = (weights.get(word, weights.get(word.lower(), default)) for word in fields["vocab"])
+    return WordWeights(np.fromiter(by_word, np.float32))
+
+
+def _check_shapes(path: Path, tensors: Mapping[str, Array], expected: Mapping[str, tuple[int, ...]]) -> None:
+    shapes = {name: tensor.shape for name, tensor in tensors.items()}
+    if shapes != expected:
+        raise InvalidModel(f"{path} must contain a layer's weights of shapes {expected}, got {shapes}")
+
+
+def pack(layers: Sequence[Layer]) -> bytes:
+    """The weights of layers as one safetensors file."""
     from safetensors.numpy import save
 
-    tensors: dict[str, Array] = {}
-    for index, layer in enumerate(layers):
-        tensors |= {f"{index}.weight": layer.weight, f"{index}.bias": layer.bias}
-    return save({name: np.ascontiguousarray(tensor) for name, tensor in tensors.items()})
+    named = {f"{index}.{name}": tensor for index, layer in enumerate(layers) for name, tensor in layer.tensors.items()}
+    return save({name: np.ascontiguousarray(tensor) for name, tensor in named.items()})
 
 
-def unpack(path: Path, digest: str, activations: Sequence[str]) -> list[Dense]:
+def is_kind(kind: str) -> bool:
+    """Whether a name is the ``kind`` of a layer."""
+    activation = kind.removesuffix(_RESIDUAL)
+    return kind in (_LAYER_NORM, _WORD_WEIGHTS) or activation in ACTIVATIONS or activation == SLOPED
+
+
+def unpack(path: Path, digest: str, kinds: Sequence[str]) -> list[Layer]:
     """The inverse of :func:`pack`.
 
     Raises:
@@ -120,10 +240,37 @@ def unpack(path: Path, digest: str, activations: Sequence[str]) -> list[Dense]:
     if sha256(content) != digest:
         raise InvalidModel(f"{path} belongs to another model, or is damaged. Build the model again: isorun build")
     tensors = _tensors(content, str(path))
-    return [Dense(tensors[f"{index}.weight"], tensors[f"{index}.bias"], name) for index, name in enumerate(activations)]
+    layers: list[Layer] = []
+    for index, kind in enumerate(kinds):
+        weight = tensors[f"{index}.weight"]
+        if kind == _WORD_WEIGHTS:
+            layers.append(WordWeights(weight))
+            continue
+        bias = tensors[f"{index}.bias"]
+        if kind == _LAYER_NORM:
+            layers.append(LayerNorm(weight, bias))
+            continue
+        more = (tensors.get(f"{index}.{name}") for name in ("residual", "slope"))
+        layers.append(Dense(weight, bias, kind.removesuffix(_RESIDUAL), kind.endswith(_RESIDUAL), *more))
+    return layers
 
 
-def _tensors(content: bytes, name: str) -> Mapping[str, Array]:
+def tensors_of(path: Path, integers: Collection[str] = ()) -> Mapping[str, Array]:
+    """The tensors of a module's file as float32.
+
+    Args:
+        path: the file.
+        integers: the tensors that may be of an integer type, which they keep.
+
+    Raises:
+        InvalidModel: it is missing or damaged.
+    """
+    if not path.is_file():
+        raise InvalidModel(f"There is no {path}. isorun does not read pytorch_model.bin, since it is a pickle")
+    return _tensors(path.read_bytes(), str(path), integers)
+
+
+def _tensors(content: bytes, name: str, integers: Collection[str] = ()) -> Mapping[str, Array]:
     """The tensors of a safetensors file as float32."""
     from safetensors import SafetensorError
     from safetensors.numpy import load
@@ -131,13 +278,8 @@ def _tensors(content: bytes, name: str) -> Mapping[str, Array]:
     try:
         tensors = load(content)
     except (SafetensorError, KeyError, TypeError, ValueError) as error:
-        raise InvalidModel(f"{name} does not contain a dense layer's weights: {error!r}") from error
+        raise InvalidModel(f"{name} does not contain the weights of a layer: {error!r}") from error
     for key, tensor in tensors.items():
-        if tensor.dtype.kind != "f" and tensor.dtype.name != "bfloat16":
+        if key not in integers and tensor.dtype.kind != "f" and tensor.dtype.name != "bfloat16":
             raise InvalidModel(f"{name}: {key!r} must be of a floating-point type, got {tensor.dtype}")
-    return {key: tensor.astype(np.float32) for key, tensor in tensors.items()}
-
-
-def _sigmoid(values: Array) -> Array:
-    sigmoid: Array = 0.5 + 0.5 * np.tanh(0.5 * values)  # exp() would overflow
-    return sigmoid
+    return {key: tensor if tensor.dtype.kind in "iu" else tensor.astype(np.float32) for key, tensor in tensors.items()}

@@ -9,7 +9,9 @@ import numpy as np
 import numpy.typing as npt
 
 Floats = npt.NDArray[np.floating[Any]]
-Mask = npt.NDArray[np.integer[Any]]
+Mask = npt.NDArray[np.integer[Any]] | npt.NDArray[np.floating[Any]]
+
+_TINY = 1e-9
 
 
 def pool(hidden: Floats, mask: Mask, modes: Sequence[str]) -> Floats:
@@ -17,7 +19,7 @@ def pool(hidden: Floats, mask: Mask, modes: Sequence[str]) -> Floats:
 
     Args:
         hidden: (batch, sequence, width). Values at masked positions are not read.
-        mask: (batch, sequence), 1 at real tokens.
+        mask: (batch, sequence), 1 at real tokens; or their weights, for means.
         modes: of :data:`isorun.models.sentences.POOLINGS`.
 
     Returns:
@@ -28,13 +30,13 @@ def pool(hidden: Floats, mask: Mask, modes: Sequence[str]) -> Floats:
 
 def mean_pool(hidden: Floats, mask: Mask) -> Floats:
     """The mean over real tokens: (batch, width); zeros for a row without a real token."""
-    total: Floats = _sum(hidden, mask) / np.maximum(_count(hidden, mask), 1)
+    total: Floats = _sum(hidden, mask) / np.maximum(_count(hidden, mask), _TINY)
     return total
 
 
 def normalized(vectors: Floats) -> Floats:
-    """Vectors (count, width) of length 1; zero vectors are left as they are."""
-    lengths = np.linalg.norm(vectors, axis=1, keepdims=True)
+    """Vectors (..., width) of length 1; zero vectors are left as they are."""
+    lengths = np.linalg.norm(vectors, axis=-1, keepdims=True)
     units: Floats = vectors / np.maximum(lengths, 1e-12)
     return units
 
@@ -73,7 +75,7 @@ def _weighted_mean(hidden: Floats, mask: Mask) -> Floats:
 
 
 def _mean_sqrt(hidden: Floats, mask: Mask) -> Floats:
-    total: Floats = _sum(hidden, mask) / np.sqrt(np.maximum(_count(hidden, mask), 1))
+    total: Floats = _sum(hidden, mask) / np.sqrt(np.maximum(_count(hidden, mask), _TINY))
     return total
 
 

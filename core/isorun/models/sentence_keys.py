@@ -11,12 +11,14 @@ from isorun.models.keys import (
     TEXTS,
     Key,
     Table,
+    items,
+    number,
     only,
     optional,
     unused,
 )
 
-_VECTOR = only("sentence_embedding", None)
+_EITHER = only("sentence_embedding", "token_embeddings", None)
 _ARGUMENTS = Key(
     lambda value: not value or (isinstance(value, dict) and value.keys() <= {"trust_remote_code"}), "empty", True
 )
@@ -30,8 +32,8 @@ MODEL: Table = {
     "default_prompt_name": optional(TEXT),
     "truncate_dim": optional(SIZE),
     "activation_fn": optional(TEXT),
-    "model_type": only("SentenceTransformer", "CrossEncoder", None),
-    "max_active_dims": only(None),
+    "model_type": only("SentenceTransformer", "CrossEncoder", "SparseEncoder", None),
+    "max_active_dims": optional(SIZE),
     **unused("__version__ similarity_fn_name keep_in_fp32_modules requirements"),
 }
 """``config_sentence_transformers.json``."""
@@ -39,7 +41,7 @@ MODEL: Table = {
 TRANSFORMER: Table = {
     "max_seq_length": optional(SIZE),
     "do_lower_case": optional(FLAG),
-    "transformer_task": only("feature-extraction", "sequence-classification"),
+    "transformer_task": only("feature-extraction", "sequence-classification", "fill-mask"),
     "modality_config": only(
         None, *({"text": {"method": "forward", "method_output_name": output}} for output in _OUTPUTS)
     ),
@@ -77,15 +79,46 @@ POOLING: Table = {
 }
 """The configuration of a pooling."""
 
-NORMALIZE: Table = {"module_input_name": _VECTOR, "module_output_name": _VECTOR}
+NORMALIZE: Table = dict.fromkeys(("module_input_name", "module_output_name"), _EITHER)
 
 DENSE: Table = {
     "in_features": SIZE,
     "out_features": SIZE,
     "bias": FLAG,
     "activation_function": TEXT,
-    "module_input_name": _VECTOR,
-    "module_output_name": _VECTOR,
-    "use_residual": Key(lambda value: not value, "false: only dense layers without a residual are supported", True),
+    "module_input_name": _EITHER,
+    "module_output_name": _EITHER,
+    "use_residual": optional(FLAG),
 }
-"""The configuration of a dense layer after pooling."""
+"""The configuration of a dense layer."""
+
+LAYER_NORM: Table = {"dimension": SIZE}
+
+WORD_WEIGHTS: Table = {
+    "vocab": items(str, maximum=2_000_000),
+    "word_weights": Key(
+        lambda value: isinstance(value, dict) and all(number().accepts(weight) for weight in value.values()),
+        "an object of numbers",
+    ),
+    "unknown_word_weight": number(),
+}
+
+SPLADE: Table = {
+    "pooling_strategy": only("max", "sum"),
+    "activation_function": only("relu", "log1p_relu"),
+    **unused("embedding_dimension word_embedding_dimension"),
+}
+"""The configuration of the pooling of a sparse encoder."""
+
+STATIC_SPARSE: Table = {"frozen": ANY, "path": only(None)}
+"""The configuration of an inference-free sparse encoder."""
+
+_OBJECT = Key(lambda value: isinstance(value, dict), "an object")
+ROUTER: Table = {"types": TEXTS, "structure": _OBJECT, "parameters": optional(_OBJECT)}
+"""``router_config.json``."""
+
+ROUTER_PARAMETERS: Table = {
+    "default_route": optional(TEXT),
+    "allow_empty_key": FLAG,
+    "route_mappings": optional(TEXTS),
+}

@@ -8,15 +8,16 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 from isorun.errors import InvalidModel, UnsupportedModel
-from isorun.models import dense, keys, sentence_keys
-from isorun.models.dense import ACTIVATIONS as ACTIVATIONS
+from isorun.models import dense, keys, modules, sentence_keys
 from isorun.models.dense import Dense as Dense
+from isorun.models.dense import Layer as Layer
+from isorun.models.dense import WordWeights as WordWeights
 from isorun.models.keys import (
     FLAG,
     SIZE,
@@ -29,9 +30,11 @@ from isorun.models.keys import (
     read_object,
     read_table,
 )
+from isorun.models.modules import Module
 from isorun.system.cache import sha256
 from isorun.system.paths import inside
 
+_STEPS = ("token_steps", "steps")  # the fields with layers, in this order in the file beside an ONNX file
 METADATA = "isorun.sentences"
 """The metadata property of an ONNX file that keeps the settings of its checkpoint, as JSON."""
 
@@ -45,9 +48,8 @@ MODULE_FILE = re.compile(r"(\d+_\w+)/(config\.json|model\.safetensors)")
 """A file of one of sentence-transformers' modules; ``1_Pooling.config.json`` in the cache, which has no sub-folders."""
 
 NORMALIZE = "normalize"
-_DENSE = "dense"
-_KINDS = ("Transformer", "Pooling", "Dense", "Normalize")
-_MAX_MODULES = 64
+_LAYER = "dense"
+_MEANS = ("mean", "mean_sqrt_len_tokens")
 _UNLIMITED = 10**9  # transformers writes 1e30 where a tokenizer has no limit
 _DEFAULT_POSITIONS = {"modernbert": 8192, "qwen3": 32768, "gemma3_text": 131072, "eurobert": 8192, "nomic_bert": 2048}
 _CONFIGS = tuple(  # in the order in which sentence-transformers looks for them
@@ -58,6 +60,10 @@ _KEPT: Table = {  # in the metadata of an ONNX file
     "pooling": items(str),
     "include_prompt": FLAG,
     "steps": items(str),
+    "token_steps": items(str),
+    "static": FLAG,
+    "splade": optional(items(str)),
+    "max_active_dims": optional(SIZE),
     "max_tokens": optional(SIZE),
     "lower_case": FLAG,
     "prompts": TEXTS,
@@ -79,7 +85,11 @@ class SentenceSettings:
     Attributes:
         pooling: one or more of :data:`POOLINGS`, whose results are concatenated; empty if unknown.
         include_prompt: whether the tokens of a prompt count in pooling.
-        steps: what follows pooling, in order: dense layers and ``"normalize"``.
+        steps: what follows pooling, in order: layers and ``"normalize"``.
+        token_steps: likewise, what precedes pooling.
+        static: whether a table of words is read in place of a transformer.
+        splade: how the logits of words become a sparse vector: ``max`` or ``sum``, and ``relu`` or ``log1p_relu``.
+        max_active_dims: the maximum number of values other than 0 of a sparse vector.
         max_tokens: the maximum number of tokens of a text, special tokens included; ``None`` for the model's.
         lower_case: whether text is converted to lower case before the tokenizer does what it does.
         prompts: texts to put before a text, by name.
@@ -93,7 +103,11 @@ class SentenceSettings:
 
     pooling: tuple[str, ...] = ()
     include_prompt: bool = True
-    steps: tuple[Dense | str, ...] = ()
+    steps: tuple[Layer | str, ...] = ()
+    token_steps: tuple[Layer | str, ...] = ()
+    static: bool = False
+    splade: tuple[str, str] | None = None
+    max_active_dims: int | None = None
     max_tokens: int | None = None
     lower_case: bool = False
     prompts: Mapping[str, str] = field(default_factory=dict)
@@ -105,21 +119,22 @@ class SentenceSettings:
     saved_as: str | None = None
 
     @property
-    def layers(self) -> list[Dense]:
-        """The dense layers of :attr:`steps`."""
-        return [step for step in self.steps if isinstance(step, Dense)]
+    def layers(self) -> list[Layer]:
+        """The layers of :attr:`token_steps` and :attr:`steps`."""
+        return [step for step in (*self.token_steps, *self.steps) if not isinstance(step, str)]
 
     def to_json(self) -> str:
-        """For an ONNX file's metadata, without the weights of dense layers (:meth:`dense_file`)."""
-        steps = [step if isinstance(step, str) else _DENSE for step in self.steps]
-        fields = {**asdict(replace(self, steps=())), "steps": steps}
+        """For an ONNX file's metadata, without the weights of layers (:meth:`dense_file`)."""
+        fields = asdict(replace(self, steps=(), token_steps=()))
+        for key in _STEPS:
+            fields[key] = [step if isinstance(step, str) else _LAYER for step in getattr(self, key)]
         if layers := self.layers:
-            fields |= {"dense_activations": [layer.activation for layer in layers]}
+            fields |= {"dense_activations": [layer.kind for layer in layers]}
             fields |= {"dense_sha256": sha256(dense.pack(layers))}
         return json.dumps(fields)
 
     def save_dense(self, model: Path) -> None:
-        """Write the dense layers, if any, beside an ONNX file."""
+        """Write the layers, if any, beside an ONNX file."""
         if layers := self.layers:
             _dense_file(model).write_bytes(dense.pack(layers))
 
@@ -129,7 +144,7 @@ class SentenceSettings:
 
         Args:
             text: the metadata.
-            model: the ONNX file, whose dense layers are read from the file beside it; ``None`` to leave the word
+            model: the ONNX file, whose layers are read from the file beside it; ``None`` to leave the word
                 ``"dense"`` in place of each.
 
         Raises:
@@ -137,68 +152,121 @@ class SentenceSettings:
         """
         name = f"The metadata {METADATA} of {model or 'the model'}"
         fields = dict(check(keys.parse(text, name), _KEPT, name))
-        digest, activations = fields.pop("dense_sha256", None), fields.pop("dense_activations", [])
-        steps: list[Dense | str] = list(fields.pop("steps", ()))
-        wrong = [step for step in steps if step not in (NORMALIZE, _DENSE)]
+        digest, kinds = fields.pop("dense_sha256", None), fields.pop("dense_activations", [])
+        steps: dict[str, list[Layer | str]] = {key: list(fields.pop(key, ())) for key in _STEPS}
+        listed = [step for named in steps.values() for step in named]
+        wrong = [step for step in listed if step not in (NORMALIZE, _LAYER)]
         wrong += [mode for mode in fields.get("pooling", ()) if mode not in POOLINGS]
-        wrong += [activation for activation in activations if activation not in ACTIVATIONS]
-        if wrong or (digest is not None and steps.count(_DENSE) != len(activations)):
+        wrong += [kind for kind in kinds if not dense.is_kind(kind)]
+        splade = fields.get("splade")
+        invalid = splade is not None and (len(splade) != 2 or not {*splade} <= {"max", "sum", "relu", "log1p_relu"})
+        if wrong or invalid or (digest is not None and listed.count(_LAYER) != len(kinds)):
             raise InvalidModel(f"{name} is damaged. Build the file again: isorun build")
         if model is not None and digest is not None:
-            layers = iter(dense.unpack(_dense_file(model), digest, activations))
-            steps = [next(layers) if step == _DENSE else step for step in steps]
-        fields |= {key: tuple(fields[key]) for key in ("pooling",) if key in fields}
-        return cls(**{**fields, "steps": tuple(steps)})
+            layers = iter(dense.unpack(_dense_file(model), digest, kinds))
+            steps = {key: [next(layers) if step == _LAYER else step for step in named] for key, named in steps.items()}
+        fields |= {key: tuple(fields[key]) for key in ("pooling", "splade") if fields.get(key) is not None}
+        fields |= {key: tuple(named) for key, named in steps.items()}
+        return cls(**fields)
 
 
-def read(folder: Path) -> SentenceSettings:
+def read(folder: Path, route: str | None = None) -> SentenceSettings:
     """The settings in a checkpoint's folder.
+
+    Args:
+        folder: the checkpoint.
+        route: the route of a model with a router; ``None`` for the default one.
 
     Raises:
         InvalidModel: a file is damaged, or a path leads out of the folder.
         UnsupportedModel: a module, pooling, activation or key that isorun does not have.
     """
-    inner = transformer_folder(folder)
+    inner = transformer_folder(folder, route)
     settings: dict[str, Any] = {"max_tokens": token_limit(inner)}
-    modules = _modules(folder)
+    listed = modules.read(folder).of(route)
     pooling = _module_file(folder, "1_Pooling", "config.json")
-    if modules:
-        settings |= _limits(inner)
-        for index, (kind, path) in enumerate(modules):
-            if (index == 0) != (kind == "Transformer") or (kind == "Pooling") != (index == 1):
-                raise UnsupportedModel(
-                    f"{folder / 'modules.json'}: module {index} is {kind}. Supported: Transformer, then Pooling, then "
-                    "any number of Dense and Normalize"
-                )
-            if kind == "Pooling":
-                settings |= _pooling(_module_file(folder, path, "config.json"))
-            elif kind == "Dense":
-                files = (_module_file(folder, path, name) for name in ("config.json", "model.safetensors"))
-                settings["steps"] = (*settings.get("steps", ()), dense.read_layer(*files))
-            elif kind == "Normalize":
-                if (config := _module_file(folder, path, "config.json")).is_file():
-                    read_table(config, sentence_keys.NORMALIZE)
-                settings["steps"] = (*settings.get("steps", ()), NORMALIZE)
+    if listed:
+        settings |= _of_modules(folder, listed)
     elif pooling.is_file():
         settings |= {**_limits(folder), **_pooling(pooling)}
     settings |= _classifier(inner)
-    if modules or pooling.is_file():  # sentence-transformers reads no file of its own without modules.json
+    if listed or pooling.is_file():  # sentence-transformers reads no file of its own without modules.json
         settings |= _model(folder)
     return SentenceSettings(**settings)
 
 
+def _of_modules(folder: Path, listed: Sequence[Module]) -> dict[str, Any]:
+    """The settings that modules have."""
+    settings: dict[str, Any] = {"token_steps": (), "steps": ()}
+    pooled, task = False, None
+    for index, (kind, path) in enumerate(listed):
+        reads_text = kind in (*modules.TRANSFORMERS, modules.STATIC, modules.STATIC_SPARSE)
+        pools = kind in ("Pooling", "SpladePooling", modules.STATIC, modules.STATIC_SPARSE)
+        if reads_text != (index == 0) or (pools and pooled):
+            raise UnsupportedModel(
+                f"{folder / modules.FILE}: module {index} is {kind}. Supported: a module that reads text, then at most "
+                "one pooling, and layers before and after it"
+            )
+        pooled |= pools
+        config = _module_file(folder, path, "config.json")
+        weights = _module_file(folder, path, "model.safetensors")
+        step: Layer | str | None = None
+        of_tokens = False
+        if kind in modules.TRANSFORMERS:
+            settings |= _limits(inside(folder, path))
+            task = _task(inside(folder, path), kind)
+        elif kind == modules.STATIC:
+            settings |= {"static": True, "max_tokens": None}
+        elif kind == "Pooling":
+            settings |= _pooling(config)
+        elif kind == "SpladePooling":
+            fields = read_table(config, sentence_keys.SPLADE)
+            settings["splade"] = (fields.get("pooling_strategy", "max"), fields.get("activation_function", "relu"))
+        elif kind == "Dense":
+            step, of_tokens = dense.read_layer(config, weights)
+        elif kind == "LayerNorm":
+            step = dense.read_norm(config, weights)
+        elif kind == "WordWeights":
+            step, of_tokens = dense.read_words(config), True
+        elif kind == "Normalize":
+            fields = read_table(config, sentence_keys.NORMALIZE) if config.is_file() else {}
+            read_name = fields.get("module_input_name") or "sentence_embedding"
+            if fields.get("module_output_name") not in (None, read_name):
+                raise UnsupportedModel(
+                    f"{config}: module_output_name must be {read_name!r}, as module_input_name is, or null"
+                )
+            step, of_tokens = NORMALIZE, read_name == dense.TOKENS
+        if step is not None:
+            if of_tokens == pooled:
+                place = "tokens after" if pooled else "sentences before"
+                raise UnsupportedModel(f"{folder / modules.FILE}: module {index}, {kind}, changes {place} the pooling")
+            key = "steps" if pooled else "token_steps"
+            settings[key] = (*settings[key], step)
+    if task is not None and ("splade" in settings) != (task == "fill-mask"):
+        raise UnsupportedModel(
+            f"{folder / modules.FILE}: transformer_task must be 'fill-mask' with SpladePooling, and only with it, "
+            f"got {task!r}"
+        )
+    weighted = any(isinstance(step, WordWeights) for step in settings["token_steps"])
+    if weighted and (others := [mode for mode in settings.get("pooling", ()) if mode not in _MEANS]):
+        raise UnsupportedModel(
+            f"{folder / modules.FILE}: WordWeights with the pooling {others[0]!r} is not supported, only with "
+            f"{' and '.join(_MEANS)}"
+        )
+    return settings
+
+
 def files(folder: Path) -> list[str]:
-    """The files that :func:`read` may read, relative to the folder, apart from dense layers' weights."""
-    names = ("modules.json", "tokenizer_config.json", "config_sentence_transformers.json", "sentence_*_config.json")
-    patterns = (*names, "*_*/config.json", "*_*.config.json")
+    """The files that :func:`read` may read, relative to the folder, apart from layers' weights."""
+    names = ("modules.json", "router_config.json", "tokenizer_config.json", "config_sentence_transformers.json")
+    patterns = (*names, "sentence_*_config.json", "*_*/config.json", "*_*.config.json")
     return sorted(path.relative_to(folder).as_posix() for pattern in patterns for path in folder.glob(pattern))
 
 
-def transformer_folder(folder: Path) -> Path:
-    """The folder of the transformer in a sentence model's folder: the folder itself, or that of its first module."""
-    for kind, path in _modules(folder)[:1]:
-        if kind == "Transformer":
-            return inside(folder, path)
+def transformer_folder(folder: Path, route: str | None = None) -> Path:
+    """The folder of the module that reads text: a sentence model's folder itself, or that of its first module."""
+    for module in modules.read(folder).of(route)[:1]:
+        return inside(folder, module.path)
     return folder
 
 
@@ -227,29 +295,6 @@ def _object(folder: Path, name: str) -> Mapping[str, Any]:
     return read_object(path) if path.is_file() else {}
 
 
-def _modules(folder: Path) -> list[tuple[str, str]]:
-    """The kinds and paths of the modules; empty without ``modules.json``."""
-    path = inside(folder, "modules.json")
-    if not path.is_file():
-        return []
-    listed = keys.read(path)
-    if not isinstance(listed, list) or not 0 < len(listed) <= _MAX_MODULES:
-        raise InvalidModel(f"{path} must be a list of 1 to {_MAX_MODULES} objects")
-    modules = []
-    for module in listed:
-        if not isinstance(module, dict) or "type" not in module:
-            raise InvalidModel(f"{path} must be a list of objects with a type")
-        check(module, sentence_keys.MODULE, str(path))
-        package, _, kind = module["type"].rpartition(".")
-        if kind not in _KINDS or package.partition(".")[0] not in ("sentence_transformers", ""):
-            raise UnsupportedModel(
-                f"{path} has a module of type {kind} ({module['type']}). Supported: {', '.join(_KINDS)}"
-            )
-        modules.append((kind, module.get("path", "")))
-        inside(folder, modules[-1][1])
-    return modules
-
-
 def _limits(folder: Path) -> dict[str, Any]:
     for name in _CONFIGS:
         path = inside(folder, name)
@@ -259,6 +304,14 @@ def _limits(folder: Path) -> dict[str, Any]:
     return {}
 
 
+def _task(folder: Path, kind: str) -> str:
+    """What the transformer computes, by sentence-transformers' name."""
+    paths = (inside(folder, name) for name in _CONFIGS)
+    path = next((path for path in paths if path.is_file()), None)
+    fields = read_object(path) if path else {}
+    return str(fields.get("transformer_task") or ("fill-mask" if kind == "MLMTransformer" else "feature-extraction"))
+
+
 def _model(folder: Path) -> dict[str, Any]:
     path = inside(folder, "config_sentence_transformers.json")
     if not path.is_file():
@@ -266,6 +319,7 @@ def _model(folder: Path) -> dict[str, Any]:
     fields = read_table(path, sentence_keys.MODEL)
     own = {"prompts": fields.get("prompts") or {}, "default_prompt": fields.get("default_prompt_name")}
     own |= {"truncate_dim": fields.get("truncate_dim"), "saved_as": fields.get("model_type")}
+    own |= {"max_active_dims": fields.get("max_active_dims")}
     return {**own, "activation": fields["activation_fn"]} if fields.get("activation_fn") else own
 
 

@@ -19,6 +19,7 @@ import numpy.typing as npt
 
 from isorun.errors import InvalidFeeds, InvalidModel, IsorunError
 from isorun.models import tokenizer_config, tokenizer_file
+from isorun.models.tokenizer_config import TokenizerSettings
 from isorun.types import ModelInfo
 
 if TYPE_CHECKING:
@@ -63,6 +64,8 @@ class Tokenizer:
             ``None`` for no limit. The file's truncation and padding settings are ignored: they are not properties of
             the model.
         lower_case: convert texts to lower case first.
+        special_tokens: whether texts get special tokens, such as ``[CLS]``.
+        plain: use the file as it is, its truncation included, and none beside it, as static embeddings do.
 
     Raises:
         InvalidModel: the file is missing or is not a tokenizer.
@@ -70,7 +73,15 @@ class Tokenizer:
         IsorunError: the package ``tokenizers`` is not installed.
     """
 
-    def __init__(self, path: str | os.PathLike[str], limit: int | None = None, *, lower_case: bool = False) -> None:
+    def __init__(
+        self,
+        path: str | os.PathLike[str],
+        limit: int | None = None,
+        *,
+        lower_case: bool = False,
+        special_tokens: bool = True,
+        plain: bool = False,
+    ) -> None:
         self.path = Path(path)
         self.limit = limit
         _require_package()
@@ -78,9 +89,13 @@ class Tokenizer:
             raise InvalidModel(f"There is no tokenizer {self.path}")
         from isorun.models import tokenizer_classes
 
-        self.settings = tokenizer_config.read(self.path.parent, self.path.name.removesuffix(FILE))
+        prefix = self.path.name.removesuffix(FILE)
+        self.settings = TokenizerSettings(self.path) if plain else tokenizer_config.read(self.path.parent, prefix)
         """What ``tokenizer_config.json`` beside it states: ``m.tokenizer_config.json`` for ``m.tokenizer.json``."""
         built = tokenizer_classes.build(self.path, self.settings)
+        if plain and built.limit is not None:
+            self.settings = TokenizerSettings(self.path, fields={"model_max_length": built.limit})
+        self._adds_special = special_tokens
         self.library, self._special_ids, self._pad = built.library, built.special_ids, built.pad_id
         """The tokenizer itself, of the package ``tokenizers``, without truncation and padding."""
         self.special_tokens = built.special_tokens
@@ -94,8 +109,8 @@ class Tokenizer:
             self.library.normalizer = normalizers.Sequence(steps)
 
     @classmethod
-    def beside(cls, model: str | os.PathLike[str], limit: int | None = None, *, lower_case: bool = False) -> Self:
-        """The tokenizer that belongs to a model file or to a checkpoint's folder.
+    def beside(cls, model: str | os.PathLike[str], limit: int | None = None, **options: bool) -> Self:
+        """The tokenizer that belongs to a model file or to a checkpoint's folder, with further arguments of the class.
 
         For ``m.onnx``: ``m.tokenizer.json``, else ``tokenizer.json`` in the same folder or its parent (where Optimum
         writes it). For a folder: ``tokenizer.json`` in it or its parent.
@@ -106,7 +121,7 @@ class Tokenizer:
         candidates = list(places_of(Path(model)))
         for candidate in candidates:
             if candidate.is_file():
-                return cls(candidate, limit, lower_case=lower_case)
+                return cls(candidate, limit, **options)
         tested = ", ".join(str(candidate) for candidate in candidates)
         raise InvalidModel(
             f"{model} has no tokenizer beside it (looked for {tested}). "
@@ -166,14 +181,18 @@ class Tokenizer:
                     f"Text {position} contains a lone surrogate (was it decoded from invalid UTF-8?): {text!r}"
                 )
         if max_tokens is not None:
-            special = self.library.num_special_tokens_to_add(any(isinstance(text, tuple) for text in texts))
+            special = self.added_tokens(pair=any(isinstance(text, tuple) for text in texts))
             if max_tokens <= special:
                 raise InvalidFeeds(f"length must exceed the {special} special tokens, got {max_tokens}")
         library = self._truncated(max_tokens, overlap, second=overlap is not None and isinstance(texts[0], tuple))
         encode = library.encode_batch if offsets else library.encode_batch_fast
         with tokenizer_file.guarded(self.path):
-            encoded: list[tokenizers.Encoding] = encode(list(texts))
+            encoded: list[tokenizers.Encoding] = encode(list(texts), add_special_tokens=self._adds_special)
         return encoded
+
+    def added_tokens(self, *, pair: bool = False) -> int:
+        """The number of special tokens that a text, or a pair, gets."""
+        return self.library.num_special_tokens_to_add(pair) if self._adds_special else 0
 
     def join(self, tokens: Sequence[str]) -> str:
         """The text of tokens, as the tokenizer decodes them."""
@@ -193,7 +212,7 @@ class Tokenizer:
 
     def batch(self, encodings: Sequence[Tokens], length: int | None = None) -> dict[str, npt.NDArray[np.int64]]:
         """Encodings as arrays, as :meth:`encode` returns them."""
-        columns = length or max(len(encoding.ids) for encoding in encodings)
+        columns = length or max(1, *(len(encoding.ids) for encoding in encodings))
         shape = (len(encodings), columns)
         ids = np.full(shape, self._pad, dtype=np.int64)
         mask = np.zeros(shape, dtype=np.int64)

@@ -31,12 +31,13 @@ _Pipeline = Callable[[Mapping[str, Any], TokenizerSettings, _Texts], "tokenizers
 
 class Built(NamedTuple):
     """A tokenizer of the package ``tokenizers``, the ids that count as special, the id of padding, and the special
-    tokens by name."""
+    tokens by name, and the number of tokens to which the file itself would truncate."""
 
     library: tokenizers.Tokenizer
     special_ids: frozenset[int]
     pad_id: int
     special_tokens: Mapping[str, str]
+    limit: int | None
 
 
 def build(path: Path, settings: TokenizerSettings) -> Built:
@@ -68,12 +69,12 @@ def build(path: Path, settings: TokenizerSettings) -> Built:
             library.add_tokens([tokenizers.AddedToken(text, special=True) for text in tokens.contents])
         ids = map(library.token_to_id, tokens.contents)
         special_ids = frozenset(number for number in ids if number is not None)
-        padding = library.padding
+        padding, truncation = library.padding, library.truncation
         pad_id = library.token_to_id(tokens.texts.get("pad_token") or (padding or {}).get("pad_token") or "[PAD]")
         library.no_padding()  # all-MiniLM-L6-v2's file would pad to 128, as if that were text
         library.no_truncation()
         pad_id = pad_id if pad_id is not None else padding["pad_id"] if padding else 0
-        return Built(library, special_ids, pad_id, tokens.texts)
+        return Built(library, special_ids, pad_id, tokens.texts, truncation["max_length"] if truncation else None)
 
 
 def _require_model(path: Path, settings: TokenizerSettings, document: Mapping[str, Any]) -> None:

@@ -10,10 +10,10 @@ import numpy as np
 import numpy.typing as npt
 
 from isorun.errors import InvalidArgument, did_you_mean
-from isorun.models.dense import ACTIVATIONS
+from isorun.models.activations import ACTIVATIONS, softmax
 from isorun.models.tokenizer import Text
 from isorun.text.encoded import Encoded
-from isorun.text.heads import head_outputs, labels_of, reject_modules, softmax
+from isorun.text.heads import head_outputs, labels_of, reject_modules
 from isorun.text.inputs import texts_or_pairs_of
 from isorun.text.model import Array, TextModel
 

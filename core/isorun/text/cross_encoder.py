@@ -10,12 +10,13 @@ import numpy as np
 import numpy.typing as npt
 
 from isorun.errors import InvalidArgument, InvalidModel, UnsupportedModel, did_you_mean
-from isorun.models.dense import ACTIVATIONS, activation_named
+from isorun.models.activations import ACTIVATIONS
+from isorun.models.activations import softmax as probabilities
+from isorun.models.dense import activation_named
 from isorun.models.sentences import SentenceSettings
 from isorun.models.tokenizer import Text
 from isorun.text.encoded import Encoded
 from isorun.text.heads import head_outputs, labels_of, reject_modules
-from isorun.text.heads import softmax as probabilities
 from isorun.text.inputs import checked, texts_of, texts_or_pairs_of
 from isorun.text.model import Array, TextModel
 

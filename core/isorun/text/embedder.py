@@ -12,16 +12,19 @@ import numpy.typing as npt
 
 from isorun.errors import InvalidArgument, InvalidModel, UnsupportedModel, did_you_mean
 from isorun.models.pooling import normalized, pool
-from isorun.models.sentences import NORMALIZE, POOLINGS, Dense, SentenceSettings
+from isorun.models.sentences import NORMALIZE, POOLINGS, Layer, SentenceSettings, WordWeights
+from isorun.models.tokenizer import Tokens
 from isorun.text.encoded import Encoded
-from isorun.text.inputs import checked, stream_of, texts_of
-from isorun.text.model import Array, TextModel
+from isorun.text.inputs import stream_of, texts_of
+from isorun.text.model import Array
+from isorun.text.prompted import PromptedModel
+from isorun.text.steps import applied, width_after
 
 _TOKENS = ("last_hidden_state", "token_embeddings")
 _POOLED = "sentence_embedding"
 
 
-class Embedder(TextModel):
+class Embedder(PromptedModel):
     """Turns texts into vectors, as sentence-transformers would.
 
     ::
@@ -76,18 +79,20 @@ class Embedder(TextModel):
                 raise InvalidArgument(f"Invalid pooling {mode!r}{did_you_mean(mode, POOLINGS)}")
         if truncate_dim is not None and truncate_dim < 1:
             raise InvalidArgument(f"truncate_dim must be at least 1, got {truncate_dim}")
-        super().__init__(model, partial(output_by_token, pools=bool(modes)), max_length, batch_tokens, session_options)
+        self._pools = bool(modes)
+        super().__init__(model, self._choose, max_length, batch_tokens, session_options)
         try:
             settings = self.settings
             self.pooling = modes or settings.pooling
-            self.prompts = {**settings.prompts, **(prompts or {})}
-            self.default_prompt = default_prompt or settings.default_prompt
+            self._set_prompts(prompts, default_prompt)
             self._include_prompt = settings.include_prompt
             self._steps = _steps(settings, normalize)
+            layers = settings.token_steps
+            self._word_weights = next((step for step in layers if isinstance(step, WordWeights)), None)
+            self._token_steps = [step for step in layers if not isinstance(step, WordWeights)]
             self._normalize_last = normalize is True
             self._truncate_dim = truncate_dim or settings.truncate_dim
             self.dimension = self._dimension(truncate_dim)
-            self._prompt(None, self.default_prompt)
         except BaseException:
             self.close()
             raise
@@ -184,10 +189,6 @@ class Embedder(TextModel):
         width = self._width(truncate_dim)
         return await self._arun(items, self._finisher(prefix, normalize, truncate_dim), (width,))
 
-    def prompt_named(self, *names: str) -> str | None:
-        """The first of some names that has a prompt; ``None`` if there is none, for the default."""
-        return next((name for name in names if name in self.prompts), None)
-
     def _prompted(
         self, texts: Iterable[str] | Encoded, prompt: str | None, name: str | None
     ) -> tuple[list[str] | Encoded, str]:
@@ -212,13 +213,10 @@ class Embedder(TextModel):
             )
         return truncate_dim
 
-    def _prompt(self, prompt: str | None, name: str | None) -> str:
-        if prompt is not None:
-            return checked(prompt, "prompt")
-        name = name or self.default_prompt
-        if name is not None and name not in self.prompts:
-            raise InvalidArgument(f"Unknown prompt {name!r}{did_you_mean(name, self.prompts)}")
-        return "" if name is None else self.prompts[name]
+    def _choose(self, outputs: dict[str, int]) -> str:
+        if not outputs:  # a checkpoint
+            return _POOLED if self.settings.static else _TOKENS[0]
+        return output_by_token(outputs, pools=self._pools)
 
     def _finisher(self, prefix: str, normalize: bool | None = None, truncate_dim: int | None = None) -> Any:
         """From a batch's output and mask to vectors."""
@@ -228,7 +226,7 @@ class Embedder(TextModel):
     def _finish(
         self,
         output: Array,
-        mask: npt.NDArray[np.int64],
+        mask: npt.NDArray[Any],
         skipped: int,
         normalize: bool | None,
         dimensions: int | None,
@@ -238,12 +236,23 @@ class Embedder(TextModel):
             if skipped:
                 mask = mask.copy()
                 mask[:, :skipped] = 0
-            vectors = pool(output, mask, self.pooling)
-        steps = self._steps if normalize is not False else [step for step in self._steps if isinstance(step, Dense)]
-        for step in steps:
-            vectors = step(vectors) if isinstance(step, Dense) else normalized(vectors)
+            for layer in self._token_steps:
+                vectors = applied(layer, vectors)
+            vectors = pool(vectors, mask, self.pooling)
+        for step in self._steps:
+            if normalize is not False or step != NORMALIZE:
+                vectors = applied(step, vectors)
         vectors = vectors[:, : dimensions or self._truncate_dim]
         return normalized(vectors) if (self._normalize_last if normalize is None else normalize) else vectors
+
+    def _feeds(self, encodings: Sequence[Tokens]) -> tuple[dict[str, npt.NDArray[Any]], npt.NDArray[Any]]:
+        feeds, mask = super()._feeds(encodings)
+        if self._word_weights is None:
+            return feeds, mask
+        weights = mask.astype(np.float32)
+        for row, encoding in zip(weights, encodings, strict=True):
+            row[: len(encoding.ids)] = self._word_weights.weight[encoding.ids]
+        return feeds, weights
 
     def _dimension(self, truncate_dim: int | None) -> int:
         shape = self.output.shape or ()
@@ -254,24 +263,25 @@ class Embedder(TextModel):
             )
         if len(shape) not in (2, 3) or not isinstance(shape[-1], int):
             raise InvalidModel(f"The output {self.output.name!r} must have a fixed width, got shape {shape}")
-        width = shape[-1] * (len(self.pooling) if len(shape) == 3 else 1)
-        for step in self._steps:
-            if isinstance(step, Dense):
-                if step.weight.shape[1] != width:
-                    raise InvalidModel(
-                        f"A dense layer of {self.folder} expects {step.weight.shape[1]} values, got {width}"
-                    )
-                width = len(step.weight)
+        width = shape[-1]
+        steps: Sequence[Layer | str] = self._token_steps if len(shape) == 3 else ()
+        for step in [*steps, _POOLED, *self._steps]:
+            if step == _POOLED:
+                width *= len(self.pooling) if len(shape) == 3 else 1
+            elif not isinstance(step, str):
+                width = width_after(step, width, self.folder)
         if truncate_dim is not None and truncate_dim > width:
             raise InvalidArgument(f"truncate_dim must be at most {width}, the model's dimension, got {truncate_dim}")
         return min(self._truncate_dim or width, width)
 
 
-def _steps(settings: SentenceSettings, normalize: bool | None) -> tuple[Dense | str, ...]:
+def _steps(settings: SentenceSettings, normalize: bool | None) -> tuple[Layer | str, ...]:
     if settings.saved_as == "CrossEncoder":  # sentence-transformers would ignore its modules
         raise UnsupportedModel(
             "The model's config_sentence_transformers.json has the model_type 'CrossEncoder'. Use isorun.CrossEncoder"
         )
+    if settings.splade is not None or settings.saved_as == "SparseEncoder":
+        raise UnsupportedModel("The model was saved by a SparseEncoder. Use isorun.SparseEmbedder")
     if "dense" in settings.steps:
         raise InvalidModel(
             "The checkpoint of this ONNX file has dense layers after pooling, which an older isorun did not keep. "

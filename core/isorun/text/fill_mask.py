@@ -9,9 +9,10 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from isorun.errors import InvalidArgument, InvalidFeeds, InvalidModel
+from isorun.models.activations import softmax
 from isorun.models.tokenizer import Tokenizer
 from isorun.text.classifier import checked_top_k
-from isorun.text.heads import head_outputs, softmax
+from isorun.text.heads import head_outputs
 from isorun.text.inputs import texts_of
 from isorun.text.model import Array
 from isorun.text.token_model import Part, TokenModel

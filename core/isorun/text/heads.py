@@ -5,12 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-import numpy as np
-
 from isorun.errors import InvalidModel, UnsupportedModel
 from isorun.models import checkpoint, sentences
 from isorun.models.sentences import SentenceSettings
-from isorun.text.model import Array
 
 LOGITS = "logits"
 
@@ -64,10 +61,3 @@ def reject_modules(settings: SentenceSettings) -> None:
     """
     if settings.pooling or settings.steps:
         raise UnsupportedModel("A classifier with a pooling or dense layers is not supported. Export it to ONNX")
-
-
-def softmax(logits: Array) -> Array:
-    """The probabilities along the last axis."""
-    exponentials: Array = np.exp(logits - logits.max(axis=-1, keepdims=True))
-    total: Array = exponentials.sum(axis=-1, keepdims=True)
-    return exponentials / total

@@ -9,14 +9,15 @@ import warnings
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple, Self
+from typing import TYPE_CHECKING, Any, NamedTuple, Self, TypeVar
 
 import numpy as np
 import numpy.typing as npt
 
 from isorun.errors import InvalidArgument, InvalidModel, IsorunError
-from isorun.models import sentences
+from isorun.models import checkpoint, modules, sentences
 from isorun.models.hub import checkpoint_folder
+from isorun.models.modules import Modules
 from isorun.models.sentences import SentenceSettings
 from isorun.models.tokenizer import Text, Tokenizer, Tokens, TruncationWarning, feeds_of
 from isorun.session.session import Session
@@ -28,6 +29,8 @@ if TYPE_CHECKING:
     from tokenizers import Encoding
 
 Array = npt.NDArray[np.float32]
+Mask = npt.NDArray[np.int64]
+Result = TypeVar("Result")
 
 _WINDOW = 4096  # texts that are tokenized and sorted together
 _SMALLEST = 512  # tokens; a batch is not split for the sake of concurrency below that
@@ -76,17 +79,24 @@ class TextModel:
         self._downloads = Cache(session_options.get("cache_dir"))  # kept: with False it ends with this object
         path = _find(model, self._downloads)
         self.folder = path if path.is_dir() else _settings_folder(path)
-        read = sentences.read(self.folder) if path.is_dir() else None
-        source = sentences.transformer_folder(path) if path.is_dir() else path
+        self.modules = modules.read(self.folder) if path.is_dir() else Modules({None: ()})
+        route = self._route(self.modules)
+        read = sentences.read(self.folder, route) if path.is_dir() else None
+        self.settings = read or SentenceSettings()
+        source = sentences.transformer_folder(path, route) if path.is_dir() else path
         chosen_outputs = choose({} if path.is_dir() else _outputs(path, session_options))
         names = [chosen_outputs] if isinstance(chosen_outputs, str) else chosen_outputs
-        self.session = Session(source, **{"outputs": names, **session_options})
+        built = checkpoint.build_cached(path, self._downloads, whole=False, route=route) if path.is_dir() else path
+        self.session = Session(built, **{"outputs": names, **session_options})
         try:
             self.output = self.session.get_outputs()[0]
             kept = None if read else self._metadata().get(sentences.METADATA)
             self.settings = read or (SentenceSettings.from_json(kept, path) if kept else sentences.read(self.folder))
             settings = self.settings
-            self.tokenizer = Tokenizer.beside(source, lower_case=settings.lower_case)
+            plain = settings.static
+            self.tokenizer = Tokenizer.beside(
+                source, lower_case=settings.lower_case, special_tokens=not plain, plain=plain
+            )
             limits = [limit for limit in self.session.model_info.limits.values() if limit is not None]
             chosen = max_length or settings.max_tokens or self.tokenizer.settings.limit
             self._positions = min(limits, default=None)
@@ -186,7 +196,7 @@ class TextModel:
     def _collect(
         self,
         texts: Sequence[Text] | Encoded,
-        finish: Callable[[Array, npt.NDArray[np.int64]], Array],
+        finish: Callable[[Array, Mask], Array],
         width: tuple[int, ...],
         progress: bool | None,
     ) -> Array:
@@ -201,12 +211,39 @@ class TextModel:
     async def _arun(
         self,
         texts: Sequence[Text] | Encoded,
-        finish: Callable[[Array, npt.NDArray[np.int64]], Array],
+        finish: Callable[[Array, Mask], Array],
         width: tuple[int, ...],
     ) -> Array:
         """As :meth:`_collect`, sharing batches with other callers."""
+        rows: list[Array] = await self._arows(texts, finish)
+        return np.array(rows, np.float32).reshape(len(texts), *width)
+
+    def _rows(
+        self,
+        texts: Sequence[Text],
+        finish: Callable[[Array, Mask], Iterable[Result]],
+        progress: bool | None = None,
+    ) -> list[Result]:
+        """What each text results in, where that is no row of an array.
+
+        Args:
+            texts: texts or pairs.
+            finish: from a batch's output and mask to a result for each row.
+            progress: as for :meth:`isorun.Embedder.embed`.
+        """
+        results: dict[int, Result] = {}
+        with progress_bar(len(texts), progress) as bar:
+            for batch, (output,) in self._run(self._batches(texts)):
+                results |= zip(batch.positions, finish(output, batch.mask), strict=True)
+                bar.update(len(batch.positions))
+        return [results[position] for position in range(len(texts))]
+
+    async def _arows(
+        self, texts: Sequence[Text] | Encoded, finish: Callable[[Array, Mask], Iterable[Result]]
+    ) -> list[Result]:
+        """As :meth:`_rows`, sharing batches with other callers."""
         if not texts:
-            return np.empty((0, *width), np.float32)
+            return []
         self.session.check_room(len(texts))
         encodings: Sequence[Tokens]
         if isinstance(texts, Encoded):
@@ -215,8 +252,7 @@ class TextModel:
             encodings = self._encode(texts)
         else:
             encodings = await asyncio.to_thread(self._encode, texts)
-        rows = [finish(output, mask) for mask, (output,) in await self._aoutputs(encodings)]
-        return np.concatenate(rows).astype(np.float32, copy=False)
+        return [row for mask, (output,) in await self._aoutputs(encodings) for row in finish(output, mask)]
 
     async def _aoutputs(self, encodings: Sequence[Tokens]) -> list[tuple[npt.NDArray[np.int64], list[Array]]]:
         """The mask and the outputs of each text, one row each, sharing batches with other callers."""
@@ -263,9 +299,8 @@ class TextModel:
         """The tokens of texts; arguments are those of :meth:`isorun.models.tokenizer.Tokenizer.encodings`."""
         limit = self.max_length if max_length is None else max_length
         encodings = self._encodings(texts, limit, offsets=offsets, overlap=overlap)
-        if overlap is None and limit is not None and any(encoding.overflowing for encoding in encodings):
-            message = f"Texts of more than {limit} tokens are truncated to {limit} (see max_length)"
-            warnings.warn(message, TruncationWarning, stacklevel=2)
+        if overlap is None:
+            warn_of_truncation(encodings, limit)
         return encodings
 
     def _encodings(self, texts: Sequence[Text], max_length: int | None, **settings: Any) -> list[Encoding]:
@@ -275,8 +310,19 @@ class TextModel:
         encoded = self.tokenizer.batch(encodings, self._columns)
         return self.feeds(encoded), encoded["attention_mask"]
 
+    def _route(self, modules: Modules) -> str | None:
+        """The route whose modules the model is made of, if it has a router."""
+        return modules.route(None)
+
     def _metadata(self) -> dict[str, str]:
         return self.session.get_modelmeta().custom_metadata_map
+
+
+def warn_of_truncation(encodings: Iterable[Encoding], limit: int | None) -> None:
+    """Warn if any text had more tokens than the limit."""
+    if limit is not None and any(encoding.overflowing for encoding in encodings):
+        message = f"Texts of more than {limit} tokens are truncated to {limit} (see max_length)"
+        warnings.warn(message, TruncationWarning, stacklevel=3)
 
 
 def windows(texts: Iterable[Text]) -> Iterator[Sequence[Text]]:

@@ -7,8 +7,9 @@ from collections.abc import Callable, Collection, Iterable
 from typing import Any
 
 from isorun.errors import InvalidArgument, did_you_mean
+from isorun.models.activations import softmax
 from isorun.text.entities import STRATEGIES, Entity, Token, entities, without_overlaps
-from isorun.text.heads import head_outputs, labels_of, softmax
+from isorun.text.heads import head_outputs, labels_of
 from isorun.text.inputs import texts_of
 from isorun.text.model import Array
 from isorun.text.token_model import Part, TokenModel, each_token

@@ -104,7 +104,7 @@ class TokenModel(TextModel):
             return
         if not isinstance(overlap, int) or isinstance(overlap, bool) or overlap < 0:
             raise InvalidArgument(f"stride must be a whole number of at least 0, got {overlap!r}")
-        special = self.tokenizer.library.num_special_tokens_to_add(False)
+        special = self.tokenizer.added_tokens()
         if max_length is not None and overlap >= max_length - special:
             raise InvalidArgument(
                 f"stride must be less than the {max_length - special} tokens of text in a window, got {overlap}"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import shutil
 import time
@@ -15,7 +16,8 @@ import pytest
 import tiny
 from isorun.errors import InvalidModel, IsorunError, UnsupportedModel
 from isorun.models import checkpoint, sentences
-from isorun.models.dense import ACTIVATIONS, Dense
+from isorun.models.activations import ACTIVATIONS
+from isorun.models.dense import Dense
 from isorun.models.keys import LIMITS
 from isorun.models.sentences import SentenceSettings
 from isorun.system.cache import Cache
@@ -108,13 +110,17 @@ def test_rejects_damaged_metadata(text: str, tmp_path: Path) -> None:
 UNSUPPORTED = [
     ("modules.json", [{"type": TRANSFORMER, "kwargs": ["task"]}], "kwargs"),
     ("modules.json", [{"type": "custom_st.Transformer"}], "custom_st"),
-    ("modules.json", [{"type": TRANSFORMER}, {"type": "sentence_transformers.models.Normalize"}], "module 1"),
+    (
+        "modules.json",
+        [{"type": TRANSFORMER}, {"type": "sentence_transformers.models.Normalize", "path": "3_Normalize"}],
+        "before the pooling",
+    ),
     ("modules.json", [{"type": "sentence_transformers.models.Pooling", "path": "1_Pooling"}], "module 0"),
     ("modules.json", [{"type": TRANSFORMER}, {"type": TRANSFORMER}], "module 1"),
-    ("config_sentence_transformers.json", {"model_type": "SparseEncoder"}, "model_type"),
-    ("config_sentence_transformers.json", {"max_active_dims": 3}, "max_active_dims"),
+    ("config_sentence_transformers.json", {"model_type": "SomeEncoder"}, "model_type"),
     ("config_sentence_transformers.json", {"promts": {}}, "did you mean 'prompts'"),
-    ("sentence_bert_config.json", {"transformer_task": "fill-mask"}, "transformer_task"),
+    ("sentence_bert_config.json", {"transformer_task": "fill-mask"}, "SpladePooling"),
+    ("sentence_bert_config.json", {"transformer_task": "text-generation"}, "transformer_task"),
     ("sentence_bert_config.json", {"processing_kwargs": {"text": {"max_length": 3}}}, "processing_kwargs"),
     ("sentence_bert_config.json", {"tokenizer_args": {"padding_side": "left"}}, "tokenizer_args"),
     ("sentence_bert_config.json", {"modality_config": {"image": {}}}, "modality_config"),
@@ -122,7 +128,9 @@ UNSUPPORTED = [
     ("1_Pooling/config.json", {"pooling_mode_median": True}, "pooling_mode_median"),
     ("2_Dense/config.json", {"activation_function": "mine.Tanh"}, "mine"),
     ("2_Dense/config.json", {"activation_function": "torch.tanh"}, "tanh"),
-    ("2_Dense/config.json", {"module_input_name": "token_embeddings"}, "module_input_name"),
+    ("2_Dense/config.json", {"module_input_name": "token_embeddings"}, "tokens after the pooling"),
+    ("2_Dense/config.json", {"module_input_name": "other"}, "module_input_name"),
+    ("2_Dense/config.json", {"module_output_name": "token_embeddings"}, "module_output_name"),
     ("3_Normalize/config.json", {"module_output_name": "other"}, "module_output_name"),
 ]
 
@@ -183,7 +191,7 @@ def test_rejects_a_list_of_too_many_modules(folder: Path) -> None:
 )
 def test_rejects_dense_weights_of_other_shapes(folder: Path, shapes: dict[str, tuple[int, ...]]) -> None:
     write_dense(folder, shapes)
-    with pytest.raises(InvalidModel, match="must contain a dense layer's weights"):
+    with pytest.raises(InvalidModel, match="must contain a layer's weights"):
         sentences.read(folder)
 
 
@@ -278,6 +286,19 @@ def test_activations(name: str) -> None:
             "ELU": np.where(exact > 0, exact, np.exp(exact) - 1),
             "Softplus": np.where(exact > 20, exact, np.log1p(np.exp(exact))),
             "Softsign": exact / (1 + np.abs(exact)),
+            "GELU": exact * np.array([math.erfc(-value / math.sqrt(2)) / 2 for value in exact]),
+            "RReLU": np.maximum(exact, exact * (1 / 8 + 1 / 3) / 2),
+            "Hardsigmoid": np.clip(exact / 6 + 0.5, 0, 1),
+            "Hardswish": exact * np.clip(exact / 6 + 0.5, 0, 1),
+            "Hardshrink": np.where(np.abs(exact) > 0.5, exact, 0),
+            "Softshrink": exact - np.clip(exact, -0.5, 0.5),
+            "Tanhshrink": exact - np.tanh(exact),
+            "CELU": np.where(exact > 0, exact, np.exp(exact) - 1),
+            "SELU": 1.0507009873554805 * np.where(exact > 0, exact, 1.6732632423543772 * (np.exp(exact) - 1)),
+            "Mish": exact * np.tanh(np.where(exact > 20, exact, np.log1p(np.exp(exact)))),
+            "Softmax": np.exp(exact - 200) / np.exp(exact - 200).sum(),
+            "Softmin": np.exp(-exact - 200) / np.exp(-exact - 200).sum(),
+            "LogSoftmax": exact - 200 - np.log(np.exp(exact - 200).sum()),
             "LogSigmoid": np.where(exact < -20, exact, -np.log1p(np.exp(-exact))),
         }[name]
     found = ACTIVATIONS[name](values)

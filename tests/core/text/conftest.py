@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import tarfile
 from pathlib import Path
 
@@ -20,6 +21,22 @@ def tasks(tmp_path_factory: pytest.TempPathFactory) -> Path:
     with tarfile.open(GOLDEN.with_name("tasks.tar.xz")) as archive:
         archive.extractall(folder, filter="data")
     return folder
+
+
+@pytest.fixture(scope="session")
+def retrieval(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Tiny models of sentence-transformers, each with what it answers: ``make_retrieval.py``."""
+    folder = tmp_path_factory.mktemp("retrieval")
+    with tarfile.open(GOLDEN.with_name("retrieval.tar.xz")) as archive:
+        archive.extractall(folder, filter="data")
+    return folder
+
+
+@pytest.fixture(scope="session")
+def retrieved(retrieval: Path) -> list[str]:
+    """The texts of the answers."""
+    texts: list[str] = json.loads((retrieval / "texts.json").read_text())
+    return texts
 
 
 @pytest.fixture(scope="session")

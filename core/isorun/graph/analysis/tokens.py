@@ -15,7 +15,7 @@ from isorun.graph.ops import functions
 _ELEMENTWISE = frozenset(
     (
         *("Abs", "Cast", "Celu", "Clip", "Elu", "Erf", "Exp", "Gelu", "HardSigmoid", "HardSwish", "Identity"),
-        *("LeakyRelu", "Mish", "Neg", "Relu", "Selu", "Sigmoid", "Softplus", "Sqrt", "Swish", "Tanh"),
+        *("LeakyRelu", "Log", "Mish", "Neg", "Relu", "Selu", "Sigmoid", "Softplus", "Sqrt", "Swish", "Tanh"),
     )
 )
 _ARITHMETIC = frozenset(("Add", "Div", "Mul", "Pow", "Sub"))

@@ -25,6 +25,9 @@ TASKS: Mapping[str, str] = MappingProxyType(
 )
 """The tasks, by the endings of transformers' names of models in ``architectures``."""
 
+SPARSE = "sparse_embedding"
+"""The output with the weights of words in a text."""
+
 ACTIVATIONS = {
     "gelu": "BiasGelu",
     "gelu_new": "BiasGeluTanh",
@@ -57,6 +60,8 @@ class Head:
         has_bias: whether the last layer has a bias.
         bias: its tensor; empty for the last layer's own.
         tied: the table of words whose transpose the last layer is; ``None`` if it has a matrix of its own.
+        splade: how the logits of a text become one vector: ``max`` or ``sum``, and ``relu`` or ``log1p_relu``;
+            ``None`` if they do not.
         flags: the fields that a key of ``config.json`` decides, each with the key and its default.
     """
 
@@ -71,6 +76,7 @@ class Head:
     has_bias: bool = True
     bias: str = ""
     tied: str | None = None
+    splade: tuple[str, str] | None = None
     flags: Mapping[str, tuple[str, bool]] = field(default_factory=dict)
 
 
@@ -108,13 +114,17 @@ def add(builder: Builder, task: str, head: Head, labels: int, read: Read) -> lis
 
     Returns:
         The outputs, float32: ``logits``, (batch, labels) of a sequence classifier or (batch, sequence, labels); of
-        question answering, ``start_logits`` and ``end_logits``, (batch, sequence).
+        question answering, ``start_logits`` and ``end_logits``, (batch, sequence); with ``splade``,
+        ``sparse_embedding``, (batch, labels), too.
     """
     logits = _logits(builder, head, labels, read)
     if task == SEQUENCE:
         return [builder.output("logits", logits, labels)]
     if task != ANSWERS:
-        return [builder.output("logits", logits, "sequence", labels)]
+        outputs = [builder.output("logits", logits, "sequence", labels)]
+        if head.splade is not None:
+            outputs.append(builder.output(SPARSE, _splade(builder, logits, read.mask, *head.splade), labels))
+        return outputs
     last = builder.constant(f"{head.output}.last", np.array([-1]))
     ends = zip(("start_logits", "end_logits"), builder.split(f"{head.output}.split", logits, 2), strict=True)
     return [
@@ -141,6 +151,26 @@ def _logits(builder: Builder, head: Head, labels: int, read: Read) -> ir.Value:
         bias = builder.weight(head.bias or f"{head.output}.bias", labels)
         logits = builder.node("Add", f"{head.output}.biased", [logits, bias])
     return _mean(builder, logits, read.mask) if head.reads == "late" else logits
+
+
+def _splade(builder: Builder, logits: ir.Value, mask: ir.Value, strategy: str, activation: str) -> ir.Value:
+    """The weight of each word in a text, (B, labels): the maximum or sum over tokens of ``log(1 + logits)``."""
+
+    def log1p(value: ir.Value, name: str) -> ir.Value:
+        for number in range(2 if activation == "log1p_relu" else 1):
+            one = builder.constant("splade.one", np.array(1, np.float32))
+            value = builder.node("Log", f"{name}.{number}", [builder.node("Add", f"{name}.{number}.sum", [value, one])])
+        return value
+
+    last, axis = (builder.constant(f"splade.{name}", np.array([at])) for name, at in (("last", 2), ("axis", 1)))
+    real = builder.node("Cast", "splade.real", [mask], to=int(ir.DataType.FLOAT))
+    column = builder.node("Unsqueeze", "splade.column", [real, last])
+    positive = builder.node("Relu", "splade.positive", [logits])
+    if strategy == "max":  # the logarithm grows with its argument: it is taken of the maximum alone
+        kept = builder.node("Mul", "splade.kept", [positive, column])
+        return log1p(builder.node("ReduceMax", "splade.max", [kept], axes=[1], keepdims=0), "splade.log")
+    kept = builder.node("Mul", "splade.kept", [log1p(positive, "splade.log"), column])
+    return builder.node("ReduceSum", "splade.sum", [kept, axis], keepdims=0)
 
 
 def _value(builder: Builder, head: Head, read: Read) -> ir.Value:

@@ -1,0 +1,52 @@
+"""Models that put a prompt before a text, and treat queries and documents apart."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from isorun.errors import InvalidArgument, did_you_mean
+from isorun.text.inputs import checked
+from isorun.text.model import TextModel
+
+
+class PromptedModel(TextModel):
+    """A model with prompts.
+
+    Attributes:
+        prompts: by name.
+        default_prompt: the name of the prompt to use where none is named; ``None`` for none.
+    """
+
+    prompts: dict[str, str]
+    default_prompt: str | None
+
+    def _set_prompts(self, prompts: Mapping[str, str] | None, default: str | None) -> None:
+        self.prompts = {**self.settings.prompts, **(prompts or {})}
+        self.default_prompt = default or self.settings.default_prompt
+        self._prompt(None, self.default_prompt)
+
+    def prompt_named(self, *names: str) -> str | None:
+        """The first of some names that has a prompt; ``None`` if there is none, for the default."""
+        return next((name for name in names if name in self.prompts), None)
+
+    def _prompt(self, prompt: str | None, name: str | None, task: str | None = None) -> str:
+        """The text to put before each text: the prompt itself, or that of a name, a task, or the default."""
+        if prompt is not None:
+            return checked(prompt, "prompt")
+        if name is None and task in ("query", "document"):
+            return self.prompts.get(task, "")
+        name = name or self.default_prompt
+        if name is not None and name not in self.prompts:
+            raise InvalidArgument(f"Unknown prompt {name!r}{did_you_mean(name, self.prompts)}")
+        return "" if name is None else self.prompts[name]
+
+
+def checked_count(value: Any, name: str) -> None:
+    """Reject what is neither ``None`` nor a positive whole number.
+
+    Raises:
+        InvalidArgument: it is something else.
+    """
+    if value is not None and (type(value) is not int or value < 1):
+        raise InvalidArgument(f"{name} must be a whole number of at least 1, got {value!r}")
