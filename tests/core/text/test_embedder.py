@@ -126,8 +126,7 @@ def test_models_that_nothing_says_how_to_pool(tokenizer: Path, bert: Path, tmp_p
     [
         ("modules.json", [{"type": "sentence_transformers.models.LSTM", "path": ""}], "type LSTM"),
         ("1_Pooling/config.json", {"pooling_mode": "median"}, "pooling 'median'"),
-        ("2_Dense/config.json", {"activation_function": "torch.nn.Hardswish"}, "activation Hardswish"),
-        ("2_Dense/config.json", {"use_residual": True}, "without a residual"),
+        ("2_Dense/config.json", {"activation_function": "torch.nn.GLU"}, "activation GLU"),
         ("config_sentence_transformers.json", {"model_type": "CrossEncoder"}, r"Use isorun\.CrossEncoder"),
     ],
 )
