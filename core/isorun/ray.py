@@ -57,7 +57,7 @@ class Embed:
         self, model: str | os.PathLike[str], *, column: str = "text", output: str = "embedding", **options: Any
     ) -> None:
         self._column, self._output = column, output
-        self.embedder = Embedder(model, **{**_threads(), **options})
+        self.embedder = Embedder(model, **{**assigned_threads(), **options})
 
     def __call__(self, batch: Columns) -> dict[str, Any]:
         """The columns of a batch, and the vectors."""
@@ -78,7 +78,7 @@ class Infer:
 
     def __init__(self, model: str | os.PathLike[str], *, max_tokens: int | None = None, **options: Any) -> None:
         self._max_tokens = max_tokens
-        self.session = Session(model, **{**_threads(), **options})
+        self.session = Session(model, **{**assigned_threads(), **options})
 
     def __call__(self, batch: Columns) -> dict[str, Any]:
         """The columns of a batch, and the outputs: arrays, or columns of arrays where rows differ in length."""
@@ -140,7 +140,7 @@ class _EmbedderServer(_Server):
     """
 
     def __init__(self, model: str | os.PathLike[str], **options: Any) -> None:
-        self.embedder = Embedder(model, **{**_threads(), **options})
+        self.embedder = Embedder(model, **{**assigned_threads(), **options})
         self.embedder.warmup()
         super().__init__(self.embedder.session)
 
@@ -164,7 +164,7 @@ class _SessionServer(_Server):
     """
 
     def __init__(self, model: str | os.PathLike[str], **options: Any) -> None:
-        session = Session(model, **{**_threads(), **options})
+        session = Session(model, **{**assigned_threads(), **options})
         session.warmup()
         self._probed: dict[str, Any] | None = None
         super().__init__(session)
@@ -205,7 +205,7 @@ SessionServer = _deployed(_SessionServer, "SessionServer")
 """The deployment of an :class:`isorun.Session`: ``SessionServer.bind(model, **options)``."""
 
 
-def _threads() -> dict[str, int]:
+def assigned_threads() -> dict[str, int]:
     """As many threads as the actor has CPUs; the backend's default for one with a GPU, or without CPUs of its own."""
     assigned = ray.get_runtime_context().get_assigned_resources()
     cpus = assigned.get("CPU", 0)

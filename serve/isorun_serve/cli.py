@@ -9,7 +9,7 @@ from typing import Annotated, Any
 import typer
 
 from isorun.cli import console, models, options
-from isorun.errors import IsorunError
+from isorun.errors import InvalidArgument, IsorunError
 from isorun.system.cache import Cache
 
 KEYS_VARIABLE = "ISORUN_API_KEYS"
@@ -76,6 +76,14 @@ def serve(
         bool,
         typer.Option("--measure/--no-measure", help="Measure how requests best share this machine; kept in the cache."),
     ] = True,
+    prepare: Annotated[
+        bool, typer.Option("--prepare", help="Open and warm up the models, which fills the cache, and exit.")
+    ] = False,
+    ray: Annotated[bool, typer.Option("--ray", help="Deploy on Ray Serve.")] = False,
+    replicas: Annotated[
+        str, typer.Option(metavar="N|MIN:MAX", help="With --ray: replicas; MIN:MAX by the number of open requests.")
+    ] = "1",
+    cpus: Annotated[float, typer.Option(metavar="N", min=0, help="With --ray: CPUs of a replica.")] = 1,
     access_log: Annotated[bool, typer.Option("--access-log", help="Log each request.")] = False,
 ) -> None:
     """Serve models over HTTP, for clients of OpenAI, text-embeddings-inference, Cohere and Open Inference Protocol.
@@ -83,7 +91,7 @@ def serve(
     A request names a model, or gets the first one that does what it asks for.
     """
     try:
-        from isorun_serve import opening, server
+        from isorun_serve import deployment, opening, server
         from isorun_serve.app import create_app
         from isorun_serve.settings import Settings
     except ModuleNotFoundError as error:
@@ -92,6 +100,8 @@ def serve(
         ) from error
     keys = _keys(api_key_file)
     named = opening.named(model, task or [])
+    if not ray and (replicas, cpus) != ("1", 1):
+        raise InvalidArgument("--replicas and --cpus have no effect without --ray")
     cache = Cache()
     paths = {served.name: models.model_path(served.model, cache) for served in named}
     session_options: dict[str, Any] = {"precision": precision, "threads": threads, "max_queue": max_queue}
@@ -110,9 +120,23 @@ def serve(
     )
     if host not in _LOCAL and not keys:
         console.note(f"isorun: anyone who reaches {host} can use the models. Set --api-key-file, or --host 127.0.0.1")
-    opened = opening.open_models(named, paths, session_options, pooling=pooling, max_length=max_length)
-    application = create_app(opened, settings)
-    server.serve(application, host=host, port=port, grace=grace, drain=drain, idle=idle, access_log=access_log)
+    text_options: dict[str, Any] = {"pooling": pooling, "max_length": max_length}
+    if ray:
+        application = deployment.deployment(
+            named, session_options, settings, replicas=replicas, cpus=cpus, **text_options
+        )
+        deployment.run(application, host, port)
+        return
+    opened = opening.open_models(named, paths, session_options, **text_options)
+    if prepare:
+        try:
+            opened.warm_up(measure=measure)
+        finally:
+            opened.close()
+        return
+    server.serve(
+        create_app(opened, settings), host=host, port=port, grace=grace, drain=drain, idle=idle, access_log=access_log
+    )
 
 
 def _keys(path: Path | None) -> tuple[str, ...]:

@@ -166,6 +166,11 @@ def test_warms_up_before_it_is_ready(folders: dict[str, Path]) -> None:
     assert server.stop() == 0
 
 
+def test_prepares_the_cache_and_ends(isorun: Any, folders: dict[str, Path]) -> None:
+    ran = isorun("serve", folders["embedder"], "--backend", "ort-cpu", "--no-measure", "--prepare")
+    assert (ran.code, ran.out) == (0, "")
+
+
 def test_stops_if_the_models_cannot_be_warmed_up(
     isorun: Any, folders: dict[str, Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -187,6 +192,7 @@ def test_stops_if_the_models_cannot_be_warmed_up(
         (["a={embedder}", "--task", "a=rerank"], "ForSequenceClassification"),
         (["{embedder}", "--api-key-file", "{embedder}"], "is a folder"),
         (["=x"], "expected MODEL or NAME=MODEL"),
+        (["{embedder}", "--replicas", "2"], "no effect without --ray"),
     ],
 )
 def test_wrong_arguments(isorun: Any, folders: dict[str, Path], arguments: list[str], message: str) -> None:
