@@ -10,7 +10,7 @@ from rich.console import RenderableType
 from rich.text import Text
 
 from isorun_matrix.measurement.statistics import verdicts
-from isorun_matrix.measurement.statistics.verdicts import Ratio
+from isorun_matrix.measurement.statistics.verdicts import Medians, Ratio
 from isorun_matrix.report import summary, terminal
 from isorun_matrix.report.formatting import NONE, number
 from isorun_matrix.results.records import CellResult, Run
@@ -24,13 +24,20 @@ _NUMERIC = [False, True, True, True, True, True, False]
 
 @dataclass(frozen=True)
 class Compared:
-    """A cell on both sides; ``ratio`` is the time of B divided by that of A, and ``None`` where that is not known."""
+    """A cell on both sides.
+
+    Attributes:
+        ratio: the time of B divided by that of A; ``None`` where that is not known.
+        of: what was compared: ``p50``, or ``cpu`` (CPU time of a run) where too few rounds were undisturbed.
+        faster: whether B is shown to be.
+    """
 
     name: str
     a: CellResult
     b: CellResult
-    ratio: Ratio | None
-    faster: bool
+    ratio: Ratio | None = None
+    of: str = "p50"
+    faster: bool = False
 
     @property
     def verdict(self) -> str:
@@ -56,13 +63,26 @@ def compare(run: Run, pairs: Sequence[Pair]) -> list[Compared]:
 def _at_shape(cells: Mapping[str, CellResult], pairs: Sequence[Pair], shape: str) -> Iterator[Compared]:
     measured = [cell for cell in cells.values() if cell.shape == shape]
     noise = max((group.noise or 0.0 for group in summary.groups(measured)), default=0.0)
-    family = verdicts.Family([summary.calm_rounds(cell) for cell in measured], 2 * len(pairs), noise)
+    families = {
+        of: verdicts.Family([rounds(cell) for cell in measured], 2 * len(pairs), noise)
+        for of, rounds in (("p50", summary.calm_rounds), ("cpu", _cpu_times))
+    }
     for pair in pairs:
         a, b = cells[pair.a], cells[pair.b]
         places = measured.index(a), measured.index(b)
-        ratio = family.ratio(*places[::-1]) if a.status == b.status == "ok" else None
-        back = family.ratio(*places)
-        yield Compared(pair.id, a, b, ratio, back is not None and back.verdict == "slower")
+        for of, family in families.items() if a.status == b.status == "ok" else ():
+            if (ratio := family.ratio(*places[::-1])) is not None:
+                back = family.ratio(*places)
+                yield Compared(pair.id, a, b, ratio, of, back is not None and back.verdict == "slower")
+                break
+        else:
+            yield Compared(pair.id, a, b)
+
+
+def _cpu_times(cell: CellResult) -> Medians:
+    """The CPU time of a run in each round, which other programs change little."""
+    rounds = () if cell.result is None else cell.result.rounds
+    return {measured.number: measured.cpu_ms for measured in rounds if measured.cpu_ms}
 
 
 def render(compared: Sequence[Compared], width: int) -> RenderableType:
@@ -72,7 +92,8 @@ def render(compared: Sequence[Compared], width: int) -> RenderableType:
         figures = [NONE] * 3
         if (ratio := cell.ratio) is not None:
             ends = f"{number(ratio.interval.low)} to {number(ratio.interval.high)}"
-            figures = [f"{number(ratio.ratio)} x", ends, str(ratio.rounds)]
+            unit = "x CPU" if cell.of == "cpu" else "x"
+            figures = [f"{number(ratio.ratio)} {unit}", ends, str(ratio.rounds)]
         model, shape, name = cell.name.split("/", 2)
         row = [printable(name), number(summary.median(cell.a)), number(summary.median(cell.b)), *figures]
         row_texts = [*map(Text, row), Text(cell.verdict, _STYLES.get(cell.verdict, ""))]
