@@ -35,6 +35,14 @@ def choose(
     tolerance: Annotated[
         float | None, typer.Option(metavar="COSINE", help="Minimum cosine to fp32 of any request. Default: 0.99.")
     ] = None,
+    quality: Annotated[
+        float | None,
+        typer.Option(
+            metavar="SHARE",
+            help="Minimum share of a text's ten nearest neighbours that vectors keep, at the low end of its "
+            "interval. Default: 0.9.",
+        ),
+    ] = None,
     backend: Annotated[
         str | None, typer.Option(metavar="A,B", help="Measure these backends only. Default: all available ones.")
     ] = None,
@@ -53,7 +61,7 @@ def choose(
     samples = None if texts is None else _lines(texts)
     cache = Cache()
     path = models.model_path(model, cache)
-    options = Options(precision=AUTO, tolerance=tolerance, threads=threads, calibration=samples)
+    options = Options(precision=AUTO, tolerance=tolerance, quality=quality, threads=threads, calibration=samples)
     source = open_model(path, cache, None if outputs is None else models.names(outputs))
     names = None if backend is None else models.names(backend)
     with console.working("Reading the model") as show:
@@ -83,7 +91,8 @@ def _show(choice: Choice) -> None:
     base = default.milliseconds if default else None
     rows = [_row(choice, candidate, base) for candidate in choice.candidates]
     speed = "texts/s" if choice.goal == THROUGHPUT else "ms"
-    console.table(("backend", "precision", speed, "speed-up", "cosine", ""), rows, (speed, "speed-up", "cosine"))
+    columns = ("backend", "precision", speed, "speed-up", "cosine", "neighbours", "")
+    console.table(columns, rows, (speed, "speed-up", "cosine", "neighbours"))
     print()
     for candidate in choice.candidates:
         if candidate.reason:
@@ -96,6 +105,11 @@ def _show(choice: Choice) -> None:
         f"against the unmodified model in fp32 on {choice.base}. Required: {choice.required:g}, so that unseen "
         f"requests stay at {choice.tolerance:g} or above."
     )
+    if choice.quality is not None:
+        _print(
+            "neighbours: share of each text's ten nearest that a search keeps, with its 95 % interval. Required: "
+            f"{choice.quality:g} at the low end."
+        )
     print()
     _print(_recommendation(choice, default))
 
@@ -109,7 +123,8 @@ def _row(choice: Choice, candidate: Candidate, base: float | None) -> tuple[Any,
     note = "recommended" if chosen else ""
     if candidate.reason:
         note = "failed" if candidate.cosine is None or candidate.cosine >= choice.required else "inaccurate"
-    return candidate.backend, candidate.precision, speed, ratio, cosine, note
+    kept = "{value:.3f} ({low:.3f}-{high:.3f})".format(**candidate.neighbours) if candidate.neighbours else "-"
+    return candidate.backend, candidate.precision, speed, ratio, cosine, kept, note
 
 
 def _recommendation(choice: Choice, default: Candidate | None) -> str:
@@ -122,6 +137,9 @@ def _recommendation(choice: Choice, default: Candidate | None) -> str:
     others = [candidate for candidate in choice.candidates if not candidate.reason]
     if chosen is not others[0]:
         why = f"it is as fast as {others[0].backend} in {others[0].precision} within 5 %, and more accurate"
+    if chosen.neighbours:
+        kept = chosen.neighbours
+        why += f". It keeps {kept['value']:.3f} of the ten nearest neighbours ({kept['low']:.3f} to {kept['high']:.3f})"
     if default is chosen:
         why += ", and what a session runs anyway"
     elif default is not None and default.milliseconds and chosen.milliseconds:

@@ -13,6 +13,8 @@ AUTO = "auto"
 PADDINGS = (AUTO, "keep", "remove")
 TOLERANCE = 0.99
 """The minimum cosine of any request's outputs to fp32's, unless a caller sets another."""
+QUALITY = 0.9
+"""The minimum share of a text's ten nearest neighbours that vectors keep, unless a caller sets another."""
 
 _CALIBRATED = ("int8", AUTO)
 _MAX_TIMEOUT = 1e6  # seconds
@@ -23,7 +25,7 @@ class Options:
     """The arguments of a session that decide how its model is compiled and run, validated.
 
     Attributes:
-        device, precision, padding, threads, tolerance, environment, timeout: as for
+        device, precision, padding, threads, tolerance, quality, environment, timeout: as for
             :class:`isorun.session.session.Session`.
         backend_options: the session's ``options``: see :meth:`of_backend`.
         calibration: the samples, as a list.
@@ -38,6 +40,7 @@ class Options:
     padding: str = AUTO
     threads: int | None = None
     tolerance: float | None = None
+    quality: float | None = None
     environment: str | None = None
     timeout: float | None = None
     backend_options: Mapping[str, Any] | None = field(default_factory=dict)
@@ -58,7 +61,8 @@ class Options:
             raise InvalidArgument(
                 f"calibration has no effect with precision={self.precision!r}. Use precision='int8' or 'auto'"
             )
-        self._check_tolerance()
+        self._check_auto("tolerance", "a cosine")
+        self._check_auto("quality", "a share of neighbours")
         self._check_timeout()
         object.__setattr__(self, "backend_options", dict(backend_options or {}))
         object.__setattr__(self, "calibration", None if self.calibration is None else list(self.calibration))
@@ -74,13 +78,15 @@ class Options:
         """The calibration samples."""
         return self.calibration  # type: ignore[return-value]  # __post_init__ made it a list
 
-    def _check_tolerance(self) -> None:
-        if self.tolerance is None:
+    def _check_auto(self, argument: str, what: str) -> None:
+        """Check an argument of ``precision="auto"``."""
+        value = getattr(self, argument)
+        if value is None:
             return
         if self.precision != AUTO:
-            raise InvalidArgument(f"tolerance has no effect with precision={self.precision!r}. Use precision='auto'")
-        if not 0 < self.tolerance < 1:
-            raise InvalidArgument(f"tolerance must be a cosine above 0 and below 1, got {self.tolerance:g}")
+            raise InvalidArgument(f"{argument} has no effect with precision={self.precision!r}. Use precision='auto'")
+        if not 0 < value < 1:
+            raise InvalidArgument(f"{argument} must be {what} above 0 and below 1, got {value:g}")
 
     def _check_timeout(self) -> None:
         timeout = self.timeout

@@ -64,6 +64,9 @@ class Session:
             cgroup quota). An error if the backend does not support it.
         tolerance: for ``precision="auto"``, the minimum cosine similarity to fp32 of any request's outputs; ``None``
             for 0.99. Held-out requests must be twice as close (docs/precision-auto.md).
+        quality: for ``precision="auto"`` and a model that makes vectors of texts, the minimum share of a text's ten
+            nearest neighbours that a search with these vectors keeps; ``None`` for 0.9. The low end of the 95 %
+            interval must reach it.
         environment: run in a worker process in this isolated environment (:mod:`isorun.isolation.environments`), for a
             backend that cannot share this one; ``None`` runs in this process.
         timeout: maximum time in seconds of a run in an environment, or of reading ``provenance``; then the worker is
@@ -105,6 +108,7 @@ class Session:
         padding: str = "auto",
         threads: int | None = None,
         tolerance: float | None = None,
+        quality: float | None = None,
         environment: str | None = None,
         timeout: float | None = None,
         options: Mapping[str, Any] | None = None,
@@ -122,6 +126,7 @@ class Session:
             padding=padding,
             threads=threads,
             tolerance=tolerance,
+            quality=quality,
             environment=environment,
             timeout=timeout,
             backend_options=options,

@@ -14,14 +14,12 @@ from isorun.errors import InvalidArgument, InvalidModel, UnsupportedModel, did_y
 from isorun.models.pooling import normalized, pool
 from isorun.models.sentences import NORMALIZE, POOLINGS, Layer, SentenceSettings, WordWeights
 from isorun.models.tokenizer import Tokens
+from isorun.models.vectors import POOLED, TOKENS, applied
 from isorun.text.encoded import Encoded
 from isorun.text.inputs import stream_of, texts_of
 from isorun.text.model import Array
 from isorun.text.prompted import PromptedModel
-from isorun.text.steps import applied, width_after
-
-_TOKENS = ("last_hidden_state", "token_embeddings")
-_POOLED = "sentence_embedding"
+from isorun.text.steps import width_after
 
 
 class Embedder(PromptedModel):
@@ -215,7 +213,7 @@ class Embedder(PromptedModel):
 
     def _choose(self, outputs: dict[str, int]) -> str:
         if not outputs:  # a checkpoint
-            return _POOLED if self.settings.static else _TOKENS[0]
+            return POOLED if self.settings.static else TOKENS[0]
         return output_by_token(outputs, pools=self._pools)
 
     def _finisher(self, prefix: str, normalize: bool | None = None, truncate_dim: int | None = None) -> Any:
@@ -265,8 +263,8 @@ class Embedder(PromptedModel):
             raise InvalidModel(f"The output {self.output.name!r} must have a fixed width, got shape {shape}")
         width = shape[-1]
         steps: Sequence[Layer | str] = self._token_steps if len(shape) == 3 else ()
-        for step in [*steps, _POOLED, *self._steps]:
-            if step == _POOLED:
+        for step in [*steps, POOLED, *self._steps]:
+            if step == POOLED:
                 width *= len(self.pooling) if len(shape) == 3 else 1
             elif not isinstance(step, str):
                 width = width_after(step, width, self.folder)
@@ -295,15 +293,15 @@ def _steps(settings: SentenceSettings, normalize: bool | None) -> tuple[Layer | 
 def output_by_token(outputs: dict[str, int], *, pools: bool) -> str:
     """The output to compute: a vector for each token, or for each text if the model pools itself."""
     if not outputs:
-        return _TOKENS[0]  # of a checkpoint's graph
+        return TOKENS[0]  # of a checkpoint's graph
     by_token = [name for name, rank in outputs.items() if rank == 3]
-    named = [name for name in _TOKENS if name in by_token]
-    if not pools and not named and outputs.get(_POOLED) == 2:
-        return _POOLED
+    named = [name for name in TOKENS if name in by_token]
+    if not pools and not named and outputs.get(POOLED) == 2:
+        return POOLED
     if named or len(by_token) == 1:
         return (named or by_token)[0]
     raise InvalidModel(
-        f"Cannot tell which output has a vector for each token: expected {' or '.join(_TOKENS)}, or a single output of "
+        f"Cannot tell which output has a vector for each token: expected {' or '.join(TOKENS)}, or a single output of "
         f"rank 3, got {', '.join(outputs)}. Pass outputs=[NAME]"
     )
 

@@ -1,4 +1,4 @@
-"""The layers before and after a pooling, in NumPy."""
+"""The widths of vectors before and after layers."""
 
 from __future__ import annotations
 
@@ -6,17 +6,6 @@ from pathlib import Path
 
 from isorun.errors import InvalidModel
 from isorun.models.dense import Dense, Layer, WordWeights
-from isorun.models.pooling import normalized
-from isorun.text.model import Array
-
-
-def applied(step: Layer | str, vectors: Array) -> Array:
-    """What a step makes of vectors (..., width)."""
-    if isinstance(step, str):
-        result: Array = normalized(vectors)
-        return result
-    assert not isinstance(step, WordWeights), "the pooling applies them"
-    return step(vectors)
 
 
 def width_after(step: Layer, width: int, folder: Path) -> int:

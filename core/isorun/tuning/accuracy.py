@@ -1,26 +1,32 @@
-"""How accurate a precision's outputs are compared with fp32's, request by request.
+"""How accurate a precision's outputs are compared with fp32's, request by request, and what a search keeps.
 
 A request is a row of a batch. An output's values for all its real tokens form one vector, with one cosine to fp32's.
-Requests are held out of calibration (:mod:`isorun.compilation.corpus`) and grouped by kind.
+Requests are held out of calibration (:mod:`isorun.compilation.corpus`) and grouped by kind. Where the model makes
+vectors of texts, their neighbours among all requests are compared too (:mod:`isorun.quality.neighbours`).
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from isorun.compilation import corpus
-from isorun.errors import BackendFailed
+from isorun.compilation.options import QUALITY, TOLERANCE, Options
+from isorun.errors import BackendFailed, InvalidModel, UnsupportedModel
+from isorun.models.lowering import ModelGraphs
+from isorun.models.vectors import TextVectors
 from isorun.parity import Parity, Tolerance, compare
 from isorun.parity.samples import random_feeds
+from isorun.quality import Agreement, Interval, agreement
 from isorun.types import Feeds, ModelInfo
 
 MARGIN = 2
 """How many times the error of the worst held-out request an unseen one may have (docs/precision-auto.md)."""
 
+_FEW = 24  # texts; fewer have too few neighbours to compare
 _TIMED = (1, 128)  # batch and sequence, unless the model fixes them
 
 Run = Callable[[Feeds], Sequence[Any]]
@@ -38,6 +44,8 @@ class Candidate:
         cosine: the minimum cosine of any held-out request's outputs to those in fp32; ``None`` if there is none.
         worst: the kind of that request.
         cosines: the minimum cosine of each kind.
+        neighbours: the share of a text's nearest neighbours that is kept: ``value`` and the ends of its interval,
+            ``low`` and ``high``. Empty if the model makes no vectors.
         reason: why it cannot be chosen; empty if it can.
     """
 
@@ -48,7 +56,49 @@ class Candidate:
     cosine: float | None = None
     worst: str | None = None
     cosines: Mapping[str, float | None] = field(default_factory=dict)
+    neighbours: Mapping[str, float] = field(default_factory=dict)
     reason: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Required:
+    """What a candidate must reach on held-out requests.
+
+    Attributes:
+        tolerance: the minimum cosine of any request's outputs to fp32.
+        neighbours: the minimum share of a text's nearest neighbours that is kept, at the low end of its interval.
+        vectors: makes the vectors of texts; ``None`` if the model makes none.
+    """
+
+    tolerance: float
+    neighbours: float = QUALITY
+    vectors: TextVectors | None = None
+
+    @property
+    def cosine(self) -> float:
+        """The minimum cosine of held-out requests."""
+        return required_cosine(self.tolerance)
+
+    @classmethod
+    def of(cls, options: Options, graphs: ModelGraphs) -> Required:
+        """What a session's options require of a model.
+
+        Raises:
+            UnsupportedModel: ``quality`` is set, and the model makes no vectors.
+        """
+        tolerance = TOLERANCE if options.tolerance is None else options.tolerance
+        try:
+            vectors, why = TextVectors.of(graphs.source, graphs.info), "nothing says how its tokens are pooled"
+        except (InvalidModel, UnsupportedModel) as error:  # what an embedder would report
+            vectors, why = None, str(error)
+        if options.quality is not None and not vectors:
+            raise UnsupportedModel(f"`quality` needs a model that makes vectors of texts: {why}. Omit it")
+        return cls(tolerance, QUALITY if options.quality is None else options.quality, vectors or None)
+
+    def as_dict(self) -> dict[str, Any]:
+        """Plain data for provenance."""
+        required = {"tolerance": self.tolerance, "required": self.cosine}
+        return required | ({"neighbours": self.neighbours} if self.vectors else {})
 
 
 def required_cosine(tolerance: float) -> float:
@@ -72,16 +122,18 @@ class ReferenceOutputs(NamedTuple):
         info: the model.
         kinds: held-out requests, by kind.
         outputs: the model's outputs in fp32 for each of them.
-        required: the minimum cosine.
+        required: what they must reach.
     """
 
     info: ModelInfo
     kinds: Mapping[str, Sequence[Feeds]]
     outputs: Mapping[str, Sequence[Sequence[Any]]]
-    required: float
+    required: Required
 
     @classmethod
-    def of(cls, run: Run, info: ModelInfo, kinds: Mapping[str, Sequence[Feeds]], required: float) -> ReferenceOutputs:
+    def of(
+        cls, run: Run, info: ModelInfo, kinds: Mapping[str, Sequence[Feeds]], required: Required
+    ) -> ReferenceOutputs:
         """The outputs that a run in fp32 returns."""
         return cls(info, kinds, {kind: [run(feeds) for feeds in batches] for kind, batches in kinds.items()}, required)
 
@@ -89,10 +141,12 @@ class ReferenceOutputs(NamedTuple):
         """Run a candidate on the requests and compare its outputs, in the model's order."""
         cosines: dict[str, float] = {}
         reasons: dict[str, str] = {}
+        kept: list[Sequence[Any]] = []
         for kind, batches in self.kinds.items():
             for feeds, expected in zip(batches, self.outputs[kind], strict=True):
                 try:
-                    parity = differ(self.info, run(feeds), expected, feeds, limits(self.required))
+                    kept.append(run(feeds))
+                    parity = differ(self.info, kept[-1], expected, feeds, limits(self.required.cosine))
                 except BackendFailed as error:
                     return replace(candidate, cosines=cosines, reason=str(error))
                 cosine = parity.as_dict()["cosine"]
@@ -103,13 +157,40 @@ class ReferenceOutputs(NamedTuple):
                     reasons.setdefault(kind, f"{kind}: {stated}")
         worst = min(cosines, key=lambda kind: cosines[kind], default=None)
         reason = reasons.get(worst or "", next(iter(reasons.values()), ""))
+        neighbours = self._neighbours(kept)
+        if not reason and neighbours is not None and neighbours.recall.low < self.required.neighbours:
+            reason = (
+                f"keeps {neighbours.recall} of the {neighbours.k} nearest neighbours of {neighbours.queries} texts, "
+                f"required: {self.required.neighbours:g} or more at the low end"
+            )
         return replace(
             candidate,
             cosine=cosines.get(worst or ""),
             worst=worst,
             cosines=dict.fromkeys(self.kinds) | cosines,
+            neighbours={} if neighbours is None else rounded(neighbours.recall),
             reason=reason,
         )
+
+    def _neighbours(self, outputs: Sequence[Sequence[Any]]) -> Agreement | None:
+        """How much of a search is kept; ``None`` if the model makes no vectors, or there are too few texts."""
+        vectors = self.required.vectors
+        if not vectors:
+            return None
+        feeds = [batch for batches in self.kinds.values() for batch in batches]
+        reference = [output for batches in self.outputs.values() for output in batches]
+        theirs, ours = (
+            np.concatenate([vectors(batch, own) for batch, own in zip(listed, feeds, strict=True)])
+            for listed in (reference, outputs)
+        )
+        if len(theirs) < _FEW or not np.isfinite(ours).all():
+            return None
+        return agreement(theirs, ours)
+
+
+def rounded(interval: Interval) -> dict[str, float]:
+    """An interval as plain data."""
+    return {end: round(figure, 4) for end, figure in asdict(interval).items()}
 
 
 def timed(info: ModelInfo) -> tuple[Feeds, str]:

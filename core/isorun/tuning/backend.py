@@ -19,7 +19,7 @@ from typing import Any
 from isorun.compilation import corpus
 from isorun.compilation.compiled_model import CompiledModel
 from isorun.compilation.compiler import Compiler
-from isorun.compilation.options import AUTO, TOLERANCE, Options
+from isorun.compilation.options import AUTO, Options
 from isorun.errors import BackendNotFound, BackendUnavailable, InvalidFeeds, UnsupportedModel
 from isorun.isolation import environments
 from isorun.isolation.worker.backend import Worker
@@ -30,8 +30,8 @@ from isorun.system import json_files
 from isorun.system.cache import sha256, versioned
 from isorun.system.hardware import cpu_name
 from isorun.system.threads import usable_cores
-from isorun.tuning import accuracy, candidates
-from isorun.tuning.accuracy import Candidate, ReferenceOutputs, Run
+from isorun.tuning import candidates
+from isorun.tuning.accuracy import Candidate, ReferenceOutputs, Required, Run
 from isorun.tuning.candidates import BASE, UNFIT, Key
 from isorun.tuning.record import KIND, STAGES
 from isorun.tuning.timing import TimingBudget
@@ -55,6 +55,7 @@ class Choice:
         goal: ``latency``, requests one at a time, or ``throughput``, batches of 32.
         tolerance: the minimum cosine of any request's outputs to fp32.
         required: that of held-out requests, which must be closer.
+        quality: the minimum share of a text's nearest neighbours that is kept; ``None`` if the model makes no vectors.
         candidates: everything that was measured, the fastest first, then what cannot be recommended.
         skipped: the backends that cannot be used, each with the reason.
         base: what ran the model's own file in fp32.
@@ -69,6 +70,7 @@ class Choice:
     goal: str
     tolerance: float
     required: float
+    quality: float | None
     candidates: tuple[Candidate, ...]
     skipped: tuple[tuple[str, str], ...]
     base: str
@@ -81,7 +83,7 @@ class Choice:
     def note(self) -> dict[str, Any]:
         """How a session's precision and backend were chosen, as plain data for provenance."""
         facts = asdict(self)
-        kept = ("tolerance", "required", "goal", "judged_on", "requests", "timed_on", "base", "date")
+        kept = ("tolerance", "required", "quality", "goal", "judged_on", "requests", "timed_on", "base", "date")
         chosen = {"requested": AUTO, "chosen": self.precision, "measured": "by `isorun choose`"}
         return chosen | {name: facts[name] for name in kept} | {"candidates": list(facts["candidates"])}
 
@@ -121,8 +123,7 @@ def choose(
                 raise BackendNotFound(name, [description.name for description in listed])
         skipped = [(name, reason) for name, reason in skipped if name in names]
     considered = [description for description in usable.values() if names is None or description.name in names]
-    tolerance = TOLERANCE if options.tolerance is None else options.tolerance
-    required = accuracy.required_cosine(tolerance)
+    required = Required.of(options, graphs)
     samples = None if options.samples is None else corpus.spread(options.samples, _SAMPLES)
     if any(not isinstance(sample, str) for sample in samples or ()):
         raise InvalidFeeds("A choice can be stored only for texts, not for feeds. Pass texts")
@@ -162,8 +163,9 @@ def choose(
         backend=best.backend if best else "",
         precision=best.precision if best else "",
         goal=goal,
-        tolerance=tolerance,
-        required=required,
+        tolerance=required.tolerance,
+        required=required.cosine,
+        quality=required.neighbours if required.vectors else None,
         candidates=tuple(sorted(tested, key=lambda candidate: (bool(candidate.reason), candidate.milliseconds or 0.0))),
         skipped=tuple(skipped),
         base=base,
@@ -208,7 +210,7 @@ def remembered(compiler: Compiler, listed: Sequence[Description]) -> tuple[Choic
 
 
 def _reference(
-    compiler: Compiler, considered: Sequence[Description], kinds: Mapping[str, Any], required: float
+    compiler: Compiler, considered: Sequence[Description], kinds: Mapping[str, Any], required: Required
 ) -> tuple[ReferenceOutputs, str]:
     """The outputs of the model's own file, and what ran it: a backend on the CPU, if there is one."""
     graphs, refusals = compiler.graphs, []
@@ -251,6 +253,8 @@ def _why_not(choice: Choice, options: Options, listed: Sequence[Description]) ->
             return f"the session sets `{argument}`"
     if options.tolerance not in (None, choice.tolerance):
         return f"the session sets `tolerance` to {options.tolerance}, and it was made with {choice.tolerance}"
+    if options.quality not in (None, choice.quality):
+        return f"the session sets `quality` to {options.quality}, and it was made with {choice.quality}"
     before, now = choice.about, json.loads(json.dumps(_about(options, listed, choice.backend)))
     changed = [f"{name} was {before[name]}, now {value}" for name, value in now.items() if before[name] != value]
     return f"{'; '.join(changed)}. Run `isorun choose` again" if changed else ""

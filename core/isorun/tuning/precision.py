@@ -14,13 +14,13 @@ from typing import Any
 from isorun.compilation import corpus
 from isorun.compilation.compiled_model import CompiledModel
 from isorun.compilation.compiler import Compiler
-from isorun.compilation.options import AUTO, TOLERANCE
+from isorun.compilation.options import AUTO
 from isorun.errors import BackendFailed, BackendUnavailable, InvalidFeeds, UnsupportedModel
 from isorun.plugin.backend import Backend
 from isorun.system.process_usage import return_free_memory
 from isorun.system.progress import logged
 from isorun.tuning import accuracy, candidates
-from isorun.tuning.accuracy import ReferenceOutputs, Run
+from isorun.tuning.accuracy import ReferenceOutputs, Required, Run
 from isorun.tuning.candidates import BASE, Key
 from isorun.tuning.record import KIND, Subject
 from isorun.tuning.timing import TimingBudget
@@ -60,9 +60,8 @@ def compile_fastest(
         )
     precisions = [BASE, *(name for name in supported if name != BASE and name not in candidates.WIDER)]
     options, graphs = compiler.options, compiler.graphs
-    tolerance = TOLERANCE if options.tolerance is None else options.tolerance
-    required = accuracy.required_cosine(tolerance)
-    request = {"requested": AUTO, "tolerance": tolerance, "required": required}
+    required = Required.of(options, graphs)
+    request = {"requested": AUTO, **required.as_dict()}
     calibrated_on, held_out = corpus.split(options.samples)
     compiled: dict[str, CompiledModel] = {}
 
@@ -95,7 +94,8 @@ def compile_fastest(
         reference = ReferenceOutputs.of(open_run(keys[0]), graphs.info, kinds, required)
         tested = candidates.measure(keys, open_run, reference, [timed], _BUDGET, _logger.info)
         for candidate in tested:
-            figures = f"cosine {candidate.cosine}, {candidate.milliseconds} ms"
+            kept = f", neighbours {candidate.neighbours['value']}" if candidate.neighbours else ""
+            figures = f"cosine {candidate.cosine}{kept}, {candidate.milliseconds} ms"
             _logger.info("%s: %s", candidate.precision, candidate.reason or figures)
         best = candidates.best(tested)
         if best is None:
@@ -109,7 +109,7 @@ def compile_fastest(
         }
 
     try:
-        details = (tolerance, *precisions, corpus.digest(graphs, options.samples))
+        details = (*required.as_dict().values(), *precisions, corpus.digest(graphs, options.samples))
         key = Subject(compiler, backend, config).key("precision", *details)
         entry = compiler.cache.get_or_make(KIND, key, measure, models=compiler.source.models)
         chosen = entry.meta["chosen"]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -10,6 +11,8 @@ import pytest
 
 import masks
 from isorun.errors import BackendFailed
+from isorun.models.sentences import SentenceSettings
+from isorun.models.vectors import TextVectors
 from isorun.tuning import accuracy
 from isorun.types import ModelInfo, TensorSpec
 
@@ -89,7 +92,7 @@ def test_held_out_requests_must_be_closer_than_the_tolerance() -> None:
 def judge(errors: dict[str, float], cosine: float = 0.99) -> accuracy.Candidate:
     """A precision with an error for each kind of request."""
     kinds = {kind: [{**FEEDS, "error": np.array(error)}] for kind, error in errors.items()}
-    reference = accuracy.ReferenceOutputs.of(lambda _: outputs(0), INFO, kinds, cosine)
+    reference = accuracy.ReferenceOutputs.of(lambda _: outputs(0), INFO, kinds, accuracy.Required(2 * cosine - 1))
     return reference.judge(CANDIDATE, lambda feeds: outputs(0, float(feeds["error"])))
 
 
@@ -105,8 +108,26 @@ def test_rejects_a_precision_that_fails_on_a_request() -> None:
     def fails(_: object) -> list[Any]:
         raise BackendFailed("it broke")
 
-    reference = accuracy.ReferenceOutputs.of(lambda _: outputs(0), INFO, {"prose": [FEEDS]}, 0.99)
+    reference = accuracy.ReferenceOutputs.of(lambda _: outputs(0), INFO, {"prose": [FEEDS]}, accuracy.Required(0.98))
     assert reference.judge(CANDIDATE, fails).reason == "it broke"
+
+
+def test_rejects_vectors_that_lose_their_neighbours_although_the_cosine_passes() -> None:
+    """Vectors that share a large component are close to each other: little noise changes who is nearest."""
+    feeds = {masks.NAME: np.ones((40, 3), np.int64)}
+    random = np.random.default_rng(0)
+    common = 30 * random.standard_normal(WIDTH)
+    vectors = (common + random.standard_normal((40, WIDTH))).astype(np.float32)
+    noisy = (vectors + 1.0 * random.standard_normal((40, WIDTH))).astype(np.float32)
+    info = replace(INFO, outputs=(TensorSpec("sentence_embedding", "tensor(float)", ("batch", WIDTH)),))
+    required = accuracy.Required(0.98, 0.9, TextVectors(SentenceSettings(), info))
+    reference = accuracy.ReferenceOutputs.of(lambda _: [vectors], info, {"prose": [feeds]}, required)
+    judged = reference.judge(CANDIDATE, lambda _: [noisy])
+    assert judged.cosine is not None
+    assert judged.cosine > required.cosine
+    assert judged.neighbours["high"] < 0.9
+    assert "nearest neighbours" in judged.reason
+    assert reference.judge(CANDIDATE, lambda _: [vectors]).reason == ""
 
 
 def test_times_a_model_of_fixed_size_at_that_size() -> None:

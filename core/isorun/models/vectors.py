@@ -1,0 +1,75 @@
+"""The vectors of texts from a model's outputs, as an embedder computes them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from isorun.models import sentences
+from isorun.models.dense import Layer, WordWeights
+from isorun.models.pooling import Floats, normalized, pool
+from isorun.models.sentences import SentenceSettings
+from isorun.models.source import ModelSource
+from isorun.types import Feeds, ModelInfo
+
+TOKENS = ("last_hidden_state", "token_embeddings")
+"""The outputs with a vector for each token, by the names of those who export models."""
+POOLED = "sentence_embedding"
+"""The output with a vector for each text."""
+
+
+class TextVectors:
+    """Makes vectors of the texts in a batch.
+
+    Args:
+        settings: how token vectors become one vector.
+        info: the model.
+    """
+
+    def __init__(self, settings: SentenceSettings, info: ModelInfo) -> None:
+        self._settings, self._mask = settings, info.mask
+        names = [output.name for output in info.outputs]
+        weighted = any(isinstance(step, WordWeights) for step in settings.token_steps)  # by token ids: not an output's
+        wanted = (POOLED,) if POOLED in names else TOKENS if settings.pooling and not weighted else ()
+        self._output = next((names.index(name) for name in wanted if name in names), None)
+
+    def __bool__(self) -> bool:
+        """Whether the model makes vectors."""
+        return self._output is not None
+
+    def __call__(self, outputs: Sequence[Any], feeds: Feeds) -> np.ndarray:
+        """The vectors of a batch: (rows with a real token, width)."""
+        assert self._output is not None
+        vectors = np.asarray(outputs[self._output], np.float32)
+        mask = np.ones(vectors.shape[:2], np.int64) if self._mask is None else np.asarray(feeds[self._mask])
+        if vectors.ndim == 3:
+            for step in self._settings.token_steps:
+                vectors = applied(step, vectors)
+            vectors = pool(vectors, mask, self._settings.pooling)
+        for step in self._settings.steps:
+            vectors = applied(step, vectors)
+        vectors = vectors[:, : self._settings.truncate_dim]
+        return vectors if self._mask is None else vectors[(mask != 0).any(axis=1)]
+
+    @classmethod
+    def of(cls, source: ModelSource, info: ModelInfo) -> TextVectors:
+        """Those of a model, by what ``isorun build`` kept in its file or what is beside it.
+
+        Raises:
+            InvalidModel, UnsupportedModel: as :func:`isorun.models.sentences.read`.
+        """
+        metadata: Mapping[str, str] = info.metadata.custom_metadata_map
+        if (kept := metadata.get(sentences.METADATA)) is not None:
+            return cls(SentenceSettings.from_json(kept, source.path), info)
+        return cls(sentences.read(source.path.parent), info)
+
+
+def applied(step: Layer | str, vectors: Floats) -> Floats:
+    """What a step makes of vectors (..., width)."""
+    if isinstance(step, str):
+        result: Floats = normalized(vectors)
+        return result
+    assert not isinstance(step, WordWeights), "the pooling applies them"
+    return step(vectors)

@@ -1,0 +1,6 @@
+"""What an application loses when vectors change: neighbours and rankings, each with a confidence interval."""
+
+from isorun.quality.interval import Interval
+from isorun.quality.neighbours import Agreement, agreement
+
+__all__ = ["Agreement", "Interval", "agreement"]

@@ -1,0 +1,49 @@
+"""A mean over queries with its confidence interval."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+CONFIDENCE = 0.95
+_RESAMPLES = 2000
+
+
+@dataclass(frozen=True, slots=True)
+class Interval:
+    """A mean, and the interval that holds the mean over all queries like these with 95 % confidence.
+
+    Attributes:
+        value: the mean.
+        low, high: the ends of the interval.
+    """
+
+    value: float
+    low: float
+    high: float
+
+    def __str__(self) -> str:
+        return f"{self.value:.3f} ({self.low:.3f} to {self.high:.3f})"
+
+
+def mean(figures: npt.NDArray[np.floating]) -> Interval:
+    """The mean of one figure per query, between 0 and 1, with the percentile bootstrap over queries.
+
+    Where all figures are equal, a bootstrap has no width. The interval then reaches as far as one query in which the
+    figure is 0 (or 1) could remain unseen with a probability of 5 %.
+
+    Args:
+        figures: (queries,), at least one.
+    """
+    from scipy import stats
+
+    value = float(figures.mean())
+    if np.ptp(figures) == 0:
+        unseen = 1 - (1 - CONFIDENCE) ** (1 / len(figures))  # the largest share that n queries miss with 5 %
+        return Interval(value, value * (1 - unseen), value + (1 - value) * unseen)
+    ends = stats.bootstrap(
+        (figures,), np.mean, confidence_level=CONFIDENCE, n_resamples=_RESAMPLES, method="percentile", rng=0
+    ).confidence_interval
+    return Interval(value, float(ends.low), float(ends.high))

@@ -1,0 +1,94 @@
+"""How much of a search's results is kept when its vectors are computed in another way.
+
+Every text is a query against all others, by cosine. ``recall`` is the share of the k nearest that both ways have in
+common, ``first`` the share of queries with the same nearest text, and ``tau`` Kendall's rank correlation of the
+similarities to the reference's 50 nearest.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from isorun.errors import InvalidArgument
+from isorun.quality.interval import Interval, mean
+
+Vectors = npt.NDArray[np.floating]
+
+K = 10
+"""How many neighbours are compared."""
+_RANKED = 50
+_BLOCK = 256  # queries at once
+_TIE = 1e-6  # cosines that differ by less, the rounding of fp32, have no order
+
+
+@dataclass(frozen=True, slots=True)
+class Agreement:
+    """How much of the reference's results is kept.
+
+    Attributes:
+        recall: the share of the nearest texts that is kept.
+        first: the share of queries whose nearest text is the same.
+        tau: Kendall's tau of the similarities.
+        k: how many neighbours count.
+        queries: how many queries there are.
+    """
+
+    recall: Interval
+    first: Interval
+    tau: Interval
+    k: int
+    queries: int
+
+
+def agreement(reference: Vectors, vectors: Vectors, queries: Vectors | None = None, *, k: int = K) -> Agreement:
+    """Compare the neighbours of the same texts.
+
+    Args:
+        reference: (texts, width), the vectors to compare with.
+        vectors: (texts, any width), the same texts in another way.
+        queries: (texts, width of ``vectors``), what is searched for in ``vectors``; ``None`` for ``vectors`` itself.
+        k: how many neighbours count; fewer if there are fewer texts.
+
+    Raises:
+        InvalidArgument: the numbers of texts differ, or there are fewer than three.
+    """
+    queries = vectors if queries is None else queries
+    count = len(reference)
+    if not count == len(vectors) == len(queries):
+        raise InvalidArgument(f"Expected vectors of the same texts, got {count}, {len(vectors)} and {len(queries)}")
+    if count < 3:
+        raise InvalidArgument(f"Neighbours need at least 3 texts, got {count}")
+    k = min(k, count - 2)
+    expected, index, searched = (_units(array) for array in (reference, vectors, queries))
+    figures = []
+    for start in range(0, count, _BLOCK):
+        block = slice(start, start + _BLOCK)
+        pairs = zip(expected[block] @ expected.T, searched[block] @ index.T, strict=True)
+        figures += [_of_query(start + row, *similarities, k) for row, similarities in enumerate(pairs)]
+    recall, first, tau = (mean(np.array(column)) for column in zip(*figures, strict=True))
+    return Agreement(recall, first, tau, k, count)
+
+
+def _of_query(
+    query: int, expected: npt.NDArray[np.float64], similarities: npt.NDArray[np.float64], k: int
+) -> tuple[float, float, float]:
+    """Recall, whether the first is the same, and tau, of one query."""
+    from scipy import stats
+
+    expected[query] = similarities[query] = -np.inf  # the text itself
+    nearest = np.argsort(-expected, kind="stable")[: max(k, min(_RANKED, len(expected) - 1))]
+    found = np.argsort(-similarities, kind="stable")[:k]
+    # Texts as near as the k-th, within rounding, are as good as it: their order is not the vectors'.
+    recall = np.count_nonzero(expected[found] >= expected[nearest[k - 1]] - _TIE) / k
+    first = float(expected[found[0]] >= expected[nearest[0]] - _TIE)
+    tau = stats.kendalltau(np.round(expected[nearest], 6), np.round(similarities[nearest], 6)).statistic
+    return recall, first, 1.0 if np.isnan(tau) else float(tau)  # nan: all are equal
+
+
+def _units(vectors: Vectors) -> npt.NDArray[np.float64]:
+    array = np.asarray(vectors, np.float64)
+    units: npt.NDArray[np.float64] = array / np.maximum(np.linalg.norm(array, axis=1, keepdims=True), 1e-12)
+    return units
