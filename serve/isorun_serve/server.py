@@ -5,9 +5,9 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import copy
-import resource
 import signal
 import socket
+import sys
 from typing import Any
 
 import uvicorn
@@ -126,6 +126,10 @@ def _connections(idle: float) -> type[asyncio.Protocol]:
 
 def _allow_many_files() -> None:
     """Raise the limit of open files, which connections count towards, as far as this process may."""
+    if sys.platform == "win32":  # which has no such limit
+        return
+    import resource
+
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     with contextlib.suppress(ValueError, OSError):
         resource.setrlimit(
