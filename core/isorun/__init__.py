@@ -25,6 +25,7 @@ from isorun.errors import (
     IsorunError,
     ParityError,
     QueueFull,
+    SessionClosed,
     SpecError,
     UnsupportedModel,
     WorkerDied,
@@ -32,6 +33,7 @@ from isorun.errors import (
 )
 
 if TYPE_CHECKING:
+    from isorun.models.tokenizer import TruncationWarning
     from isorun.session.io_binding import IOBinding
     from isorun.session.session import Session
     from isorun.text.classifier import Classifier
@@ -75,10 +77,12 @@ __all__ = [
     "InvalidOption",
     "ParityError",
     "QueueFull",
+    "SessionClosed",
     "SpecError",
     "UnsupportedModel",
     "WorkerDied",
     "WorkerTimeout",
+    "TruncationWarning",
 ]
 
 _HOMES = {
@@ -95,6 +99,7 @@ _HOMES = {
     "IOBinding": "isorun.session.io_binding",
     "Provenance": "isorun.types",
     "TensorSpec": "isorun.types",
+    "TruncationWarning": "isorun.models.tokenizer",
 }
 
 

@@ -15,6 +15,7 @@
     ├── InvalidFeeds          names, types, shapes or values that the model does not accept
     ├── InvalidArgument       an argument that no backend knows, or one that has no effect
     │   └── InvalidOption     a key or value of ``options`` that the backend does not accept
+    ├── SessionClosed         the session is closed
     ├── QueueFull             as many requests as allowed are waiting already
     ├── DeadlineExceeded      a request was not answered in time
     ├── ParityError           outputs differ by more than the tolerance
@@ -50,13 +51,24 @@ def _restore(cls: type[IsorunError], args: tuple[object, ...], attributes: dict[
     return error
 
 
+_BACKENDS_OF_ONNX_RUNTIME = {
+    **dict.fromkeys(("CPUExecutionProvider", "onnxruntime", "ort", "cpu"), "ort-cpu"),
+    **dict.fromkeys(("CUDAExecutionProvider", "onnxruntime-gpu", "cuda"), "ort-cuda"),
+    "TensorrtExecutionProvider": "ort-tensorrt",
+    "OpenVINOExecutionProvider": "ort-openvino",
+}
+"""isorun's names of what people know by other names."""
+
+
 class BackendNotFound(IsorunError):
     """No backend of that name is installed."""
 
     def __init__(self, name: str, installed: Sequence[str], where: str = "") -> None:
         self.name = name
         self.installed = tuple(installed)
-        super().__init__(f"No backend {name!r} is installed{where}{did_you_mean(name, installed)}")
+        meant = _BACKENDS_OF_ONNX_RUNTIME.get(name)
+        suggestion = f"; did you mean {meant!r}?" if meant else did_you_mean(name, installed)
+        super().__init__(f"No backend {name!r} is installed{where}{suggestion}")
 
 
 class BackendUnavailable(IsorunError):
@@ -166,6 +178,10 @@ class InvalidOption(InvalidArgument):
         self.backend = backend
         self.key = key
         super().__init__(f"{backend}: {problem}")
+
+
+class SessionClosed(IsorunError):
+    """The session is closed, or belongs to the process that this one was forked from."""
 
 
 class QueueFull(IsorunError):

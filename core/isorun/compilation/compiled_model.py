@@ -36,6 +36,7 @@ from isorun.errors import (
     CacheError,
     InvalidModel,
     IsorunError,
+    SessionClosed,
     UnsupportedModel,
     WorkerDied,
     WorkerTimeout,
@@ -160,7 +161,7 @@ class CompiledModel:
         names = [*output_names, INDEX_ERRORS] if graph.counted else output_names
         if graph.lock is None:
             if self._refusal:
-                raise IsorunError(self._refusal)
+                raise SessionClosed(self._refusal)
             try:
                 results: Any = graph.run(names, feeds)
             except Exception as error:
@@ -235,7 +236,7 @@ class CompiledModel:
     def check_open(self) -> None:
         """Raise ``IsorunError`` once calls are refused."""
         if self._refusal:
-            raise IsorunError(self._refusal)
+            raise SessionClosed(self._refusal)
 
     def refuse(self, reason: str) -> None:
         """Refuse further calls without releasing the model."""

@@ -58,6 +58,13 @@ _HUB_SECONDS = 10
 _HUB_ID = re.compile(r"[\w.-]+(/[\w.-]+)?")
 
 
+def checkpoint_of(model: Any, cache: Cache) -> Any:
+    """The folder of a checkpoint for a short name of :data:`KNOWN`, unless there is such a path; else the model."""
+    if isinstance(model, str) and model in KNOWN and not Path(model).exists():
+        return checkpoint_folder(model, cache)
+    return model
+
+
 def checkpoint_folder(name: str, cache: Cache, progress: Progress | None = None) -> Path:
     """The folder of a checkpoint: ``config.json``, weights as safetensors, and the tokenizer if it has one.
 

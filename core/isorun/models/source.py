@@ -101,6 +101,8 @@ def _open(model: str | os.PathLike[str] | bytes | onnx.ModelProto, cache: Cache,
 
 
 def _suggestion(path: Path) -> str:
+    if path.as_posix().partition(":/")[0].rpartition("/")[2] in ("http", "https", "s3", "gs", "hf"):
+        return ". Models are not downloaded from addresses: download it and pass its path"
     if near := near_file(path):
         return near
     return "" if path.suffix else ". For a checkpoint of that name, build a file first: isorun build NAME -o MODEL.onnx"

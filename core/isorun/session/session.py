@@ -16,6 +16,7 @@ from isorun.compilation.compiler import Compiler
 from isorun.compilation.options import Options
 from isorun.errors import InvalidArgument, InvalidFeeds
 from isorun.models.feeds import FeedChecker, refuse_options
+from isorun.models.hub import checkpoint_of
 from isorun.models.source import open_model
 from isorun.session import fork
 from isorun.session.backend_selection import resolve
@@ -47,8 +48,8 @@ class Session:
     A session may be used from many threads at once.
 
     Args:
-        model: an ONNX file, its bytes, an ``onnx.ModelProto``, or the folder of a checkpoint
-            (``config.json`` and ``model.safetensors``).
+        model: an ONNX file, its bytes, an ``onnx.ModelProto``, the folder of a checkpoint
+            (``config.json`` and ``model.safetensors``), or a short name such as ``all-MiniLM-L6-v2``.
         backend: a backend's name; a list of names in order of preference; or ``"auto"``, which is every installed
             backend by its declared priority: those on GPUs first (docs/backends.md). With a list or ``"auto"``, a
             backend that does not support the request is skipped, which is logged and recorded in
@@ -133,7 +134,7 @@ class Session:
             calibration=calibration,
         )
         cache = Cache(cache_dir, verify=verify_cache)
-        source = open_model(model, cache, outputs)
+        source = open_model(checkpoint_of(model, cache), cache, outputs)
         self._resolved = resolve(Compiler(source, compile_options, cache), backend)
         self._model, self._backend = self._resolved.model, self._resolved.backend
         device_arrays = self._backend.capabilities.device_arrays

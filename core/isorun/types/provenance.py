@@ -112,7 +112,8 @@ class Provenance:
         if self.environment:
             python, numpy = self.environment["python"], self.environment["numpy"]
             lines.append(("environment", f"{self.environment['name']}: Python {python}, NumPy {numpy}"))
-        lines += [("skipped", f"{name}: {reason}") for name, reason in self.skipped]
+        if self.skipped:
+            lines.append(("skipped", f"{', '.join(name for name, _ in self.skipped)} (provenance.skipped says why)"))
         return "\n".join(f"{label:<13}{value}" for label, value in lines)
 
 

@@ -63,6 +63,8 @@ def parse(content: bytes, name: str, path: Path | None = None) -> onnx.ModelProt
         proto = onnx.ModelProto.FromString(content)
     except DecodeError as error:
         problem = "is truncated or damaged" if begins_well else "is not an ONNX model"
+        if not begins_well and (other := _other_format(name, content)):
+            raise InvalidModel(f"{name} is {other}") from error
         raise InvalidModel(f"{name} {problem} ({error}). Download or export the model again") from error
     if not proto.ir_version or not proto.HasField("graph"):
         raise InvalidModel(f"{name} is {'an ONNX model without a graph' if begins_well else 'not an ONNX model'}")
@@ -225,3 +227,18 @@ def _check_sizes(tensors: Iterable[onnx.TensorProto], name: str, limit: int) -> 
         if size > limit * 4 and not uses_external_data(tensor):
             dims = " x ".join(map(str, tensor.dims))
             raise InvalidModel(f"{name}: tensor {tensor.name!r} is {dims}, but the file has only {limit} bytes")
+
+
+def _other_format(name: str, content: bytes) -> str:
+    """What a file that is not an ONNX model is, and what to do with it; empty if unknown."""
+    suffix = Path(name).suffix.lower()
+    if suffix == ".safetensors":
+        return "the weights of a checkpoint, not an ONNX model. Pass its folder, which has config.json too"
+    if suffix in (".pt", ".pth", ".bin", ".ckpt"):
+        return (
+            "a file of PyTorch, not an ONNX model. Pass the folder of a checkpoint with model.safetensors, or export "
+            "the model with torch.onnx.export"
+        )
+    if content.startswith(b"PK\x03\x04"):
+        return "a zip archive, not an ONNX model. Unpack it and pass the file or folder inside"
+    return ""

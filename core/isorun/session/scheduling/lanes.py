@@ -14,7 +14,7 @@ from functools import partial
 from typing import Any
 
 from isorun.compilation.compiled_model import CLOSED
-from isorun.errors import IsorunError, WorkerDied, WorkerTimeout
+from isorun.errors import SessionClosed, WorkerDied, WorkerTimeout
 from isorun.session.scheduling.call_queue import CallQueue
 from isorun.session.scheduling.calls import Call, Request
 from isorun.session.scheduling.collator import Collator
@@ -84,7 +84,7 @@ class Lanes:
         """
         with self._arrived:
             if self._closed:
-                raise IsorunError(CLOSED)
+                raise SessionClosed(CLOSED)
             admitted = self._queue.put(call, requests)
             if admitted:
                 self._recorder.enter(len(requests))
@@ -118,7 +118,7 @@ class Lanes:
         futures: list[Future[None]] = [Future() for _ in range(threads)]
         with self._arrived:
             if self._closed:
-                raise IsorunError(CLOSED)
+                raise SessionClosed(CLOSED)
             for index, future in enumerate(futures):
                 self._warmups[index].append(partial(_fulfil, future, partial(run, index)))
             self._start_threads(threads)

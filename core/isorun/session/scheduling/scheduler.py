@@ -14,7 +14,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from isorun.compilation.compiled_model import CLOSED
-from isorun.errors import DeadlineExceeded, InvalidFeeds, IsorunError
+from isorun.errors import DeadlineExceeded, InvalidFeeds, IsorunError, SessionClosed
 from isorun.models.feeds import FeedChecker, refuse_options
 from isorun.session.backend_selection import Resolved
 from isorun.session.scheduling.callbacks import Callbacks
@@ -280,7 +280,7 @@ class Scheduler:
     def check_open(self) -> None:
         """Raise ``IsorunError`` once new requests are refused; submitted ones still run."""
         if self._refusal:
-            raise IsorunError(self._refusal)
+            raise SessionClosed(self._refusal)
 
     def refuse(self, reason: str) -> None:
         """Refuse new requests."""
