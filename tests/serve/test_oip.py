@@ -134,6 +134,10 @@ def test_descriptions_and_health(client: TestClient) -> None:
     assert client.get("/v2/models/bert/versions/1").status_code == 200
     for path in ("/v2/health/live", "/v2/health/ready", "/v2/models/bert/ready", "/v2/models/bert/versions/1/ready"):
         assert client.get(path).status_code == 200
+    client.app.state.traffic.draining = True  # type: ignore[attr-defined]  # an application of FastAPI
+    for path in ("/v2/health/ready", "/ready"):
+        answer = client.get(path)
+        assert (answer.status_code, answer.json(), answer.headers["connection"]) == (503, {"ready": False}, "close")
     for path in ("/v2/models/none/ready", "/v2/models/bert/versions/2", "/v2/models/bert/nothing"):
         answer = client.get(path)
         assert (answer.status_code, list(answer.json())) == (404, ["error"])

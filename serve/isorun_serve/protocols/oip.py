@@ -99,9 +99,10 @@ def router(models: Models, _: Settings) -> APIRouter:
         return JSONResponse({"live": True})
 
     @routes.get("/health/ready")
-    async def ready() -> Response:
+    async def ready(request: Request) -> Response:
         """Say whether requests are accepted."""
-        return JSONResponse({"ready": models.ready}, 200 if models.ready else 503)
+        is_ready = models.ready and not request.app.state.traffic.draining
+        return JSONResponse({"ready": is_ready}, 200 if is_ready else 503)
 
     @routes.get("/models/{name:path}/ready")
     @routes.get("/models/{name:path}/versions/{version}/ready")
