@@ -132,6 +132,8 @@ class TestAModelThatIsFp16Already:
         [("ort-cpu", "fp32"), ("openvino", "fp32"), ("openvino", "bf16"), ("reference", "fp16"), ("reference", "fp64")],
     )
     def test_takes_and_gives_fp16(self, backend: str, precision: str) -> None:
+        if precision not in registry.get(backend).capabilities.precisions:
+            pytest.skip(f"this processor has no {precision} arithmetic")
         with Session(half_model(), backend, precision=precision) as session:
             assert [spec.type for spec in (*session.get_inputs(), *session.get_outputs())] == ["tensor(float16)"] * 2
             (got,) = session.run(None, {"x": self.x})
