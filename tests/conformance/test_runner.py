@@ -223,6 +223,7 @@ def test_backend_in_an_environment_passes(own: str, only: list[str]):
     assert by_status(report).get("skipped", set()) == (set() if only else skipped)
 
 
+@pytest.mark.long
 def test_crash_in_an_environment_fails_the_check(tmp_path: Path, own: str):
     with fakes.installed() as folder:
         name = isolation.own_environment(tmp_path, "crashes", folder)

@@ -83,6 +83,7 @@ def test_listing_imports_no_runtime() -> None:
     assert done.stderr == "set()\n"
 
 
+@pytest.mark.long
 def test_lists_broken_backends_with_remedies(isorun: Callable[..., Any], plugin: None) -> None:
     ran = isorun("backends")
     assert ran.code == 0

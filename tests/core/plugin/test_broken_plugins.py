@@ -149,6 +149,7 @@ def test_auto_waits_briefly_for_one_that_hangs_and_remembers(tmp_path):
     assert ran.stderr.count(f"backend='auto' skips slow until tomorrow: {reason}") == 1  # the second time, remembered
 
 
+@pytest.mark.long
 def test_doctor_finds_each_and_nothing_else(few):
     _, found = command(few, "doctor")
     subjects = {finding["subject"].removeprefix("the backend ") for finding in found}

@@ -15,6 +15,7 @@ import tiny
 from isorun import BackendUnavailable, Session
 from isorun.models.pooling import cosine_matrix, mean_pool
 from isorun.models.tokenizer import Tokenizer
+from isorun.plugin import registry
 from isorun.system.cache import Cache
 from isorun.system.hardware import cpu_flags
 

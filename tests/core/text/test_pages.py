@@ -49,6 +49,7 @@ def test_the_page_on_embeddings() -> None:
     np.testing.assert_allclose(np.linalg.norm(vectors), 1, rtol=1e-6)
 
 
+@pytest.mark.long
 @pytest.mark.usefixtures("folder")
 def test_the_server_of_the_page_on_serving(monkeypatch: pytest.MonkeyPatch) -> None:
     app = run("serving.md")["app"]

@@ -118,6 +118,7 @@ def test_a_choice_does_not_outlive_the_machine(
     assert "now another processor. Run `isorun choose` again" in caplog.text
 
 
+@pytest.mark.long
 def test_a_named_backend_is_not_replaced(chosen: Chosen, bert: Path):
     with isorun.Session(bert, "reference", precision="auto", cache_dir=chosen.cache_dir) as session:
         assert session.provenance.backend == "reference"
@@ -128,6 +129,7 @@ def test_rejects_an_unknown_backend(bert: Path, tmp_path: Path):
         _choose(bert, tmp_path, ["ort-cpu", "openvio"])
 
 
+@pytest.mark.long
 def test_int8_is_calibrated_as_it_was_judged(bert: Path, tmp_path: Path):
     """The texts are kept for that, readable by their owner only."""
     cache = Cache(tmp_path)

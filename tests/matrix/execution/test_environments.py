@@ -63,6 +63,7 @@ def write(folder: Path, text: str) -> Path:
     return path
 
 
+@pytest.mark.long
 def test_missing_environments_are_created_once(isorun: Isorun, identity: Path, installed: Path, tmp_path: Path) -> None:
     text = """
 models: {m: {path: identity.onnx, shapes: ['3']}}

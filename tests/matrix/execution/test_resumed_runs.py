@@ -57,6 +57,7 @@ def test_added_cells_share_rounds_with_the_control_and_the_fastest(isorun: Isoru
     assert [group.verdict(cell) for cell in group.cells] == ["slower", "slower", "slower", "fastest"]
 
 
+@pytest.mark.long
 def test_measured_cells_are_kept_if_their_model_is_lost(isorun: Isorun, tiny: Path, tmp_path: Path) -> None:
     out, spec, model = tmp_path / "out", slow_spec(tmp_path, 1), tiny.read_bytes()
     assert isorun("run", spec, "--out", out).returncode == 0
@@ -78,6 +79,7 @@ def test_measured_cells_are_kept_if_their_model_is_lost(isorun: Isorun, tiny: Pa
     assert {path: path.stat().st_mtime_ns for path in kept} == kept
 
 
+@pytest.mark.long
 def test_a_folder_may_have_a_name_that_is_not_utf8(isorun: Isorun, tiny: Path, tmp_path: Path) -> None:
     folder = tmp_path / os.fsdecode(b"\xff")
     folder.mkdir()
@@ -90,6 +92,7 @@ def test_a_folder_may_have_a_name_that_is_not_utf8(isorun: Isorun, tiny: Path, t
     assert isorun("report", out, "--format", "html").returncode == 0
 
 
+@pytest.mark.long
 def test_results_of_another_machine_never_mix(
     isorun: Isorun, environment: dict[str, str], tiny: Path, tmp_path: Path
 ) -> None:

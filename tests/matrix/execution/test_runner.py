@@ -29,6 +29,7 @@ MOODS = ("zeros", "nan", "crash", "crash-at-end", "hang", "exit", "raise", "chat
 LACKS = ("unavailable", "unsupported")
 
 
+@pytest.mark.long
 def test_compares_the_required_outputs(isorun: Isorun, tiny: Path, tmp_path: Path) -> None:
     models = "whole: {path: tiny.onnx}, part: {path: tiny.onnx, outputs: [pooled]}"
     models += ", wrong: {path: tiny.onnx, outputs: [poled]}"
