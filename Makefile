@@ -7,7 +7,7 @@ PYTEST = $(VENV)/bin/pytest -n auto --dist worksteal
 # Tests start hundreds of processes: Python compiles each module once.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: quickstart environment lint check suite test long test-lowest test-newest dist site clean
+.PHONY: quickstart environment lint check suite test long test-lowest test-newest dist clean
 
 quickstart:
 	$(PYTHON) -m venv $(VENV)
@@ -63,9 +63,3 @@ dist:
 
 clean:
 	rm -rf $(VENV) $(VENV)-lowest $(VENV)-newest dist isorun-results
-
-# The documentation as a site, with warnings as errors.
-site:
-	$(PYTHON) -m venv $(VENV)-site
-	$(VENV)-site/bin/pip install --quiet -e '.[graph]' mkdocs-material 'mkdocstrings[python]'
-	$(VENV)-site/bin/mkdocs build --strict
