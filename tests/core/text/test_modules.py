@@ -1,0 +1,28 @@
+"""Vectors of models with modules beside Pooling and Normalize, as sentence-transformers gives them."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import isorun
+from isorun.models import checkpoint
+
+
+@pytest.mark.parametrize("name", ["static", "words"])
+@pytest.mark.filterwarnings("ignore::isorun.models.tokenizer.TruncationWarning")
+def test_vectors(name: str, retrieval: Path, retrieved: list[str], tmp_path: Path) -> None:
+    """A table of words with a LayerNorm, and WordWeights before a mean; dense layers with a residual connection."""
+    expected = np.load(retrieval / name / "expected.npz")["all"]
+    with isorun.Embedder(retrieval / name, backend="ort-cpu") as embedder:
+        order = np.random.default_rng(0).permutation(len(retrieved))
+        vectors = embedder.embed([retrieved[position] for position in order])
+        np.testing.assert_allclose(vectors, expected[order], rtol=0, atol=1e-5)
+        np.testing.assert_allclose(asyncio.run(embedder.aembed(retrieved)), expected, rtol=0, atol=1e-5)
+    if name == "words":
+        checkpoint.build(retrieval / name, tmp_path / "model.onnx")
+        with isorun.Embedder(tmp_path / "model.onnx", backend="ort-cpu") as embedder:
+            np.testing.assert_allclose(embedder.embed(retrieved), expected, rtol=0, atol=1e-5)
