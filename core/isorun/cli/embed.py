@@ -16,7 +16,7 @@ from isorun.cli import console, models, options
 from isorun.cli.vectors_file import VectorsFile
 from isorun.errors import IsorunError
 from isorun.models.hub import KNOWN
-from isorun.system.cache import Cache, sha256
+from isorun.system.cache import Cache, sha256, write_atomically
 
 _STEP = 4096  # lines between two saves
 
@@ -53,7 +53,8 @@ def embed(
 ) -> None:
     """Embed the lines of a text file as vectors: float32, a row for each line.
 
-    Progress is saved beside the output. After an interruption, the same command continues.
+    What they depend on is written beside them, as NAME.identity.json (see `isorun vectors`). Progress is saved there
+    too. After an interruption, the same command continues.
     """
     models.check_input(texts, "TEXTFILE")
     models.check_output(output)
@@ -70,6 +71,10 @@ def embed(
             if part.done:
                 console.note(f"Continuing after {part.done} of {lines} lines")
             _embed(embedder, itertools.islice(_lines(texts), part.done, None), part, prompt)
+        if prompt is not None:
+            embedder.default_prompt = prompt
+        record = output.with_name(f"{output.stem}.identity.json")
+        write_atomically(record, json.dumps(embedder.vector_record(), indent=1).encode())
     print(f"{output}: {lines} x {embedder.dimension}, float32")
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import partial
@@ -16,6 +17,7 @@ from isorun.models.sentences import NORMALIZE, POOLINGS, Layer, SentenceSettings
 from isorun.models.tokenizer import Tokens
 from isorun.models.vectors import POOLED, TOKENS, applied
 from isorun.text.encoded import Encoded
+from isorun.text.identity import Compatibility, VectorIdentity, compared, digest_of, pack, probe_texts
 from isorun.text.inputs import stream_of, texts_of
 from isorun.text.model import Array
 from isorun.text.prompted import PromptedModel
@@ -99,6 +101,50 @@ class Embedder(PromptedModel):
     def normalizes(self) -> bool:
         """Whether vectors have length 1 where the caller does not say."""
         return self._normalize_last or (NORMALIZE in self._steps[-1:] and self._truncate_dim is None)
+
+    @property
+    def identity(self) -> VectorIdentity:
+        """What the vectors of this embedder depend on, with its default prompt."""
+        provenance = self.session.provenance
+        versions = (f"{name} {version}" for name, version in sorted(provenance.versions.items()) if name != "isorun")
+        steps = [*self.settings.token_steps, *self._steps]
+        layers = [part for step in steps if not isinstance(step, str) for part in (step.kind, *step.tensors.values())]
+        quantizer = provenance.details.get("graph", {}).get("int8")
+        return VectorIdentity(
+            model=provenance.fingerprint,
+            tokenizer=digest_of(self.tokenizer.library.to_str()),
+            pooling="+".join(self.pooling) if len(self.output.shape or ()) == 3 else "",
+            layers=digest_of(*layers) if layers else "",
+            normalized=self.normalizes,
+            dimension=self.dimension,
+            prompt=self._prompt(None, None),
+            include_prompt=self._include_prompt,
+            max_length=self.max_length,
+            precision=provenance.precision,
+            backend=provenance.backend,
+            version=", ".join(versions),
+            quantizer=json.dumps(quantizer, sort_keys=True) if quantizer else "",
+        )
+
+    def vector_record(self) -> dict[str, Any]:
+        """:attr:`identity` as plain data for JSON, with the vectors of a few hundred texts that come with isorun as
+        ``probe``: by them, :meth:`compatible_with` measures what mixing vectors costs."""
+        return {**self.identity.as_dict(), "probe": pack(self.embed(self.encode(probe_texts()), progress=False))}
+
+    def compatible_with(self, record: Mapping[str, Any]) -> Compatibility:
+        """Whether this embedder's vectors may be searched with those of a record.
+
+        Args:
+            record: from :meth:`vector_record`, such as the file that ``isorun embed`` writes beside vectors. Without
+                ``probe``, a difference in precision is ``"different"``, since its cost cannot be measured.
+
+        Raises:
+            InvalidArgument: it is not such a record.
+        """
+        verdict = compared(self.identity.as_dict(), record)
+        if verdict.kind == "different" and record.get("probe") is not None:  # our own probe is not needed otherwise
+            verdict = compared(self.vector_record(), record)
+        return verdict
 
     def encode(  # type: ignore[override]  # texts are not pairs
         self, texts: Iterable[str], *, prompt_name: str | None = None, prompt: str | None = None

@@ -1,0 +1,177 @@
+"""What vectors depend on, and whether those of two embedders may be searched together."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, fields
+from typing import Any
+
+import numpy as np
+
+from isorun.compilation import corpus
+from isorun.errors import InvalidArgument
+from isorun.quality import Interval, agreement
+
+_VERSION = 1
+_EXACT = ("fp32", "fp64")
+_NUMERIC = ("precision", "backend", "version", "quantizer")
+"""What changes how vectors are computed, not what they mean."""
+_KINDS = ("prose", "questions", "languages")
+_REQUIRED = 0.9  # of the nearest neighbours, at the low end of the interval
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class VectorIdentity:
+    """What the vectors of an embedder depend on.
+
+    Attributes:
+        model: SHA-256 of the model.
+        tokenizer: a digest of the tokenizer and its settings.
+        pooling: the poolings, joined by ``+``; empty if the model pools.
+        layers: a digest of the layers before and after pooling; empty if there are none.
+        normalized: whether vectors have length 1.
+        dimension: the width of a vector.
+        prompt: the text before each text.
+        include_prompt: whether the prompt's tokens count in pooling.
+        max_length: the maximum number of tokens of a text; ``None`` for no maximum.
+        precision: what the backend computes in.
+        backend, version: the backend and its package's version.
+        quantizer: how an int8 model was calibrated; empty for others.
+    """
+
+    model: str
+    tokenizer: str
+    pooling: str
+    layers: str
+    normalized: bool
+    dimension: int
+    prompt: str
+    include_prompt: bool
+    max_length: int | None
+    precision: str
+    backend: str
+    version: str
+    quantizer: str
+
+    def __str__(self) -> str:
+        return f"isorun-{_VERSION}-{_digest(asdict(self))[:24]}"
+
+    def as_dict(self) -> dict[str, Any]:
+        """Plain data for JSON, with the string as ``identity``."""
+        return {"identity": str(self), **asdict(self)}
+
+    @classmethod
+    def from_dict(cls, record: Mapping[str, Any]) -> VectorIdentity:
+        """The inverse of :meth:`as_dict`; other keys of the record have no effect.
+
+        Raises:
+            InvalidArgument: the record is incomplete, was changed, or is of another version of isorun.
+        """
+        names = [field.name for field in fields(cls)]
+        if missing := [name for name in names if name not in record]:
+            raise InvalidArgument(f"This is not a record of vectors: it lacks {', '.join(missing)}")
+        identity = cls(**{name: record[name] for name in names})
+        if record.get("identity") not in (None, str(identity)):
+            raise InvalidArgument(
+                f"The record of vectors was changed, or is of another version of isorun: its identity is "
+                f"{record['identity']}, expected {identity}"
+            )
+        return identity
+
+
+@dataclass(frozen=True, slots=True)
+class Compatibility:
+    """Whether vectors may be searched together.
+
+    Attributes:
+        kind: ``"same"`` (equal within rounding), ``"compatible"`` (one side finds nearly the same neighbours in the
+            other's vectors) or ``"different"``.
+        reason: why, in words.
+        fields: the fields of the records that differ.
+        recall: the share of the ten nearest neighbours that is found, of the worse direction, if it was measured.
+    """
+
+    kind: str
+    reason: str
+    fields: tuple[str, ...] = ()
+    recall: Interval | None = None
+
+    def __bool__(self) -> bool:
+        return self.kind != "different"
+
+
+def probe_texts() -> list[str]:
+    """The texts on which two embedders are compared."""
+    kinds = [corpus.texts(held_out=held_out) for held_out in (False, True)]
+    return [text for listed in kinds for kind in _KINDS for text in listed[kind]]
+
+
+def pack(vectors: np.ndarray) -> str:
+    """Vectors of the probe texts as text for JSON."""
+    return base64.b64encode(np.ascontiguousarray(vectors, "<f4").tobytes()).decode()
+
+
+def unpack(record: Mapping[str, Any]) -> np.ndarray | None:
+    """The vectors of the probe texts in a record; ``None`` if it has none.
+
+    Raises:
+        InvalidArgument: they are not those of as many texts and values.
+    """
+    if (packed := record.get("probe")) is None:
+        return None
+    shape = (len(probe_texts()), int(record["dimension"]))
+    try:
+        return np.frombuffer(base64.b64decode(packed, validate=True), "<f4").reshape(shape)
+    except (ValueError, TypeError) as error:
+        raise InvalidArgument(f"The probe vectors of the record are damaged, or of other texts: {error}") from error
+
+
+def compared(ours: Mapping[str, Any], theirs: Mapping[str, Any]) -> Compatibility:
+    """Compare two records.
+
+    Args:
+        ours, theirs: from :meth:`isorun.Embedder.vector_record`; without ``probe``, nothing is measured.
+
+    Raises:
+        InvalidArgument: one is not such a record.
+    """
+    one, other = VectorIdentity.from_dict(ours), VectorIdentity.from_dict(theirs)
+    differing = tuple(field.name for field in fields(one) if getattr(one, field.name) != getattr(other, field.name))
+    if not differing:
+        return Compatibility("same", "everything that the vectors depend on is equal")
+    if meaning := [name for name in differing if name not in _NUMERIC]:
+        stated = "; ".join(
+            f"{name} is {_short(getattr(one, name))} and {_short(getattr(other, name))}" for name in meaning
+        )
+        return Compatibility("different", stated, differing)
+    names = ", ".join(differing)
+    if one.precision in _EXACT and other.precision in _EXACT:
+        return Compatibility("same", f"equal within the rounding of fp32; {names} differ", differing)
+    first, second = unpack(ours), unpack(theirs)
+    if first is None or second is None:
+        why = f"{names} differ, and a record has no probe vectors to measure the loss with"
+        return Compatibility("different", why, differing)
+    both = [agreement(first, second, first).recall, agreement(second, first, second).recall]
+    recall = min(both, key=lambda interval: interval.low)
+    kind = "compatible" if recall.low >= _REQUIRED else "different"
+    why = f"{names} differ: one side's queries find {recall} of the ten nearest neighbours in the other's vectors"
+    return Compatibility(kind, why, differing, recall)
+
+
+def digest_of(*parts: Any) -> str:
+    """A digest of arrays and plain data."""
+    return hashlib.sha256(
+        b"|".join(part.tobytes() if isinstance(part, np.ndarray) else repr(part).encode() for part in parts)
+    ).hexdigest()
+
+
+def _digest(data: Mapping[str, Any]) -> str:
+    return hashlib.sha256(json.dumps(data, sort_keys=True).encode()).hexdigest()
+
+
+def _short(value: Any) -> str:
+    text = repr(value)
+    return text if len(text) <= 20 else f"{text[:16]}...{text[-1]}"

@@ -1,0 +1,113 @@
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from dataclasses import fields, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import isorun
+import sentence_models
+from isorun.errors import InvalidArgument
+from isorun.text.identity import VectorIdentity, compared, pack, probe_texts
+
+IDENTITY = VectorIdentity(
+    model="a",
+    tokenizer="b",
+    pooling="mean",
+    layers="",
+    normalized=True,
+    dimension=8,
+    prompt="",
+    include_prompt=True,
+    max_length=128,
+    precision="fp32",
+    backend="ort-cpu",
+    version="onnxruntime 1.31.1",
+    quantizer="",
+)
+OTHERS = {
+    **dict.fromkeys(("model", "tokenizer", "pooling", "layers", "prompt", "backend", "version", "quantizer"), "other"),
+    **{"normalized": False, "dimension": 4, "include_prompt": False, "max_length": None, "precision": "fp64"},
+}
+NUMERIC = {"precision", "backend", "version", "quantizer"}
+
+
+def record(noise: float = 0.0, **changes: Any) -> dict[str, Any]:
+    """A record with random vectors of the probe texts."""
+    vectors = np.random.default_rng(0).standard_normal((len(probe_texts()), 8))
+    noisy = vectors + noise * np.random.default_rng(1).standard_normal(vectors.shape)
+    return {**replace(IDENTITY, **changes).as_dict(), "probe": pack(noisy)}
+
+
+@pytest.mark.parametrize("name", [field.name for field in fields(IDENTITY)])
+def test_each_field_counts(name: str) -> None:
+    other = record(**{name: OTHERS[name]})
+    assert other["identity"] != str(IDENTITY)
+    verdict = compared(record(), {**other, "probe": None})
+    assert verdict.fields == (name,)
+    assert verdict.kind == ("same" if name in NUMERIC else "different")
+    assert name in verdict.reason
+
+
+def test_equal_records_are_the_same() -> None:
+    assert compared(record(), record()).kind == "same"
+
+
+@pytest.mark.parametrize(("noise", "kind"), [(0.001, "compatible"), (2.0, "different")])
+def test_a_lower_precision_is_measured(noise: float, kind: str) -> None:
+    verdict = compared(record(), record(noise, precision="fp32+int8", quantizer="x"))
+    assert verdict.kind == kind
+    assert verdict.recall is not None
+    assert (verdict.recall.low >= 0.9) == (kind == "compatible")
+    assert bool(verdict) == (kind == "compatible")
+
+
+def test_without_vectors_nothing_is_assumed() -> None:
+    bare = {**record(precision="fp32+int8"), "probe": None}
+    verdict = compared(record(), bare)
+    assert (verdict.kind, verdict.recall) == ("different", None)
+
+
+@pytest.mark.parametrize("damage", [{"identity": "isorun-1-0"}, {"probe": "AAAA"}, {"model": "c"}])
+def test_rejects_a_damaged_record(damage: dict[str, str]) -> None:
+    with pytest.raises(InvalidArgument):
+        compared(record(), {**record(precision="bf16"), **damage})
+    with pytest.raises(InvalidArgument, match="lacks"):
+        VectorIdentity.from_dict({"model": "a"})
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return sentence_models.write_sentence_model(tmp_path_factory.mktemp("identity"))
+
+
+def test_an_embedder_is_the_same_on_another_backend(folder: Path) -> None:
+    with isorun.Embedder(folder, backend="ort-cpu") as one, isorun.Embedder(folder, backend="openvino") as other:
+        verdict = one.compatible_with(json.loads(json.dumps(other.vector_record())))
+        assert (verdict.kind, set(verdict.fields)) == ("same", {"backend", "version"})
+        assert one.identity.dimension == one.dimension
+
+
+def test_other_settings_are_different_vectors(folder: Path) -> None:
+    with isorun.Embedder(folder, backend="ort-cpu") as one:
+        kept = one.vector_record()
+    for changes, name in (({"pooling": ["cls", "max"]}, "pooling"), ({"max_length": 5}, "max_length")):
+        with isorun.Embedder(folder, backend="ort-cpu", **changes) as other:
+            verdict = other.compatible_with(kept)
+            assert (verdict.kind, verdict.fields) == ("different", (name,))
+
+
+def test_the_command_compares_what_embed_wrote(isorun: Callable[..., Any], folder: Path, tmp_path: Path) -> None:
+    (tmp_path / "texts.txt").write_text("one text\nanother text\n")
+    for name, scaled in (("a", "--normalize"), ("b", "--no-normalize")):
+        arguments = ("--model", folder, "--backend", "ort-cpu", scaled)
+        assert isorun("embed", tmp_path / "texts.txt", "-o", tmp_path / f"{name}.npy", *arguments).code == 0
+    a, b = tmp_path / "a.npy", tmp_path / "b.npy"
+    assert isorun("vectors", "compare", a, a).out.startswith("same: ")
+    ran = isorun("vectors", "compare", a, b, "--json")
+    assert (ran.code, ran.json["kind"], ran.json["fields"]) == (1, "different", ["normalized"])
+    assert isorun("vectors", "compare", a, tmp_path / "none.npy").code not in (0, 1)
