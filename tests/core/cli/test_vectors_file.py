@@ -16,6 +16,7 @@ import pytest
 
 from isorun.cli.vectors_file import VectorsFile
 from isorun.errors import IsorunError
+from isorun.system import portable
 
 SHAPE = (5, 3)
 ROWS = np.arange(15, dtype=np.float32).reshape(SHAPE)
@@ -158,7 +159,7 @@ def test_a_disk_that_fills_later_keeps_what_is_saved(tmp_path: Path, monkeypatch
     file = VectorsFile(output, SHAPE, "key")
     file.add(ROWS[:2])
     with monkeypatch.context() as patched:
-        patched.setattr(os, "pwrite", full)
+        patched.setattr(portable, "write_at", full)
         with pytest.raises(IsorunError, match="No space left"):
             file.add(ROWS[2:])
     file.__exit__(IsorunError)

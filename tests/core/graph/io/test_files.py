@@ -23,7 +23,7 @@ def content(bert):
     ("content", "message"),
     [
         (b"", "is empty"),
-        (b"PK\x03\x04 a zip", "is not an ONNX model"),
+        (b"PK\x03\x04 a zip", "is a zip archive, not an ONNX model"),
         (b"\x80\x02}q\x00(X", "is not an ONNX model"),
         (b"<html></html>", "is not an ONNX model"),
         (b"version https://git-lfs.github.com/spec/v1\noid sha256:0", "git lfs pull"),
