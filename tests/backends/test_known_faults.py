@@ -39,6 +39,7 @@ def test_wrong_node_tests_are_those_that_are_known(name: str) -> None:
     assert set(operator_tests.wrong_node_tests(name)) == set(TABLES[name].node_tests)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", DECLARING[:2])
 def test_every_120th_node_test_is_right_or_known(name: str) -> None:
     assert set(operator_tests.wrong_node_tests(name, every=120)) <= set(TABLES[name].node_tests)

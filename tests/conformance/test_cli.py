@@ -56,6 +56,7 @@ class Typo(Right):
     assert ran.out.splitlines()[-1] == "typo: 1 proved, 3 failed"
 
 
+@pytest.mark.long
 def test_certificate_is_written_and_compared(
     isorun: Callable[..., Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

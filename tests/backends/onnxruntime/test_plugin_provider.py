@@ -113,6 +113,7 @@ def worker(environment):
     opened.close()
 
 
+@pytest.mark.long
 def test_each_package_with_a_provider_is_a_backend(worker):
     found = {name for name in worker.names() if name.startswith("ort-ep")}
     assert found - {"ort-ep:openvino"} <= {"ort-ep", *(f"ort-ep:{member}" for member in MEMBERS)}

@@ -27,6 +27,7 @@ def test_no_environments(isorun: Callable[..., Any], tmp_path: Path, monkeypatch
     assert isorun("env", "list", "--json").json == []
 
 
+@pytest.mark.long
 def test_create_list_remove(isorun: Callable[..., Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Installing for real is tested in tests/core/isolation/environments."""
     monkeypatch.setenv(environments.FOLDER_VARIABLE, str(tmp_path))

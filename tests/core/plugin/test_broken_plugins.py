@@ -98,6 +98,7 @@ def command(site: Path, *arguments: str) -> tuple[int, Any]:
     return ran.returncode, json.loads(ran.stdout)
 
 
+@pytest.mark.long
 def test_backends_shows_each_in_its_own_row(site):
     code, rows = command(site, "backends")
     assert code == 0

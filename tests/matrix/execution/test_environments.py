@@ -127,6 +127,7 @@ backends:
     assert "isorun env remove new" in refused.stderr
 
 
+@pytest.mark.long
 def test_a_backend_that_only_the_environment_has(isorun: Isorun, identity: Path, tmp_path: Path) -> None:
     """Its options are checked in the environment, and a worker that dies affects one cell only."""
     name = isolation.own_environment(environments.root(), "odd", ODD)

@@ -115,6 +115,7 @@ def test_results_of_another_machine_never_mix(
     assert [each["number"] for each in cell["rounds"]] == [2]
 
 
+@pytest.mark.long
 def test_a_run_is_repeated_from_its_record(isorun: Isorun, tiny: Path, tmp_path: Path) -> None:
     out, again = tmp_path / "out", tmp_path / "again"
     assert isorun("run", slow_spec(tmp_path, 1), "--out", out).returncode == 0

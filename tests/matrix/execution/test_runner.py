@@ -114,6 +114,7 @@ def test_every_status_of_a_cell(isorun: Isorun, tiny: Path, tmp_path: Path) -> N
     assert "Segmentation fault" in (tmp_path / "report.html").read_text()
 
 
+@pytest.mark.long
 def test_a_cell_that_fails_between_its_turns_does_not_stop_the_others(
     isorun: Isorun, tiny: Path, tmp_path: Path
 ) -> None:

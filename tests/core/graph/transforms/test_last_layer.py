@@ -113,6 +113,7 @@ def test_a_position_that_is_read_by_its_number(label: str, position: int) -> Non
     assert is_narrow(check(model, exports.given(label)))
 
 
+@pytest.mark.long
 def test_ways_to_read_it() -> None:
     ways: list[Callable[[ir.Model, ir.Value], ir.Value]] = [
         lambda model, hidden: gathered(model, hidden, 0, scalar=False),

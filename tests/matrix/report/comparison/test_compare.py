@@ -199,6 +199,7 @@ def test_tables_of_a_comparison() -> None:
     assert {row.replace(r"\|", "").count("|") for row in text.splitlines() if row.startswith("|")} == {10}
 
 
+@pytest.mark.long
 def test_compares_two_runs_from_end_to_end(isorun: Isorun, tiny: Path, tmp_path: Path) -> None:
     for name, seconds in (("quick", 0.001), ("slow", 0.2)):
         spec = spec_file(tmp_path, SLOW + f"  - {{name: fake, options: {{seconds: {seconds}}}}}\n")
