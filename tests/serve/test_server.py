@@ -94,6 +94,7 @@ def test_work_ends_for_a_client_that_leaves(server: Server) -> None:
     connection.close()
     server.until(lambda: 'route="/embed",status="499"} 1\n' in server.metrics())
     server.until(lambda: bool(re.search(r"isorun_waiting\{.*\} 0\n", server.metrics())))
+    assert server.embed(["a"]) == 200
 
 
 def test_connections_without_a_whole_request_are_closed(server: Server) -> None:

@@ -71,7 +71,7 @@ def calibrate(
 
     private = graphs.private or samples is not None  # a table tells about the samples
     entry = graphs.cache.get_or_make("calibrated", key, make, models=graphs.source.models, private=private)
-    note = {"calibrated_on": origin, "batches": len(feeds), **entry.meta}
+    note = {"calibrated_on": origin, "samples": digest[:16], "batches": len(feeds), **entry.meta}
     return Quantized(key, entry.folder, note | ({"weight_bits": 7} if reduce_range else {}))
 
 

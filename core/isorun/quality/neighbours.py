@@ -80,10 +80,10 @@ def _of_query(
 
     expected[query] = similarities[query] = -np.inf  # the text itself
     nearest = np.argsort(-expected, kind="stable")[: max(k, min(_RANKED, len(expected) - 1))]
-    found = np.argsort(-similarities, kind="stable")[:k]
+    results = np.argsort(-similarities, kind="stable")[:k]
     # Texts as near as the k-th, within rounding, are as good as it: their order is not the vectors'.
-    recall = np.count_nonzero(expected[found] >= expected[nearest[k - 1]] - _TIE) / k
-    first = float(expected[found[0]] >= expected[nearest[0]] - _TIE)
+    recall = np.count_nonzero(expected[results] >= expected[nearest[k - 1]] - _TIE) / k
+    first = float(expected[results[0]] >= expected[nearest[0]] - _TIE)
     tau = stats.kendalltau(np.round(expected[nearest], 6), np.round(similarities[nearest], 6)).statistic
     return recall, first, 1.0 if np.isnan(tau) else float(tau)  # nan: all are equal
 

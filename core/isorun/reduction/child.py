@@ -24,7 +24,7 @@ from isorun.graph.transforms import work_around
 from isorun.graph.transforms.cut import Cutter, expose_values
 from isorun.plugin import faults, registry
 from isorun.reduction.minimize import minimal
-from isorun.reduction.search import SECONDS
+from isorun.reduction.search import SECONDS, WRITTEN
 from isorun.reduction.trial import SAME, Outcome, Runner, outcome
 from isorun.system.cache import Cache, sha256
 from isorun.system.subprocesses import tell
@@ -43,7 +43,7 @@ class Search:
     def __init__(self, events: str, folder: Path) -> None:
         self._events, self._folder = events, folder
         request = json.loads((folder / "request.json").read_text(encoding="utf-8"))
-        self._model = Path(request["model"])
+        self._model, self._stem = Path(request["model"]), request["stem"]
         self._outcomes = {key: Outcome(*value) for key, value in request["outcomes"].items()}
         self._cache = Cache(folder / "cache")
         self._backend, self._against = request["backend"], request["against"]
@@ -143,18 +143,18 @@ class Search:
     def _report(self, part: Part, total: int) -> None:
         runner = self._runner(self._backend, fused=part.fused)
         lowered = files.read(runner.lower(part.path).path)
-        written = self._folder / "found"
+        written = self._folder / WRITTEN
         written.mkdir(exist_ok=True)
-        files.write(lowered, written / "model.onnx", beside_above=_BESIDE)
-        np.savez(written / "model.feeds.npz", **part.feeds)
+        files.write(lowered, written / f"{self._stem}.onnx", beside_above=_BESIDE)
+        np.savez(written / f"{self._stem}.feeds.npz", **part.feeds)
         expected = self._runner(self._against, fused=part.fused).run(part.path, part.feeds)
-        np.savez(written / "model.expected.npz", **expected)
+        np.savez(written / f"{self._stem}.expected.npz", **expected)
         try:
             known = work_around.apply(lowered, faults.of(registry.get(self._backend)).rows)
         except UnsupportedModel as error:
             known = [str(error)]
         nodes = [f"{node.op_type} {node.name or ''}".rstrip() for node in files.read(part.path).graph]
-        tell(self._events, found={**asdict(part.outcome), "nodes": nodes, "of": total, "known": known})
+        tell(self._events, result={**asdict(part.outcome), "nodes": nodes, "of": total, "known": known})
 
 
 @dataclass(frozen=True)
@@ -200,3 +200,6 @@ if __name__ == "__main__":
         Search(sys.argv[1], Path(sys.argv[2])).run()
     except IsorunError as error:
         tell(sys.argv[1], error=str(error))
+    except Exception as error:  # else it would be taken for a candidate that ends the process
+        tell(sys.argv[1], error=f"{type(error).__name__}: {error}")
+        raise

@@ -16,6 +16,8 @@ from isorun.errors import BackendFailed
 from isorun.reduction.trial import ENDS
 from isorun.system.subprocesses import ask
 
+WRITTEN = "written"
+"""The folder of the files to return, in the search's folder."""
 SECONDS = 300
 """How long a single candidate may take; one that takes longer ends its process."""
 
@@ -93,7 +95,8 @@ def reduce(
                 arrays[":"] = mask
             np.savez(folder / f"case-{index}.npz", **arrays)
         while True:
-            (folder / "request.json").write_text(json.dumps({**asdict(request), "outcomes": outcomes}))
+            progress = {"outcomes": outcomes, "stem": output.stem}
+            (folder / "request.json").write_text(json.dumps({**asdict(request), **progress}))
             at(f"testing parts of the model ({len(outcomes)} so far)")
             events, exit_ = ask("isorun.reduction.child", str(folder))
             outcomes |= {event["tried"]: (event["kind"], event["reason"]) for event in events if "tried" in event}
@@ -102,20 +105,13 @@ def reduce(
                     return None
                 if "error" in event:
                     raise BackendFailed(event["error"])
-                if "found" in event:
-                    _copy(folder / "found", output)
-                    found = event["found"]
-                    lists = {key: tuple(found[key]) for key in ("nodes", "known")}
-                    return Reduction(**{**found, **lists}, trials=len(outcomes))
+                if "result" in event:
+                    for path in (folder / WRITTEN).iterdir():
+                        shutil.copyfile(path, output.with_name(path.name))
+                    result = event["result"]
+                    lists = {key: tuple(result[key]) for key in ("nodes", "known")}
+                    return Reduction(**{**result, **lists}, trials=len(outcomes))
             begun = [event["begin"] for event in events if "begin" in event]
             if exit_.ok or not begun or begun[-1] in outcomes:
                 raise BackendFailed(f"The search for the smallest part {exit_.how}: {exit_.last_line}")
             outcomes[begun[-1]] = (ENDS, f"the process {exit_.how}")
-
-
-def _copy(folder: Path, output: Path) -> None:
-    for path in sorted(folder.iterdir()):
-        if path.name == "model.weights.bin":
-            shutil.copyfile(path, output.with_name(path.name))
-        else:
-            shutil.copyfile(path, output.with_name(output.stem + path.name.removeprefix("model")))

@@ -136,15 +136,13 @@ class Embedder(PromptedModel):
 
         Args:
             record: from :meth:`vector_record`, such as the file that ``isorun embed`` writes beside vectors. Without
-                ``probe``, a difference in precision is ``"different"``, since its cost cannot be measured.
+                ``probe``, a difference in precision is ``"different"``, since the loss cannot be measured.
 
         Raises:
             InvalidArgument: it is not such a record.
         """
         verdict = compared(self.identity.as_dict(), record)
-        if verdict.kind == "different" and record.get("probe") is not None:  # our own probe is not needed otherwise
-            verdict = compared(self.vector_record(), record)
-        return verdict
+        return compared(self.vector_record(), record) if verdict.unmeasured else verdict
 
     def encode(  # type: ignore[override]  # texts are not pairs
         self, texts: Iterable[str], *, prompt_name: str | None = None, prompt: str | None = None

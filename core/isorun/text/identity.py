@@ -92,12 +92,14 @@ class Compatibility:
         reason: why, in words.
         fields: the fields of the records that differ.
         recall: the share of the ten nearest neighbours that is found, of the worse direction, if it was measured.
+        unmeasured: whether it would have been, had both records the vectors of the probe texts.
     """
 
     kind: str
     reason: str
     fields: tuple[str, ...] = ()
     recall: Interval | None = None
+    unmeasured: bool = False
 
     def __bool__(self) -> bool:
         return self.kind != "different"
@@ -153,7 +155,7 @@ def compared(ours: Mapping[str, Any], theirs: Mapping[str, Any]) -> Compatibilit
     first, second = unpack(ours), unpack(theirs)
     if first is None or second is None:
         why = f"{names} differ, and a record has no probe vectors to measure the loss with"
-        return Compatibility("different", why, differing)
+        return Compatibility("different", why, differing, unmeasured=True)
     both = [agreement(first, second, first).recall, agreement(second, first, second).recall]
     recall = min(both, key=lambda interval: interval.low)
     kind = "compatible" if recall.low >= _REQUIRED else "different"

@@ -114,8 +114,8 @@ class QuestionAnswerer(TokenModel):
                 not in its range.
         """
         items, finish, stride = self._prepared(pairs, top_k, stride, max_answer_tokens)
-        found = self._results(items, finish, overlap=stride, progress=progress)
-        return [_best(parts, top_k, no_answer=no_answer) for parts in found]
+        answers = self._results(items, finish, overlap=stride, progress=progress)
+        return [_best(parts, top_k, no_answer=no_answer) for parts in answers]
 
     async def aanswer(
         self,
@@ -128,8 +128,8 @@ class QuestionAnswerer(TokenModel):
     ) -> list[list[Answer]]:
         """As :meth:`answer`, without blocking the event loop."""
         items, finish, stride = self._prepared(pairs, top_k, stride, max_answer_tokens)
-        found = await self._aresults(items, finish, overlap=stride)
-        return [_best(parts, top_k, no_answer=no_answer) for parts in found]
+        answers = await self._aresults(items, finish, overlap=stride)
+        return [_best(parts, top_k, no_answer=no_answer) for parts in answers]
 
     def _prepared(
         self, pairs: Iterable[Text], top_k: int, stride: int | None, longest: int

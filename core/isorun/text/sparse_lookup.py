@@ -48,6 +48,6 @@ class SparseLookup:
             return []
         encodings = self.tokenizer.encodings(texts, self.max_length)
         warn_of_truncation(encodings, self.max_length)
-        found = (np.unique(np.array(encoding.ids, np.int64)) for encoding in encodings)
-        kept = (indices[self._weight[indices] != 0] for indices in found)
+        words = (np.unique(np.array(encoding.ids, np.int64)) for encoding in encodings)
+        kept = (indices[self._weight[indices] != 0] for indices in words)
         return [SparseVector(indices, self._weight[indices]) for indices in kept]

@@ -21,8 +21,8 @@ class TokenClassifier(TokenModel):
     ::
 
         with isorun.TokenClassifier("dslim/bert-base-NER") as classifier:
-            for text, found in zip(texts, classifier.classify(texts)):
-                for entity in found:
+            for text, entities in zip(texts, classifier.classify(texts)):
+                for entity in entities:
                     print(entity.label, text[entity.start : entity.end], entity.score)
 
     Args:
@@ -112,8 +112,8 @@ class TokenClassifier(TokenModel):
         self._check_overlap(stride, self.max_length)
 
         def finish(part: Part, outputs: list[Array]) -> list[Entity]:
-            found = entities(self._tokens(part, softmax(outputs[0])), self.labels, strategy, self.tokenizer.join)
-            return [entity for entity in found if entity.label not in ignore_labels]
+            grouped = entities(self._tokens(part, softmax(outputs[0])), self.labels, strategy, self.tokenizer.join)
+            return [entity for entity in grouped if entity.label not in ignore_labels]
 
         return finish
 

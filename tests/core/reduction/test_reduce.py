@@ -83,7 +83,7 @@ import onnx
 from isorun_backends.reference import Reference
 
 class Crashes(Reference):
-    "Aborts the process on a model with Neg and Relu."
+    "Aborts the process on a model with Neg and Relu, and fails on Exp."
     name = "crashes"
     capabilities = dataclasses.replace(Reference.capabilities, faults="")
 
@@ -92,21 +92,31 @@ class Crashes(Reference):
         operators = [node.op_type for node in graph.node]
         if {"Neg", "Relu"} <= set(operators):
             os.abort()
+        if "Exp" in operators:
+            raise ValueError("no exponentials today")
         return super().compile(model, config)
 """
 
 
-def test_finds_what_crashes_the_process(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    model = tmp_path / "three.onnx"
-    text = "three (float[n, 4] x) => (float[n, 4] y) { a = Relu (x)  b = Neg (a)  y = Tanh (b) }"
+@pytest.mark.parametrize(
+    ("body", "kind", "reason", "left"),
+    [
+        ("a = Relu (x)  b = Neg (a)  y = Tanh (b)", "ends the process", "SIGABRT", ["Relu", "Neg"]),
+        ("a = Relu (x)  b = Exp (a)  y = Tanh (b)", "fails", "no exponentials today", ["Exp"]),
+    ],
+    ids=["crash", "error"],
+)
+def test_finds_what_does_not_run(
+    body: str, kind: str, reason: str, left: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model, output = tmp_path / "three.onnx", tmp_path / "small.onnx"
+    text = f"three (float[n, 4] x) => (float[n, 4] y) {{ {body} }}"
     onnx.save(onnx.parser.parse_model(f'<ir_version: 10, opset_import: ["" : 18]> {text}'), model)
-    site = tmp_path / "site"
-    sites.install(site, "crashes-dist", "1.0", {"crashes.py": CRASHES}, {"crashes": "crashes:Crashes"})
-    monkeypatch.setenv("PYTHONPATH", str(site))
-    output = tmp_path / "small.onnx"
+    sites.install(tmp_path / "site", "crashes-dist", "1.0", {"crashes.py": CRASHES}, {"crashes": "crashes:Crashes"})
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path / "site"))
     request = Request(str(model), "crashes", "reference")
     reduction = reduce(request, {"given": {"x": np.ones((1, 4), np.float32)}}, {}, output)
     assert reduction is not None
-    assert (reduction.kind, reduction.known) == ("ends the process", ())
-    assert "SIGABRT" in reduction.reason
-    assert [node.op_type for node in onnx.load(output).graph.node] == ["Relu", "Neg"]
+    assert (reduction.kind, reduction.known) == (kind, ())
+    assert reason in reduction.reason
+    assert [node.op_type for node in onnx.load(output).graph.node] == left

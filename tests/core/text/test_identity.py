@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+import warnings
 from collections.abc import Callable
 from dataclasses import fields, replace
 from pathlib import Path
@@ -11,6 +12,7 @@ import pytest
 
 import isorun
 import sentence_models
+from isorun.compilation.calibration import CalibrationWarning
 from isorun.errors import InvalidArgument
 from isorun.text.identity import VectorIdentity, compared, pack, probe_texts
 
@@ -99,6 +101,20 @@ def test_other_settings_are_different_vectors(folder: Path) -> None:
         with isorun.Embedder(folder, backend="ort-cpu", **changes) as other:
             verdict = other.compatible_with(kept)
             assert (verdict.kind, verdict.fields) == ("different", (name,))
+
+
+def test_int8_of_other_samples_is_not_called_the_same(folder: Path) -> None:
+    """As many samples, of as many tokens: only what they say differs."""
+    identities = []
+    for letter in "ac":
+        samples = [f"{letter} b " * (number % 5 + 1) for number in range(40)]
+        with (
+            warnings.catch_warnings(action="ignore", category=CalibrationWarning),
+            isorun.Embedder(folder, backend="ort-cpu", precision="int8", calibration=samples) as embedder,
+        ):
+            identities.append(embedder.identity)
+    verdict = compared(*(identity.as_dict() for identity in identities))
+    assert (verdict.kind, verdict.fields, verdict.unmeasured) == ("different", ("quantizer",), True)
 
 
 def test_the_command_compares_what_embed_wrote(isorun: Callable[..., Any], folder: Path, tmp_path: Path) -> None:
