@@ -36,7 +36,7 @@ from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).resolve().parents[1]
-FOLDERS = ("core", "backends", "matrix", "benchmarks")
+FOLDERS = ("core", "backends", "conformance", "matrix", "benchmarks")
 NEEDED = ("numpy", "onnx", "onnx_ir", "stevedore", "platformdirs", "filelock")
 HELPFUL = (
     "onnxruntime",
@@ -58,6 +58,7 @@ STAGES = {
     "parity": 300,
     "kernels": 180,
     "packing": 420,
+    "peers": 180,
     "arrays": 180,
     "threads": 300,
     "conformance": 900,

@@ -48,7 +48,7 @@ FORMS: dict[str, dict[str, Any]] = {
 }
 """Mask forms of ``ort-cuda`` for right padding, the fastest first: if one fails, the next is timed."""
 PACKED = "ort-cuda"  # the backend with two ways to remove padding
-PACKED_SHAPES = ((1, 128), (8, 128), (32, 128), (64, 384))
+PACKED_SHAPES = ((1, 128), (8, 128), (32, 128), (128, 128))
 SEED = 7
 
 
@@ -237,7 +237,7 @@ def one_parity(
 
 def conformance(stage: Stage) -> None:
     """The conformance suite on every available GPU backend."""
-    from isorun_conformance import runner
+    from isorun_conformance import certificate, runner
 
     for backend in BACKENDS:
         if not registry.get(backend).availability().ok:
@@ -246,6 +246,8 @@ def conformance(stage: Stage) -> None:
         with stage.trying(backend):
             report = runner.run(backend, progress=lambda check, ended, of: print(f"{ended}/{of} {check}", flush=True))
             stage.figures[backend] = report.as_dict()
+            document = certificate.certificate(report)
+            stage.file.with_name(f"{backend}.json").write_text(json.dumps(document, indent=2) + "\n")
             failed = [check for check in report.checks if check.outcome not in ("passed", "skipped")]
             stage.expect(report.passed, f"{backend}: {len(failed)} of {len(report.checks)} checks of the suite fail")
             for check in failed:
@@ -394,9 +396,9 @@ def packed_times(stage: Stage, name: str, precision: str) -> None:
 
 
 def packed_time(stage: Stage, session: isorun.Session, what: str, way: str, batch: int, sequence: int) -> None:
-    lengths = lognormal_lengths(batch, 40, 0.6, 4, sequence, np.random.default_rng(SEED))
-    inputs = feeds(batch, sequence, lambda *_: right_padded(lengths, sequence))
-    timings = stage.figures.setdefault(what, {"tokens": int(lengths.sum())})
+    inputs = traffic(batch, sequence)
+    tokens = int(inputs["attention_mask"].sum())
+    timings = stage.figures.setdefault(what, {"tokens": tokens})
     runs = 20 if stage.quick else 100
     host = wall_ms(session, inputs, runs)
     device = session.device_times(inputs, max(5, min(runs, int(SECONDS * 1e3 / host))))
@@ -405,8 +407,8 @@ def packed_time(stage: Stage, session: isorun.Session, what: str, way: str, batc
     against = "" if whole is None else f", {host / whole:.2f} of the padded batch"
     shown = "-" if device is None else f"{np.median(device):.3f} ms"
     stage.passed = stage.passed is not False
-    tokens = f"{lengths.sum() / inputs['input_ids'].size:.0%} tokens"
-    stage.say(f"       {what}, {tokens}, {way}: host {host:.3f} ms{against}, device {shown}")
+    share = f"{tokens / (batch * sequence):.0%} tokens"
+    stage.say(f"       {what}, {share}, {way}: host {host:.3f} ms{against}, device {shown}")
 
 
 def arrays(stage: Stage) -> None:
@@ -529,6 +531,66 @@ def matrix(stage: Stage) -> None:
         folder.with_suffix(".md").write_text(completed.stdout or completed.stderr)
 
 
+def peers(stage: Stage) -> None:
+    """PyTorch in fp16 with transformers' BERT of the same sizes: eager, and its launches recorded as a CUDA graph."""
+    if lacks_torch(stage):
+        return
+    import torch
+    from transformers import BertConfig, BertModel
+
+    for name in ("bert-3l",) if stage.quick else ("bert-base", "bert-large"):
+        with stage.trying(name), torch.inference_mode():
+            network = BertModel(BertConfig(**presets.sizes(name))).half().cuda().eval()
+            for batch, sequence in SHAPES:
+                with stage.trying(f"{name} {batch}x{sequence}"):
+                    peer_times(
+                        stage, network, f"{name} torch fp16 {batch}x{sequence}", feeds(batch, sequence, MASKS["none"])
+                    )
+            for batch, sequence in PACKED_SHAPES:
+                what = f"{name} torch fp16 {batch}x{sequence} padded"
+                with stage.trying(what):
+                    peer_times(stage, network, what, traffic(batch, sequence), masked=True)
+
+
+def peer_times(stage: Stage, network: Any, what: str, inputs: dict[str, np.ndarray], *, masked: bool = False) -> None:
+    """Times of PyTorch: ``host`` with feeds and outputs in host memory, as :func:`wall_ms`."""
+    import torch
+
+    names = ["input_ids", "token_type_ids", *(["attention_mask"] if masked else [])]
+    on_device = {name: torch.as_tensor(inputs[name], device="cuda") for name in names}
+
+    def around() -> None:
+        outputs = network(**{name: torch.as_tensor(inputs[name], device="cuda") for name in names})
+        for output in (outputs.last_hidden_state, outputs.pooler_output):
+            output.cpu()
+
+    for _ in range(3):
+        around()
+    samples: list[float] = []
+    until = time.perf_counter() + SECONDS / 3
+    while len(samples) < 100 and (len(samples) < 5 or time.perf_counter() < until):
+        start = time.perf_counter_ns()
+        around()
+        samples.append((time.perf_counter_ns() - start) / 1e6)
+    eager = best_ms(lambda: network(**on_device))
+    figures: dict[str, float | None] = {"host_ms": float(np.median(samples)), "device_ms": eager, "graph_ms": None}
+    if not masked:  # transformers inspects a mask on the host, which a capture forbids
+        stream = torch.cuda.Stream()
+        stream.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(stream):
+            for _ in range(3):
+                network(**on_device)
+        torch.cuda.current_stream().wait_stream(stream)
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph):
+            network(**on_device)
+        figures["graph_ms"] = best_ms(graph.replay)
+    stage.figures[what] = figures
+    stage.passed = stage.passed is not False
+    shown = "-" if figures["graph_ms"] is None else f"{figures['graph_ms']:.3f} ms"
+    stage.say(f"       {what}: host {figures['host_ms']:.3f} ms, device {eager:.3f} ms, as a CUDA graph {shown}")
+
+
 def build(name: str) -> Path:
     return presets.build(name, SEED, Cache())
 
@@ -540,6 +602,12 @@ def feeds(batch: int, sequence: int, mask: Callable[..., np.ndarray]) -> dict[st
         "attention_mask": mask(batch, sequence, rng),
         "token_type_ids": np.zeros((batch, sequence), np.int64),
     }
+
+
+def traffic(batch: int, sequence: int) -> dict[str, np.ndarray]:
+    """A batch with lognormal lengths, median 40, padded on the right."""
+    lengths = lognormal_lengths(batch, 40, 0.6, 4, sequence, np.random.default_rng(SEED))
+    return feeds(batch, sequence, lambda *_: right_padded(lengths, sequence))
 
 
 def available(stage: Stage) -> Iterator[tuple[str, str]]:
@@ -620,6 +688,7 @@ STAGES: dict[str, Callable[[Stage], None]] = {
     "parity": parities,
     "kernels": kernels,
     "packing": packing,
+    "peers": peers,
     "arrays": arrays,
     "threads": threads,
     "conformance": conformance,
