@@ -28,7 +28,7 @@ import threading
 import time
 import warnings
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -227,6 +227,9 @@ def use(request: Mapping[str, Any], folder: Path) -> dict[str, Any]:
     """
     from isorun.isolation.worker.server import Server
     from isorun.system.process_usage import family
+
+    with suppress(ModuleNotFoundError):  # importing it adds a filter of warnings, and backends may transform graphs
+        import onnx_ir  # noqa: F401
 
     connected: dict[str, None] = {}
 

@@ -29,6 +29,7 @@ computes indices and masks, from integers and booleans to integers and booleans.
 _SHAPES = frozenset({"Shape", "Size"})
 _INTEGERS = frozenset(range(2, 8)) | {9, 12, 13}  # of onnx.TensorProto.DataType: the integers, and BOOL
 _PRODUCTS = ("MatMul", "Conv", "Gemm", "Einsum")  # in the name of an operator: real work, in integers too
+_PERMUTES = "Gather"  # what ONNX Runtime's layout optimizer permutes a shape by
 _LIKE = "CastLike"  # uses only the type of its second input
 
 
@@ -69,6 +70,19 @@ def shape_nodes(graph: onnx.GraphProto) -> frozenset[str]:
             known.update(node.output)
             names.add(node.name)
     return frozenset(names - {""})
+
+
+def with_inserted(shapes: frozenset[str], graph_nodes: Collection[str], nodes: Iterable[Node]) -> frozenset[str]:
+    """The nodes that compute with shapes, those among them that ONNX Runtime inserted included.
+
+    When it moves a Transpose, it permutes the shapes that later nodes read by a Gather of its own.
+
+    Args:
+        shapes: :func:`shape_nodes` of the graph.
+        graph_nodes: the names of all nodes of the graph.
+        nodes: every node of the session.
+    """
+    return shapes | {node.name for node in nodes if node.operator == _PERMUTES and node.name not in graph_nodes}
 
 
 def integer_nodes(model: onnx.ModelProto) -> frozenset[str]:

@@ -51,6 +51,7 @@ class Threads(Checks):
     def test_two_threads_compute_on_two_cores(self) -> None:
         """At most, and at least: a part of the work is done by two threads at once."""
         self._require_threads()
+        self.under_test.require(self.under_test.config.device == "cpu", "work that the processor's cores do")
         if usable_cores() < 2:
             pytest.skip("needs two cores")
         model = Dense("heavy", False, 1024)

@@ -9,7 +9,15 @@ import onnx.parser
 import pytest
 
 from isorun.errors import UnsupportedModel
-from isorun_backends.onnxruntime.placement import Node, count, integer_nodes, may_run_on_cpu, require, shape_nodes
+from isorun_backends.onnxruntime.placement import (
+    Node,
+    count,
+    integer_nodes,
+    may_run_on_cpu,
+    require,
+    shape_nodes,
+    with_inserted,
+)
 
 NODES = [Node("Mine", "n", "Neg"), Node("CPUExecutionProvider", "d", "Det")]
 MODEL = Path("det.onnx")
@@ -55,6 +63,13 @@ def test_shape_computations_may_run_on_the_cpu_and_nothing_else():
     nodes.append(Node("CPUExecutionProvider", "words", "Gather"))
     with pytest.raises(UnsupportedModel, match=r"Gather \(1\)"):
         require("b", "Mine", nodes, MODEL, allow_cpu_nodes=False, shapes=shapes)
+
+
+def test_a_gather_that_the_runtime_inserted_computes_with_shapes():
+    nodes = [Node("CPUExecutionProvider", name, "Gather") for name in ("words", "Gather_token_1")]
+    assert with_inserted(frozenset({"shape"}), {"shape", "words"}, nodes) == {"shape", "Gather_token_1"}
+    others = [Node("CPUExecutionProvider", "MatMul_token_1", "MatMul")]
+    assert with_inserted(frozenset({"shape"}), {"shape", "words"}, others) == {"shape"}
 
 
 def test_only_the_type_of_the_second_input_of_castlike_counts():

@@ -1,12 +1,12 @@
 """The backend ``ort-cuda``: ONNX Runtime's CUDA provider.
 
 If the provider's library does not load, ONNX Runtime logs a line and runs on the CPU; here that is an error with the
-missing library. That error and everything else that needs no GPU is tested; the provider has not been run on a GPU yet.
+missing library.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping
 from functools import cache, partial
 from typing import TYPE_CHECKING, Any
 
@@ -82,6 +82,7 @@ class OrtCuda(Backend):
         requirement="onnxruntime-gpu",
         reports=("placement",),
         device_arrays=True,
+        faults="isorun_backends.onnxruntime.cuda.faults:FAULTS",
     )
 
     def installed(self) -> Availability:
@@ -116,7 +117,12 @@ class OrtCuda(Backend):
                 stream = memory().stream()
             provider.update(on_stream(stream))
         graphs_by_form = {form: _graph(content) for form, content in forms.models.items()}
-        shapes = frozenset().union(*map(placement.shape_nodes, graphs_by_form.values()))
+        graphs_nodes = frozenset(node.name for graph in graphs_by_form.values() for node in graph.node)
+        shapes = partial(
+            placement.with_inserted,
+            frozenset().union(*map(placement.shape_nodes, graphs_by_form.values())),
+            graphs_nodes,
+        )
 
         def open_form(form: str, handle: int | None) -> onnxruntime.InferenceSession:
             ort_options = session_options(options, config.threads)
@@ -127,13 +133,14 @@ class OrtCuda(Backend):
             libraries.require_providers(self.name, session, {_PROVIDER: "cuda"})
             if any((node.domain, node.op_type) in _NEED_CUDNN for node in graphs_by_form[form].node):
                 libraries.require_cudnn(self.name)
+            nodes = placement.assigned(self.name, session)
             placement.require(
                 self.name,
                 _PROVIDER,
-                placement.assigned(self.name, session),
+                nodes,
                 model.path,
                 allow_cpu_nodes=options["allow_cpu_nodes"],
-                shapes=shapes,
+                shapes=shapes(nodes),
             )
             return session
 
@@ -164,7 +171,7 @@ def _describe(
     precision: str,
     index: int,
     forms: attention.Forms,
-    shapes: frozenset[str],
+    shapes: Callable[[Iterable[placement.Node]], frozenset[str]],
     sessions: Mapping[str, onnxruntime.InferenceSession],
     details: Mapping[str, Any],
 ) -> RuntimeReport:
@@ -176,7 +183,7 @@ def _describe(
         {},
         {
             "attention": {"forms": list(sessions), "mask": forms.mask, "why_plain": "" if forms.mask else forms.why},
-            "cpu_nodes": {form: _cpu_nodes(placed, shapes) for form, placed in nodes.items()},
+            "cpu_nodes": {form: _cpu_nodes(placed, shapes(placed)) for form, placed in nodes.items()},
             **details,
         },
     )
