@@ -12,8 +12,6 @@ every stage; ``STAGE.json``, written line by line; ``matrix/`` and its report ``
 
 Exit codes: 0 every stage passed or was skipped, 1 a stage failed or had no time, 2 a package is missing or too old,
 3 there is no GPU.
-
-Not run on a GPU yet.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Inputs and outputs of one shape in device memory, bound to a session once.
 
-For runs whose addresses must not change (CUDA graphs) and for timed runs. Not run on a GPU yet.
+For runs whose addresses must not change (CUDA graphs) and for timed runs.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """A model on a GPU through ONNX Runtime: feeds and outputs in host or device memory, forms of the mask, CUDA graphs.
 
-Developed and tested with the device "cpu" instead of "cuda", which uses the same calls. Not run on a GPU yet.
+Without a GPU, tested with the device "cpu" instead of "cuda", which uses the same calls.
 """
 
 from __future__ import annotations

@@ -5,7 +5,7 @@ and outputs at fixed addresses, so each shape has its own device buffers, and on
 
 ONNX Runtime also keeps graphs and library handles for every thread that ever ran the session and never releases them,
 so all runs come from one thread. A run without a number would be recorded as number 0, and replayed with the addresses
-of that time. (Read in ONNX Runtime's source. Not run on a GPU yet.)
+of that time. (Read in ONNX Runtime's source.)
 """
 
 from __future__ import annotations
