@@ -30,7 +30,7 @@ def serve(
     ],
     task: Annotated[
         list[str] | None,
-        typer.Option(metavar="NAME=TASK", help="embed, rerank, classify or tensors. Default: by the model's files."),
+        typer.Option(metavar="NAME=TASK", help="embed, sparse, rerank, classify or tensors. Default: by its files."),
     ] = None,
     host: Annotated[str, typer.Option(metavar="ADDRESS", help="Where to listen; 0.0.0.0 for all.")] = "127.0.0.1",
     port: Annotated[int, typer.Option(metavar="N", min=0, max=65_535, help="0 for any that is free.")] = 8080,

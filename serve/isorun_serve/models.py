@@ -14,11 +14,12 @@ from isorun.text.classifier import Classifier
 from isorun.text.cross_encoder import CrossEncoder
 from isorun.text.embedder import Embedder
 from isorun.text.model import TextModel
+from isorun.text.sparse_embedder import SparseEmbedder
 from isorun.types import Provenance
 from isorun_serve.errors import ApiError
 
-EMBED, RERANK, CLASSIFY, TENSORS = "embed", "rerank", "classify", "tensors"
-TASKS = (EMBED, RERANK, CLASSIFY, TENSORS)
+EMBED, SPARSE, RERANK, CLASSIFY, TENSORS = "embed", "sparse", "rerank", "classify", "tensors"
+TASKS = (EMBED, SPARSE, RERANK, CLASSIFY, TENSORS)
 _LONGEST_WAIT = 30  # seconds that a client is told to wait
 
 
@@ -29,7 +30,8 @@ class Served:
     Attributes:
         name: what clients call it.
         task: one of :data:`TASKS`.
-        model: an :class:`isorun.Embedder`, ``CrossEncoder`` or ``Classifier``; ``None`` for tensors only.
+        model: an :class:`isorun.Embedder`, ``SparseEmbedder``, ``CrossEncoder`` or ``Classifier``; ``None`` for tensors
+            only.
         session: what runs it.
         close: releases it.
     """
@@ -41,11 +43,12 @@ class Served:
     close: Callable[[], None]
 
     @classmethod
-    def of(cls, name: str, opened: Embedder | CrossEncoder | Classifier | Session) -> Served:
+    def of(cls, name: str, opened: Embedder | SparseEmbedder | CrossEncoder | Classifier | Session) -> Served:
         """A model that is open."""
         if isinstance(opened, Session):
             return cls(name, TENSORS, None, opened, opened.close)
-        task = {Embedder: EMBED, CrossEncoder: RERANK, Classifier: CLASSIFY}[type(opened)]
+        tasks = {Embedder: EMBED, SparseEmbedder: SPARSE, CrossEncoder: RERANK, Classifier: CLASSIFY}
+        task = tasks[type(opened)]
         return cls(name, task, opened, opened.session, opened.close)
 
     @cached_property
@@ -95,6 +98,10 @@ class Models:
             ApiError: there is none.
         """
         return self._of_type(name, Embedder, "embeds texts")
+
+    def sparse_embedder(self, name: str | None) -> tuple[Served, SparseEmbedder]:
+        """As :meth:`embedder`, for weights of words."""
+        return self._of_type(name, SparseEmbedder, "makes sparse vectors")
 
     def reranker(self, name: str | None) -> tuple[Served, CrossEncoder]:
         """As :meth:`embedder`, for scores of pairs."""

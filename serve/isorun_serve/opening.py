@@ -16,9 +16,15 @@ from isorun.text.classifier import Classifier
 from isorun.text.cross_encoder import CrossEncoder
 from isorun.text.embedder import Embedder
 from isorun.text.heads import LOGITS
-from isorun_serve.models import CLASSIFY, EMBED, RERANK, TASKS, TENSORS, Models, Served
+from isorun.text.sparse_embedder import POOLED, SparseEmbedder
+from isorun_serve.models import CLASSIFY, EMBED, RERANK, SPARSE, TASKS, TENSORS, Models, Served
 
 _HEAD = "ForSequenceClassification"
+_CLASSES: Mapping[str, type[SparseEmbedder | CrossEncoder | Classifier]] = {
+    SPARSE: SparseEmbedder,
+    RERANK: CrossEncoder,
+    CLASSIFY: Classifier,
+}
 
 
 class Named(NamedTuple):
@@ -97,13 +103,13 @@ def open_models(
             path = paths[name]
             kind = task or task_of(path)
             text_options = {**session_options, "max_length": max_length}
-            model: Embedder | CrossEncoder | Classifier | Session
+            model: Embedder | SparseEmbedder | CrossEncoder | Classifier | Session
             if kind == EMBED:
                 model = Embedder(path, pooling=pooling, **text_options)
             elif kind == TENSORS:
                 model = Session(path, **session_options)
             else:
-                model = (CrossEncoder if kind == RERANK else Classifier)(path, **text_options)
+                model = _CLASSES[kind](path, **text_options)
             opened.append(Served.of(name, model))
     except BaseException:
         Models(opened).close()
@@ -120,7 +126,12 @@ def task_of(path: Path) -> str:
         logits = shapes.get(LOGITS, ())
         if len(logits) == 2:
             return RERANK if logits[-1] == 1 else CLASSIFY
+        if len(shapes.get(POOLED, ())) == 2:
+            return SPARSE
         return EMBED if any(len(shape) == 3 for shape in shapes.values()) or "sentence_embedding" in shapes else TENSORS
+    settings = sentences.read(path)
+    if settings.splade is not None or settings.saved_as == "SparseEncoder":
+        return SPARSE
     folder = sentences.transformer_folder(path)
     config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
     if not any(str(name).endswith(_HEAD) for name in config.get("architectures") or ()):

@@ -18,7 +18,7 @@ from isorun.models.tokenizer import Tokens
 from isorun.models.vectors import POOLED, TOKENS, applied
 from isorun.text.encoded import Encoded
 from isorun.text.identity import Compatibility, VectorIdentity, compared, digest_of, pack, probe_texts
-from isorun.text.inputs import stream_of, texts_of
+from isorun.text.inputs import stream_of
 from isorun.text.model import Array
 from isorun.text.prompted import PromptedModel
 from isorun.text.steps import width_after
@@ -144,21 +144,6 @@ class Embedder(PromptedModel):
         verdict = compared(self.identity.as_dict(), record)
         return compared(self.vector_record(), record) if verdict.unmeasured else verdict
 
-    def encode(  # type: ignore[override]  # texts are not pairs
-        self, texts: Iterable[str], *, prompt_name: str | None = None, prompt: str | None = None
-    ) -> Encoded:
-        """The tokens of texts with their prompt, cut to ``max_length``: :meth:`embed` and :meth:`aembed` accept them in
-        place of the texts, which are then tokenized once.
-
-        Args:
-            texts, prompt_name, prompt: as in :meth:`embed`.
-
-        Raises:
-            InvalidFeeds, InvalidArgument: as :meth:`embed`.
-        """
-        prefix = self._prompt(prompt, prompt_name)
-        return self._encoded([prefix + text for text in texts_of(texts)], prefix)
-
     def embed(
         self,
         texts: Iterable[str] | Encoded,
@@ -230,17 +215,6 @@ class Embedder(PromptedModel):
         items, prefix = self._prompted(texts, prompt, prompt_name)
         width = self._width(truncate_dim)
         return await self._arun(items, self._finisher(prefix, normalize, truncate_dim), (width,))
-
-    def _prompted(
-        self, texts: Iterable[str] | Encoded, prompt: str | None, name: str | None
-    ) -> tuple[list[str] | Encoded, str]:
-        """Texts with their prompt, and the prompt."""
-        if isinstance(texts, Encoded):
-            if prompt is not None or name is not None:
-                raise InvalidArgument("A prompt has no effect on encoded texts. Pass it to encode()")
-            return texts, texts.prompt
-        prefix = self._prompt(prompt, name)
-        return [prefix + text for text in texts_of(texts)], prefix
 
     def _width(self, truncate_dim: int | None) -> int:
         if truncate_dim is None:

@@ -220,14 +220,14 @@ class TextModel:
 
     def _rows(
         self,
-        texts: Sequence[Text],
+        texts: Sequence[Text] | Encoded,
         finish: Callable[[Array, Mask], Iterable[Result]],
         progress: bool | None = None,
     ) -> list[Result]:
         """What each text results in, where that is no row of an array.
 
         Args:
-            texts: texts or pairs.
+            texts: texts, pairs, or their tokens.
             finish: from a batch's output and mask to a result for each row.
             progress: as for :meth:`isorun.Embedder.embed`.
         """

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from isorun.errors import InvalidArgument, did_you_mean
-from isorun.text.inputs import checked
+from isorun.text.encoded import Encoded
+from isorun.text.inputs import checked, texts_of
 from isorun.text.model import TextModel
 
 
@@ -29,6 +30,32 @@ class PromptedModel(TextModel):
     def prompt_named(self, *names: str) -> str | None:
         """The first of some names that has a prompt; ``None`` if there is none, for the default."""
         return next((name for name in names if name in self.prompts), None)
+
+    def encode(  # type: ignore[override]  # texts are not pairs
+        self, texts: Iterable[str], *, prompt_name: str | None = None, prompt: str | None = None
+    ) -> Encoded:
+        """The tokens of texts with their prompt, cut to ``max_length``: :meth:`embed` and :meth:`aembed` accept them in
+        place of the texts, which are then tokenized once.
+
+        Args:
+            texts, prompt_name, prompt: as in :meth:`embed`.
+
+        Raises:
+            InvalidFeeds, InvalidArgument: as :meth:`embed`.
+        """
+        prefix = self._prompt(prompt, prompt_name)
+        return self._encoded([prefix + text for text in texts_of(texts)], prefix)
+
+    def _prompted(
+        self, texts: Iterable[str] | Encoded, prompt: str | None, name: str | None, task: str | None = None
+    ) -> tuple[list[str] | Encoded, str]:
+        """Texts with their prompt, and the prompt."""
+        if isinstance(texts, Encoded):
+            if not (prompt is None and name is None and task is None):
+                raise InvalidArgument("A prompt has no effect on encoded texts. Pass it to encode()")
+            return texts, texts.prompt
+        prefix = self._prompt(prompt, name, task)
+        return [prefix + text for text in texts_of(texts)], prefix
 
     def _prompt(self, prompt: str | None, name: str | None, task: str | None = None) -> str:
         """The text to put before each text: the prompt itself, or that of a name, a task, or the default."""

@@ -13,14 +13,16 @@ import numpy as np
 from isorun.errors import InvalidArgument, InvalidModel, UnsupportedModel
 from isorun.models.modules import STATIC_SPARSE, TRANSFORMERS, Modules
 from isorun.system.paths import inside
+from isorun.text.encoded import Encoded
 from isorun.text.heads import head_outputs
-from isorun.text.inputs import texts_of
 from isorun.text.model import Array, Mask
 from isorun.text.prompted import PromptedModel, checked_count
 from isorun.text.sparse_lookup import SparseLookup
 from isorun.text.sparse_vectors import SparseVector, SparseVectors, largest, sparse_rows
 
-_POOLED, _LOGITS = "sparse_embedding", "logits"
+POOLED = "sparse_embedding"
+"""The output of a graph that pools the scores of words."""
+_LOGITS = "logits"
 
 
 class SparseEmbedder(PromptedModel):
@@ -80,7 +82,7 @@ class SparseEmbedder(PromptedModel):
 
     def embed(
         self,
-        texts: Iterable[str],
+        texts: Iterable[str] | Encoded,
         *,
         task: str | None = None,
         prompt_name: str | None = None,
@@ -91,7 +93,8 @@ class SparseEmbedder(PromptedModel):
         """Embed texts.
 
         Args:
-            texts: in a collection as for :meth:`isorun.Embedder.embed`.
+            texts: in a collection as for :meth:`isorun.Embedder.embed`, or the result of :meth:`encode` or
+                :meth:`encode_ids`, which runs in the model.
             task: what the texts are: ``"query"`` or ``"document"`` select the prompt of that name, if there is one, and
                 the route of a model with a router. ``None`` for the default of both.
             prompt_name, prompt: as in :meth:`isorun.Embedder.embed`.
@@ -103,19 +106,20 @@ class SparseEmbedder(PromptedModel):
             :meth:`SparseVectors.to_scipy`.
 
         Raises:
-            InvalidFeeds, InvalidArgument: as :meth:`isorun.Embedder.embed`; or there is no route for the task.
+            InvalidFeeds, InvalidArgument: as :meth:`isorun.Embedder.embed`; there is no route for the task; or the
+                texts are encoded, and the default route needs the texts.
 
         Warns:
             TruncationWarning: texts exceed ``max_length`` and were cut.
         """
         items, lookup, maximum = self._request(texts, task, prompt_name, prompt, max_active_dims)
         if lookup is not None:
-            return self._vectors(lookup.rows(items), maximum)
+            return self._vectors(lookup.rows(_texts(items)), maximum)
         return self._vectors(self._rows(items, partial(self._finish, maximum=maximum), progress))
 
     async def aembed(
         self,
-        texts: Iterable[str],
+        texts: Iterable[str] | Encoded,
         *,
         task: str | None = None,
         prompt_name: str | None = None,
@@ -125,7 +129,7 @@ class SparseEmbedder(PromptedModel):
         """As :meth:`embed`, without blocking the event loop."""
         items, lookup, maximum = self._request(texts, task, prompt_name, prompt, max_active_dims)
         if lookup is not None:
-            return self._vectors(await asyncio.to_thread(lookup.rows, items), maximum)
+            return self._vectors(await asyncio.to_thread(lookup.rows, _texts(items)), maximum)
         return self._vectors(await self._arows(items, partial(self._finish, maximum=maximum)))
 
     def decode(self, vectors: Iterable[SparseVector], top_k: int | None = None) -> list[list[tuple[str, float]]]:
@@ -171,17 +175,17 @@ class SparseEmbedder(PromptedModel):
 
     def _request(
         self,
-        texts: Iterable[str],
+        texts: Iterable[str] | Encoded,
         task: str | None,
         prompt_name: str | None,
         prompt: str | None,
         max_active_dims: int | None,
-    ) -> tuple[Sequence[str], SparseLookup | None, int | None]:
+    ) -> tuple[list[str] | Encoded, SparseLookup | None, int | None]:
         """The texts with their prompt, what looks them up if the route needs no model, and the number of values."""
         checked_count(max_active_dims, "max_active_dims")
         lookup = self._lookups.get(self.modules.route(task))
-        prefix = self._prompt(prompt, prompt_name, task)
-        return [prefix + text for text in texts_of(texts)], lookup, max_active_dims or self._maximum
+        items, _ = self._prompted(texts, prompt, prompt_name, task)
+        return items, lookup, max_active_dims or self._maximum
 
     def _choose(self, outputs: dict[str, int]) -> str:
         from isorun.graph.builders.heads import WORDS
@@ -189,8 +193,8 @@ class SparseEmbedder(PromptedModel):
         settings = self.settings
         if settings.saved_as not in (None, "SparseEncoder") or settings.pooling or settings.layers:
             raise UnsupportedModel("The model makes dense vectors. Use isorun.Embedder")
-        if outputs.get(_POOLED) == 2 or (not outputs and settings.splade is not None):
-            return _POOLED
+        if outputs.get(POOLED) == 2 or (not outputs and settings.splade is not None):
+            return POOLED
         return head_outputs(self.folder, outputs, WORDS, [_LOGITS], instead="For dense vectors use Embedder")[0]
 
     def _finish(self, output: Array, mask: Mask, maximum: int | None) -> list[SparseVector]:
@@ -201,3 +205,10 @@ class SparseEmbedder(PromptedModel):
 
     def _vectors(self, rows: Sequence[SparseVector], maximum: int | None = None) -> SparseVectors:
         return SparseVectors([largest(row, maximum) for row in rows], self.dimension)
+
+
+def _texts(items: list[str] | Encoded) -> list[str]:
+    """Texts for a route without a model."""
+    if isinstance(items, Encoded):
+        raise InvalidArgument("The default route looks texts up without a model. Pass texts instead of their tokens")
+    return items

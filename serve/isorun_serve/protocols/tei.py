@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from functools import partial
 from typing import Annotated, Any, Literal
 
 from fastapi import APIRouter, Body
@@ -13,10 +14,12 @@ import isorun
 from isorun.text.classifier import Class
 from isorun.text.cross_encoder import CrossEncoder
 from isorun.text.embedder import Embedder
+from isorun.text.prompted import PromptedModel
+from isorun.text.sparse_embedder import SparseEmbedder
 from isorun_serve.answers import json_answer
 from isorun_serve.errors import ApiError
 from isorun_serve.inputs import TextOrPairs, TextsOrIds, are_ids, as_list
-from isorun_serve.models import EMBED, RERANK, Models, Served
+from isorun_serve.models import EMBED, RERANK, SPARSE, Models, Served
 from isorun_serve.settings import Settings
 from isorun_serve.texts import admission, check_count, encoded, relevance
 
@@ -36,6 +39,13 @@ class EmbedRequest(_Request):
     normalize: bool = Field(True, description="Scale vectors to length 1.")
     prompt_name: str | None = Field(None, description="The name of the prompt to put before each text.")
     dimensions: int | None = Field(None, ge=1, description="Keep that many dimensions.")
+
+
+class SparseRequest(_Request):
+    """The body of a request for sparse vectors."""
+
+    inputs: TextsOrIds
+    prompt_name: str | None = Field(None, description="The name of the prompt to put before each text.")
 
 
 class PredictRequest(_Request):
@@ -81,20 +91,24 @@ def router(models: Models, settings: Settings) -> APIRouter:
         _check_direction(served, request)
         items = as_list(request.inputs)
 
-        def encode(texts: Any) -> Any:
-            return embedder.encode(texts, prompt_name=request.prompt_name)
-
-        tokens = await encoded(
-            served,
-            settings,
-            items,
-            embedder.encode_ids if are_ids(items) else encode,
-            truncate=request.truncate,
-            field="inputs",
-        )
+        encode = embedder.encode_ids if are_ids(items) else partial(embedder.encode, prompt_name=request.prompt_name)
+        tokens = await encoded(served, settings, items, encode, truncate=request.truncate, field="inputs")
         with admission(served):
             vectors = await embedder.aembed(tokens, normalize=request.normalize, truncate_dim=request.dimensions)
         return json_answer(list(vectors))
+
+    @routes.post("/embed_sparse")
+    async def embed_sparse(request: SparseRequest) -> Response:
+        """Weigh the words of texts: numbers of words with their weights."""
+        served, embedder = models.sparse_embedder(request.model)
+        _check_direction(served, request)
+        items = as_list(request.inputs)
+        encode = embedder.encode_ids if are_ids(items) else partial(embedder.encode, prompt_name=request.prompt_name)
+        tokens = await encoded(served, settings, items, encode, truncate=request.truncate, field="inputs")
+        with admission(served):
+            vectors = await embedder.aembed(tokens)
+        rows = (zip(row.indices.tolist(), row.values.tolist(), strict=True) for row in vectors)
+        return json_answer([[{"index": index, "value": value} for index, value in row] for row in rows])
 
     @routes.post("/predict")
     async def predict(request: PredictRequest) -> Response:
@@ -141,7 +155,7 @@ def router(models: Models, settings: Settings) -> APIRouter:
         check_count(settings, len(texts), "inputs")
         prompt = ""
         if request.prompt_name is not None:
-            if not isinstance(model, Embedder) or request.prompt_name not in model.prompts:
+            if not isinstance(model, PromptedModel) or request.prompt_name not in model.prompts:
                 raise ApiError(400, f"The model has no prompt {request.prompt_name!r}", param="prompt_name")
             prompt = model.prompts[request.prompt_name]
         prompted = [prompt + text for text in texts]
@@ -197,6 +211,8 @@ def router(models: Models, settings: Settings) -> APIRouter:
         task = next(iter(models)).task
         if task == EMBED:
             return await embed(_parsed(EmbedRequest, body))
+        if task == SPARSE:
+            return await embed_sparse(_parsed(SparseRequest, body))
         if task == RERANK and "query" in body:
             return await rerank(_parsed(RerankRequest, body))
         return await predict(_parsed(PredictRequest, body))
@@ -246,6 +262,8 @@ def _tokens(text: str, encoding: Any, *, special: bool) -> list[dict[str, Any]]:
 def _kind(served: Served) -> dict[str, Any]:
     if isinstance(served.model, Embedder):
         return {"embedding": {"pooling": "+".join(served.model.pooling)}}
+    if isinstance(served.model, SparseEmbedder):
+        return {"embedding": {"pooling": "splade"}}
     labels = getattr(served.model, "labels", [])
     by_number = {str(index): label for index, label in enumerate(labels)}
     by_label = {label: index for index, label in enumerate(labels)}

@@ -127,3 +127,14 @@ def test_rejects(retrieval: Path, tasks: Path, tmp_path: Path) -> None:
     (folder / "router_config.json").write_text(json.dumps(router))
     with pytest.raises(isorun.InvalidModel, match="'missing', which types does not have"):
         isorun.SparseEmbedder(folder, backend="ort-cpu")
+
+
+@pytest.mark.parametrize("name", ["splade", "splade-router"])
+def test_tokens_in_place_of_texts(name: str, retrieval: Path, retrieved: list[str]) -> None:
+    with isorun.SparseEmbedder(retrieval / name, backend="ort-cpu") as embedder:
+        expected = embedder.embed(retrieved, task="document").to_dense()
+        tokens = embedder.encode(retrieved, prompt=embedder.prompts.get("document", ""))
+        np.testing.assert_allclose(embedder.embed(tokens).to_dense(), expected, **CLOSE)
+        np.testing.assert_allclose(asyncio.run(embedder.aembed(tokens)).to_dense(), expected, **CLOSE)
+        with pytest.raises(isorun.InvalidArgument, match="encoded texts"):
+            embedder.embed(tokens, task="query")
