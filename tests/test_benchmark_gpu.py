@@ -3,11 +3,12 @@ and its stages run, with the CPU's backend in the GPU's place."""
 
 from __future__ import annotations
 
-import importlib.util
+import importlib
 import json
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -16,22 +17,41 @@ from isorun_backends.nvidia.cuda_driver import driver
 BENCHMARKS = Path(__file__).parents[1] / "benchmarks"
 
 
-def loaded(name):
-    spec = importlib.util.spec_from_file_location(name, BENCHMARKS / f"{name}.py")
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+MODULES = ("gpu_stage", "gpu_correctness", "gpu_speed", "gpu_packing", "gpu_stages")
 
 
 @pytest.fixture
-def stages(monkeypatch):
-    module = loaded("gpu_stages")
-    monkeypatch.setattr(module, "available", lambda stage: [("ort-cpu", "fp32")])
-    return module
+def load(monkeypatch):
+    """Imports a module of ``benchmarks/``, for this test only."""
+    monkeypatch.syspath_prepend(str(BENCHMARKS))
+    for name in ("gpu", *MODULES):
+        monkeypatch.delitem(sys.modules, name, raising=False)
+    yield importlib.import_module
+    for name in ("gpu", *MODULES):
+        sys.modules.pop(name, None)
+
+
+@pytest.fixture
+def replace(load, monkeypatch):
+    """Replaces a name in every module of the stages that has it."""
+
+    def set_everywhere(name, value):
+        modules = [module for module in map(load, MODULES) if hasattr(module, name)]
+        assert modules, name
+        for module in modules:
+            monkeypatch.setattr(module, name, value)
+
+    return set_everywhere
+
+
+@pytest.fixture
+def stages(load, replace):
+    replace("available", lambda stage: [("ort-cpu", "fp32")])
+    return SimpleNamespace(**{name: value for module in map(load, MODULES) for name, value in vars(module).items()})
 
 
 @pytest.mark.skipif(bool(driver().gpus), reason="there is a GPU: the command would measure it")
-def test_without_a_gpu_it_says_so_and_exits_with_3(tmp_path):
+def test_without_a_gpu_it_says_so_and_exits_with_3(load, tmp_path):
     command = [sys.executable, str(BENCHMARKS / "gpu.py"), "--out", str(tmp_path / "out")]
     ran = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=120, check=False)
     assert ran.returncode == 3, ran.stdout + ran.stderr
@@ -39,7 +59,7 @@ def test_without_a_gpu_it_says_so_and_exits_with_3(tmp_path):
     for name in ("ort-cuda", "tensorrt", "ort-tensorrt"):
         assert f"\n{name}: " in ran.stdout
     summary = json.loads((tmp_path / "out" / "summary.json").read_text())
-    assert list(summary["stages"]) == list(loaded("gpu").STAGES) == list(loaded("gpu_stages").STAGES)
+    assert list(summary["stages"]) == list(load("gpu").STAGES) == list(load("gpu_stages").STAGES)
     for name in summary["stages"]:
         assert f"\n{name}: skipped\n  skipped: no GPU: " in ran.stdout
     machine = json.loads((tmp_path / "out" / "machine.json").read_text())
@@ -47,8 +67,8 @@ def test_without_a_gpu_it_says_so_and_exits_with_3(tmp_path):
     assert not any(each["ok"] for each in machine["backends"].values())
 
 
-def test_a_stage_writes_what_it_found(stages, tmp_path, monkeypatch):
-    monkeypatch.setattr(stages, "MASKS", {kind: stages.MASKS[kind] for kind in ("left", "masked-row")})
+def test_a_stage_writes_what_it_found(stages, replace, tmp_path):
+    replace("MASKS", {kind: stages.MASKS[kind] for kind in ("left", "masked-row")})
     stage = stages.Stage(tmp_path / "parity.json", quick=True)
     stages.parities(stage)
     stage.write()
@@ -66,10 +86,10 @@ def test_the_first_stage_runs_every_backend_and_says_whether_it_is_right(stages,
     assert line.endswith("no device events")
 
 
-def test_removed_padding_is_compared_and_timed(stages, tmp_path, monkeypatch):
+def test_removed_padding_is_compared_and_timed(stages, replace, tmp_path):
     wishes = {"PACKED": "ort-cpu", "PACKED_SHAPES": ((4, 64),), "SECONDS": 0.05}
     for name, value in {**wishes, "MASKS": {kind: stages.MASKS[kind] for kind in ("left", "none")}}.items():
-        monkeypatch.setattr(stages, name, value)
+        replace(name, value)
     stage = stages.Stage(tmp_path / "packing.json", quick=True)
     stages.packing(stage)
     assert stage.passed, stage.lines
@@ -81,8 +101,8 @@ def test_removed_padding_is_compared_and_timed(stages, tmp_path, monkeypatch):
 
 
 @pytest.mark.long
-def test_what_fails_is_a_line_and_the_others_go_on(stages, tmp_path, monkeypatch):
-    monkeypatch.setattr(stages, "available", lambda stage: [("ort-cpu", "fp8"), ("ort-cpu", "fp32")])
+def test_what_fails_is_a_line_and_the_others_go_on(stages, replace, tmp_path):
+    replace("available", lambda stage: [("ort-cpu", "fp8"), ("ort-cpu", "fp32")])
     stage = stages.Stage(tmp_path / "threads.json", quick=True)
     stages.threads(stage)
     assert stage.lines[0].startswith("FAILED ort-cpu fp8 cannot be opened: ")
@@ -93,8 +113,8 @@ def test_what_fails_is_a_line_and_the_others_go_on(stages, tmp_path, monkeypatch
     assert json.loads(stage.file.read_text())["lines"][-1] == "FAILED this: ZeroDivisionError: by nothing"
 
 
-def test_a_stage_that_hangs_or_dies_leaves_what_it_had_found(tmp_path, monkeypatch):
-    gpu = loaded("gpu")
+def test_a_stage_that_hangs_or_dies_leaves_what_it_had_found(load, tmp_path, monkeypatch):
+    gpu = load("gpu")
     (tmp_path / "gpu_stages.py").write_text(
         "import json, pathlib, signal, sys, time\n"
         "found = {'passed': True, 'ended': False, 'lines': ['ok     this much'], 'figures': {}}\n"
