@@ -1,4 +1,4 @@
-"""The tables of verified hardware are those of the certificates in this repository."""
+"""The tables of backends and of verified hardware are those of the classes and certificates in this repository."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def tool() -> ModuleType:
 
 
 def test_tables_are_up_to_date(tool: ModuleType) -> None:
-    stale = [path.name for path in tool.DOCUMENTS if tool.updated(path.read_text()) != path.read_text()]
+    stale = [path.name for path in tool.DOCUMENTS if tool.updated(path) != path.read_text()]
     assert stale == [], "run python tools/certificates.py"
 
 
@@ -30,6 +30,13 @@ def test_every_backend_has_a_row(tool: ModuleType) -> None:
     rows = [line.split("|")[1].strip(" `") for line in tool.table().splitlines()[2:]]
     assert set(tool.backends()) <= {row.partition(":")[0] for row in rows}
     assert {"ort-cpu", "openvino", "tract", "tensorrt", "deepsparse"} <= set(rows)
+
+
+def test_readme_table_states_what_backends_declare(tool: ModuleType) -> None:
+    rows = {line.split("|")[1].strip(" `"): line for line in tool.backend_table().splitlines()[2:]}
+    assert rows.keys() == tool.backends().keys()
+    assert "| cpu | fp32, int8 |" in rows["ort-cpu"]
+    assert "not verified on hardware" in rows["tensorrt"]
 
 
 def test_backend_without_a_certificate_is_not_verified(tool: ModuleType) -> None:

@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 
 
 class Reference(Backend):
-    """ONNX's reference evaluator, in the graph's own types or in fp64."""
+    """ONNX's reference evaluator, the oracle, in the graph's own types or in fp64."""
 
     contract = 2
     capabilities = Capabilities(

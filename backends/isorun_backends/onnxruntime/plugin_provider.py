@@ -52,9 +52,10 @@ _measured: dict[tuple[Any, ...], str] = {}  # precision by provider, device and 
 
 
 class OrtEp(Backend):
-    """A provider of which nothing is known but its library and what its package declares.
+    """Any other execution provider of ONNX Runtime, in a plugin package or compiled in.
 
-    Its measured precision must be the requested one.
+    Nothing is known of it but its library and what its package declares. Its measured precision must be
+    the requested one.
     """
 
     contract = 2
