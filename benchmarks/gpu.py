@@ -48,7 +48,7 @@ HELPFUL = (
     "pydantic",
     "yaml",
 )
-BACKENDS = ("ort-cuda", "tensorrt", "ort-tensorrt")
+BACKENDS = ("ort-cuda", "tensorrt", "ort-tensorrt", "ort-ep:webgpu")
 STAGES = {
     "smoke": 240,
     "limits": 60,

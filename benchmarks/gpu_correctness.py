@@ -13,6 +13,7 @@ import isorun
 from isorun import parity
 from isorun.errors import IsorunError
 from isorun.parity.samples import MASKS
+from isorun.plugin import registry
 from isorun_matrix.measurement import gpu
 
 SMOKE_OFF = 0.05  # for outputs of about 1: above rounding errors, below wrong results
@@ -88,6 +89,8 @@ def arrays(stage: Stage) -> None:
     model = build("bert-3l")
     inputs = feeds(2, 64, MASKS["right"])
     for backend, precision in available(stage):
+        if not registry.get(backend).capabilities.device_arrays:
+            continue
         with stage.trying(f"{backend} {precision}"), opened(stage, model, backend, precision, ["2x64"]) as session:
             wanted = session.run(None, inputs)
             late(stage, f"{backend} {precision}", session, inputs, wanted)

@@ -29,22 +29,32 @@ from isorun.models import presets
 from isorun.parity.samples import MASKS
 
 POOLED = ["pooler_output"]  # what an embedder fetches; all token states take longer to copy than to compute
-PACKED = "ort-cuda"  # the backend with two ways to remove padding
+WAYS: dict[str, dict[str, dict[str, Any]]] = {
+    "ort-cuda": {
+        "padded": {"padding": "keep"},
+        "padded, no graphs": {"padding": "keep", "graphs": False},
+        "one kernel": {"padding": "remove", "form": "packed"},
+        "one kernel, no graphs": {"padding": "remove", "form": "packed", "graphs": False},
+        "groups": {"padding": "remove", "form": "plain", "graphs": False},
+    },
+    "ort-ep:webgpu": {"padded": {"padding": "keep"}, "groups": {"padding": "remove"}},
+}
+"""The ways to run a padded batch, by backend."""
 PACKED_SHAPES = ((1, 128), (8, 128), (32, 128), (128, 128))
 
 
 def packing(stage: Stage) -> None:
-    """Padding removal on ``ort-cuda``, by one kernel and by groups of rows, against the padded batch: whether it is
-    right under the five kinds of mask, and from which batch size it is faster. Lengths are lognormal, median 40."""
-    pairs = fp16_first(pair for pair in available(stage) if pair[0] == PACKED)
+    """Padding removal against the padded batch: whether it is right under the five kinds of mask, and from which batch
+    size it is faster. On ``ort-cuda`` by one kernel and by groups of rows. Lengths are lognormal, median 40."""
+    pairs = [pair for pair in fp16_first(available(stage)) if pair[0] in WAYS]
     for backend, precision in pairs:
         what = f"{backend} {precision}, padding removed"
         with stage.trying(what):
             packed_parity(stage, what, backend, precision)
-    for _, precision in pairs:
+    for backend, precision in pairs:
         models = ("bert-base", "bert-large") if precision == "fp16" else ("bert-base",)
         for name in ("bert-3l",) if stage.quick else models:
-            packed_times(stage, name, precision)
+            packed_times(stage, name, backend, precision)
 
 
 def packed_parity(stage: Stage, what: str, backend: str, precision: str) -> None:
@@ -61,26 +71,20 @@ def packed_parity(stage: Stage, what: str, backend: str, precision: str) -> None
                 one_parity(stage, f"{what} {kind} {turn}", inputs, outputs, right.run(None, inputs), names, most)
 
 
-def packed_times(stage: Stage, name: str, precision: str) -> None:
-    form, graphs = best(stage, PACKED, precision)
-    by_way: dict[str, dict[str, Any]] = {
-        "padded": {"padding": "keep", "form": form, "graphs": graphs},
-        "padded, no graphs": {"padding": "keep", "form": form, "graphs": False},
-        "one kernel": {"padding": "remove", "form": "packed"},
-        "one kernel, no graphs": {"padding": "remove", "form": "packed", "graphs": False},
-        "groups": {"padding": "remove", "form": "plain", "graphs": False},
-    }
+def packed_times(stage: Stage, name: str, backend: str, precision: str) -> None:
+    form, graphs = best(stage, backend, precision)
     shapes = PACKED_SHAPES[:3] if stage.quick else PACKED_SHAPES
-    for way, options in by_way.items():
-        what = f"{name} {precision}, {way}"
-        with stage.trying(what), opened(stage, build(name), PACKED, precision, [], **options) as session:
-            for batch, sequence in shapes:
-                with stage.trying(f"{what}, {batch}x{sequence}"):
-                    packed_time(stage, session, f"{name} {precision} {batch}x{sequence}", way, batch, sequence)
+    for way, options in WAYS[backend].items():
+        what, options = f"{name} {backend} {precision}, {way}", {"form": form, "graphs": graphs, **options}
+        with stage.trying(what), opened(stage, build(name), backend, precision, [], **options) as session:
+            for shape in shapes:
+                with stage.trying(f"{what}, {shape}"):
+                    packed_time(stage, session, f"{name} {backend} {precision}", way, shape)
 
 
-def packed_time(stage: Stage, session: isorun.Session, what: str, way: str, batch: int, sequence: int) -> None:
-    inputs = traffic(batch, sequence)
+def packed_time(stage: Stage, session: isorun.Session, model: str, way: str, shape: tuple[int, int]) -> None:
+    batch, sequence = shape
+    what, inputs = f"{model} {batch}x{sequence}", traffic(batch, sequence)
     tokens = int(inputs["attention_mask"].sum())
     timings = stage.figures.setdefault(what, {"tokens": tokens})
     runs = 20 if stage.quick else 100

@@ -20,7 +20,7 @@ from isorun.parity.samples import lognormal_lengths, right_padded
 from isorun.plugin import registry
 from isorun.system.cache import Cache
 
-BACKENDS = ("ort-cuda", "tensorrt", "ort-tensorrt")
+BACKENDS = ("ort-cuda", "tensorrt", "ort-tensorrt", "ort-ep:webgpu")
 SHAPES = ((1, 128), (8, 128), (32, 128), (1, 384))
 SECONDS = 1.5  # at most, for one figure
 FORMS: dict[str, dict[str, Any]] = {
