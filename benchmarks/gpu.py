@@ -54,6 +54,7 @@ STAGES = {
     "limits": 60,
     "times": 600,
     "parity": 300,
+    "exports": 300,
     "kernels": 180,
     "packing": 420,
     "peers": 180,

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import numpy as np
@@ -16,6 +19,8 @@ from isorun.parity.samples import MASKS
 from isorun.plugin import registry
 from isorun_matrix.measurement import gpu
 
+EXPORTS_OFF = {"fp32": 1e-4, "fp16": 0.03}
+"""The greatest difference of an export's results, of ``1 + |x|``."""
 SMOKE_OFF = 0.05  # for outputs of about 1: above rounding errors, below wrong results
 
 
@@ -63,6 +68,47 @@ def parities(stage: Stage) -> None:
                 with stage.trying(f"{what} {kind}"):  # each kind may use another graph
                     one_parity(stage, f"{what} {kind}", inputs, session.run(None, inputs), wanted, names, tolerance.rms)
             stage.figures[f"{backend} {precision}"] = session.provenance.as_dict()
+
+
+def exports(stage: Stage) -> None:
+    """The newest export of each architecture and head in ``tests/fixtures``, on five masks, against plain ONNX Runtime
+    on the CPU. Rows without a real token are compared where the export's own results are finite."""
+    # The helpers of the tests know the files.
+    sys.path.append(str(Path(__file__).resolve().parents[1] / "tests" / "helpers"))
+    import exports as files
+
+    known = {**files.manifest(), **files.modern()}
+    labels = list({(entry["architecture"], entry["head"]): label for label, entry in known.items()}.values())
+    for backend, precision in available(stage):
+        wrong, tried = [], labels[:3] if stage.quick else labels
+        for label in tried:
+            inputs = files.given(label)
+            wanted = files.answers(label)
+            with TemporaryDirectory() as folder:
+                model = Path(folder, f"{label}.onnx")
+                model.write_bytes(files.content(label))
+                try:
+                    with isorun.Session(model, backend=backend, precision=precision, padding="keep") as session:
+                        outputs = session.run(None, inputs)
+                except IsorunError as error:
+                    wrong.append(f"{label}: {type(error).__name__}: {error}")
+                    continue
+            off = max(distance(*pair) for pair in zip(outputs, wanted, strict=True))
+            stage.figures[f"{backend} {precision} {label}"] = off
+            if not off <= EXPORTS_OFF[precision]:
+                wrong.append(f"{label}: off by {off:.1e}")
+        stage.expect(not wrong, f"{backend} {precision}: {len(wrong)} of {len(tried)} exports are wrong or refused")
+        for line in wrong:
+            stage.say(f"       {line}")
+
+
+def distance(output: np.ndarray, wanted: np.ndarray) -> float:
+    """The greatest difference where both are defined, of ``1 + |wanted|``; infinite for another shape or a new NaN."""
+    finite = np.isfinite(wanted)
+    if output.shape != wanted.shape or not np.isfinite(output[finite]).all():
+        return float("inf")
+    off = np.abs(output[finite].astype(np.float64) - wanted[finite]) / (1 + np.abs(wanted[finite]))
+    return float(off.max(initial=0))
 
 
 def one_parity(

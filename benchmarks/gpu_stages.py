@@ -13,7 +13,7 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
-from gpu_correctness import arrays, parities, smoke, threads
+from gpu_correctness import arrays, exports, parities, smoke, threads
 from gpu_packing import packing, peers
 from gpu_speed import kernels, limits, times
 from gpu_stage import BACKENDS, Stage
@@ -59,6 +59,7 @@ STAGES: dict[str, Callable[[Stage], None]] = {
     "limits": limits,
     "times": times,
     "parity": parities,
+    "exports": exports,
     "kernels": kernels,
     "packing": packing,
     "peers": peers,

@@ -86,6 +86,17 @@ def test_the_first_stage_runs_every_backend_and_says_whether_it_is_right(stages,
     assert line.endswith("no device events")
 
 
+def test_exports_are_compared_with_their_untouched_selves(stages, replace, tmp_path):
+    stage = stages.Stage(tmp_path / "exports.json", quick=True)
+    stages.exports(stage)
+    assert stage.passed, stage.lines
+    assert len(stage.figures) == 3
+    replace("EXPORTS_OFF", {"fp32": -1.0})
+    stages.exports(stage)
+    assert stage.passed is False
+    assert sum(": off by " in line for line in stage.lines) == 3
+
+
 def test_removed_padding_is_compared_and_timed(stages, replace, tmp_path):
     ways = stages.WAYS["ort-cuda"]
     wishes = {"WAYS": {"ort-cpu": ways}, "PACKED_SHAPES": ((4, 64),), "SECONDS": 0.05}
