@@ -10,9 +10,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import typer
 
 from isorun.cli import app as cli
 from isorun.cli import plugin
+from isorun_deepsparse.command import app as prune_app
 from isorun_matrix.measurement import machine
 
 ROOT = Path(__file__).parent.parent
@@ -76,6 +78,7 @@ def commands() -> dict[str, Any]:
             walk(f"{name} {each}", inner[each])
 
     walk("isorun", cli.command())
+    walk("isorun prune", typer.main.get_command(prune_app))  # of a plugin, which need not be installed
     return found
 
 

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 GROUP = "isorun.commands"
 COMMANDS = (
-    *("backends", "fetch", "build", "fuse", "prune", "inspect", "run", "choose", "embed", "vectors", "parity"),
+    *("backends", "fetch", "build", "fuse", "inspect", "run", "choose", "embed", "vectors", "parity"),
     *("plugin", "doctor", "cache", "env"),
 )
 _COMPLETION = "_ISORUN_COMPLETE"  # set by shells that complete a command line

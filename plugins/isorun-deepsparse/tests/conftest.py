@@ -1,12 +1,14 @@
-"""The isolated environment with DeepSparse, which cannot share that of the tests."""
+"""The isolated environment with DeepSparse, which cannot share that of the tests, and a model to prune."""
 
 from __future__ import annotations
 
 import os
 from contextlib import closing
+from pathlib import Path
 
 import pytest
 
+import tiny
 from isorun.errors import EnvironmentNotFound
 from isorun.isolation import environments
 from isorun.isolation.worker.backend import Worker
@@ -26,3 +28,13 @@ def environment() -> str:
         availability = worker.get("deepsparse").availability()
     assert availability.ok, availability.reason
     return name
+
+
+@pytest.fixture(scope="session")
+def bert(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A tiny BERT in the fused form: an ONNX file. Read it only."""
+    from isorun.models import checkpoint
+
+    folder = tmp_path_factory.mktemp("models")
+    checkpoint.build(tiny.write_checkpoint(folder / "tiny"), folder / "bert.onnx")
+    return folder / "bert.onnx"

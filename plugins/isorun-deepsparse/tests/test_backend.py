@@ -17,9 +17,9 @@ import quantized_forms
 from isorun.errors import BackendUnavailable, UnsupportedModel
 from isorun.graph.builders import encoder, encoder_config
 from isorun.graph.io import files
-from isorun.graph.transforms.prune import prune
 from isorun.parity.samples import MASKS
 from isorun_deepsparse.backend import DeepSparse, operators, sparse_layers
+from isorun_deepsparse.prune import prune
 
 SIZES = {"vocab_size": 99, "max_position_embeddings": 128, "hidden_size": 256, "intermediate_size": 1024}
 SHAPE = {"batch": 2, "sequence": 64}

@@ -21,7 +21,7 @@ import exports
 import quantized_forms
 from isorun import BackendUnavailable, Session, UnsupportedModel
 from isorun.graph.inspect import inspect
-from isorun.graph.transforms.prune import prune
+from isorun_deepsparse.prune import prune
 
 SPARSITY = 0.8
 FORMS = {

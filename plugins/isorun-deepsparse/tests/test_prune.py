@@ -8,7 +8,7 @@ import numpy as np
 import onnx.parser
 import onnx_ir as ir
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from onnx import numpy_helper
 
@@ -18,7 +18,7 @@ from isorun.errors import IsorunError, UnsupportedModel
 from isorun.graph import pipeline
 from isorun.graph.inspect import inspect
 from isorun.graph.io import files
-from isorun.graph.transforms.prune import PATTERNS, prune
+from isorun_deepsparse.prune import PATTERNS, prune
 
 HEAD = '<ir_version: 10, opset_import: ["" : 17]>'
 ENCODER = 4 * tiny.CONFIG["num_hidden_layers"]
@@ -39,6 +39,7 @@ def random_matrix(rows: int, columns: int) -> np.ndarray:
     return np.random.default_rng(0).standard_normal((rows, columns)).astype(np.float32)
 
 
+@settings(deadline=None)
 @given(
     sparsity=st.floats(0.001, 0.999),
     rows=st.integers(1, 8),

@@ -41,7 +41,7 @@ def prune(
     """
     from isorun.graph import pipeline
     from isorun.graph.io import files
-    from isorun.graph.transforms import prune as pruning
+    from isorun_deepsparse import prune as pruning
 
     models.check_choice("pattern", pattern, pruning.PATTERNS)
     models.check_output(output)
