@@ -7,7 +7,7 @@ PYTEST = $(VENV)/bin/pytest -n auto --dist worksteal
 # Tests start hundreds of processes: Python compiles each module once.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: quickstart environment lint check suite test long test-lowest test-newest dist clean
+.PHONY: quickstart environment lint check suite test long test-lowest test-newest docs dist clean
 
 quickstart:
 	$(PYTHON) -m venv $(VENV)
@@ -54,6 +54,11 @@ test-newest:
 	uv pip install --quiet --python $(VENV)-newest/bin/python --upgrade -e '.[dev]' -e plugins/isorun-tract
 	$(MAKE) suite VENV=$(VENV)-newest
 
+# The documentation site, in site/; a warning, such as a link without a target, is an error.
+docs:
+	$(VENV)/bin/pip install --quiet -c constraints.txt -e '.[docs]'
+	$(VENV)/bin/mkdocs build --strict
+
 # The archives of a release, checked as the package index does.
 dist:
 	rm -rf dist
@@ -62,4 +67,4 @@ dist:
 	$(VENV)/bin/twine check --strict dist/*
 
 clean:
-	rm -rf $(VENV) $(VENV)-lowest $(VENV)-newest dist isorun-results
+	rm -rf $(VENV) $(VENV)-lowest $(VENV)-newest dist site isorun-results

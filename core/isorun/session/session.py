@@ -200,7 +200,7 @@ class Session:
 
         Raises:
             InvalidFeeds: the model does not accept them.
-            As :meth:`run`.
+            IsorunError: as :meth:`run`.
         """
         self._model.check_open()
         return self._scheduler.warmup(on, measure=measure)
@@ -231,7 +231,7 @@ class Session:
             (runs,), float64, milliseconds. ``None`` if the backend has no device or no events.
 
         Raises:
-            As :meth:`run`.
+            IsorunError: as :meth:`run`.
         """
         return self._model.device_times(self._checker.check(input_feed), runs)
 
@@ -316,7 +316,7 @@ class Session:
         Raises:
             QueueFull: more than ``max_queue`` rows would wait, and some are waiting already.
             InvalidFeeds: one of them is invalid; none runs.
-            As :meth:`arun`: the first error of a request.
+            IsorunError: as :meth:`arun`, the first error of a request.
         """
         return await self._scheduler.arun_many(output_names, input_feeds, timeout=timeout)
 
@@ -336,7 +336,7 @@ class Session:
             batches: the feeds of each, as in :meth:`run`.
 
         Raises:
-            As :meth:`run`, where the results of that batch would be.
+            IsorunError: as :meth:`run`, where the results of that batch would be.
         """
         return self._scheduler.run_batches(output_names, batches)
 
