@@ -19,17 +19,12 @@ def test_additions_to_a_spec_keep_results(isorun: Isorun, tiny: Path, tmp_path: 
     assert isorun("run", slow_spec(tmp_path, 2), "--out", out).returncode == 0
     kept = {path: path.stat().st_mtime_ns for path in out.rglob("result.json") if "models" not in path.parts}
     assert len(kept) == 5
-    more = SLOW.replace("shapes: [1x4]", "shapes: [1x4, 2x4]") + "  - ort-cpu\n"
+    more = SLOW + "  - ort-cpu\n"
     more += "".join(f"  - {{name: fake, label: c{index}, options: {{seconds: 0.02}}}}\n" for index in (1, 0))
     done = isorun("run", spec_file(tmp_path, more), "--out", out, "--resume")
-    assert "2 of 6 cells are measured and kept" in done.stderr, done.stderr
+    assert "2 of 3 cells are measured and kept" in done.stderr, done.stderr
     assert {path: path.stat().st_mtime_ns for path in kept} == kept
     assert "measured again" not in done.stderr
-    other = SLOW.replace("repetitions: 12", "repetitions: 3")
-    other += "  - {name: fake, label: c1, options: {seconds: 0.02}}\n"
-    again = isorun("run", spec_file(tmp_path, other), "--out", out, "--resume")
-    assert "1 of 1 cells were measured with another spec" in again.stderr
-    assert {path: path.stat().st_mtime_ns for path in kept} == kept
 
 
 @pytest.mark.long
