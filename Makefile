@@ -16,7 +16,7 @@ quickstart:
 
 environment:
 	$(PYTHON) -m venv $(VENV)
-	$(VENV)/bin/pip install --quiet -c constraints.txt -e '.[dev]' -e plugins/isorun-tract
+	$(VENV)/bin/pip install --quiet --no-compile -c constraints.txt -e '.[dev]' -e plugins/isorun-tract
 
 # Style, types and layers: a minute.
 lint:
@@ -35,9 +35,9 @@ UNIT = tests/core/compat tests/core/parity tests/core/plugin tests/core/system t
 suite:
 	$(PYTEST) -m 'not long'
 
-# Everything but `long`, as continuous integration runs it.
+# Everything but `long`, as continuous integration runs it. mypy runs on one core, beside the tests.
 test: environment
-	$(MAKE) lint suite VENV=$(VENV)
+	$(MAKE) --jobs=2 lint suite VENV=$(VENV)
 
 # Minutes rather than seconds: every node test of the ONNX project, many threads for longer.
 long:

@@ -17,12 +17,19 @@ import tiny
 from isorun.isolation.environments import FOLDER_VARIABLE
 from isorun.models import hub
 from isorun.system.cache import ENVIRONMENT_VARIABLE, Cache
+from isorun.system.threads import usable_cores
 
 settings.register_profile("gate", deadline=None)  # how long an example takes is the machine's affair
 settings.load_profile("gate")
 
 # A shell's background job ignores Ctrl-C, and so would every child of it, those that the tests interrupt among them.
 signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_auto_num_workers() -> int:
+    """For ``-n auto``: more than there are cores, since many tests wait for other processes and for time limits."""
+    return usable_cores() + 1
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -51,6 +58,7 @@ def environments_dir(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]
         folder = folder.parent
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv(FOLDER_VARIABLE, str(folder / "environments"))
+        patch.setenv("PIP_COMPILE", "0")  # half of the time, and most modules are never imported
         yield folder / "environments"
 
 
