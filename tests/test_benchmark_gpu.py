@@ -97,6 +97,7 @@ def test_exports_are_compared_with_their_untouched_selves(stages, replace, tmp_p
     assert sum(": off by " in line for line in stage.lines) == 3
 
 
+@pytest.mark.long
 def test_removed_padding_is_compared_and_timed(stages, replace, tmp_path):
     ways = stages.WAYS["ort-cuda"]
     wishes = {"WAYS": {"ort-cpu": ways}, "PACKED_SHAPES": ((4, 64),), "SECONDS": 0.05}
