@@ -37,25 +37,21 @@ from __future__ import annotations
 
 import json
 import os
-import queue
-import runpy
 import signal
-import subprocess
 import sys
 import tempfile
 import threading
 import time
 import weakref
-from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import Future
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, overload
 
-from isorun.system import portable
+from isorun.system import child_process, portable
 from isorun.system.channels import Channel
 
-_PR_SET_PDEATHSIG = 1
+_CHILD_MAIN = "isorun.system.child_main"
 _LOG_BYTES, _LOG_LINES = 16384, 25
 _C_STACK = ('  Binary file "', "Current thread's C stack trace")  # Python 3.14 prints it below a crash's traceback
 
@@ -116,7 +112,7 @@ def python_module(module: str, *arguments: str, python: str | Path = sys.executa
         python: the interpreter. A crash there writes a traceback to the log (faulthandler).
     """
     # -P: a file in the working directory that is called numpy.py must not be taken for the package.
-    return [str(python), "-P", "-X", "faulthandler", "-m", __name__, str(os.getpid()), module, *arguments]
+    return [str(python), "-P", "-X", "faulthandler", "-m", _CHILD_MAIN, str(os.getpid()), module, *arguments]
 
 
 def guarded(command: Sequence[str]) -> list[str]:
@@ -124,7 +120,7 @@ def guarded(command: Sequence[str]) -> list[str]:
 
     A program that does not exist is a traceback in the log and exit code 1, not an OSError.
     """
-    return [sys.executable, "-P", "-m", __name__, str(os.getpid()), "--", *command]
+    return [sys.executable, "-P", "-m", _CHILD_MAIN, str(os.getpid()), "--", *command]
 
 
 def run(
@@ -230,7 +226,7 @@ class Child:
         if channel:
             (input_, writer), (reader, output) = os.pipe(), os.pipe()
             ends, self.channel = (input_, output), Channel(reader, writer)
-        self._process = _Process()
+        self._process = child_process.ChildProcess()
         weakref.finalize(self, self._process.kill)
         try:
             self._process.start(command, env=env, stdin=input_, stdout=output, stderr=self._log, pass_fds=pass_fds)
@@ -285,127 +281,5 @@ class Child:
         self.kill()
 
 
-class _Process:
-    """What outlives the :class:`Child` that owns it, until the process is gone."""
-
-    def __init__(self) -> None:
-        self._owner = os.getpid()
-        self._reaping = threading.RLock()
-        self._popen: subprocess.Popen[bytes] | None = None
-        self.exited = threading.Event()
-        self.ended = 0.0
-
-    def start(self, command: Sequence[str], **options: Any) -> None:
-        def work() -> None:
-            self._popen = portable.own_group([*command], **options)
-            threading.Thread(target=self._reap, daemon=True, name="isorun-child-reaper").start()
-
-        started = _on_starter(work)
-        try:
-            started.result()
-        except BaseException:
-            # On Ctrl-C, the process may be starting; nobody else knows of it.
-            if started.exception() is None:
-                self.kill()
-            raise
-        finally:
-            del started  # an error holds the frames that it passed, and this holds the error
-
-    @property
-    def pid(self) -> int:
-        assert self._popen is not None
-        return self._popen.pid
-
-    @property
-    def code(self) -> int:
-        assert self._popen is not None
-        code: int = self._popen.returncode
-        return code
-
-    def _reap(self) -> None:
-        # Not reaped yet, the process keeps its id, so the group of that id is its own.
-        assert self._popen is not None
-        portable.wait_unreaped(self._popen)
-        self.ended = time.monotonic()
-        with self._reaping:
-            portable.kill_group(self._popen)
-            self._popen.wait()
-            self.exited.set()
-
-    def kill(self) -> bool:
-        """Send the signal without waiting, since the garbage collector may call this in any thread.
-
-        Returns:
-            Whether there is a process of this parent's to wait for.
-        """
-        if self._popen is None or os.getpid() != self._owner:
-            return False
-        with self._reaping:
-            if not self.exited.is_set():
-                portable.kill_group(self._popen)
-        return True
-
-
 def _read(descriptor: int, start: int) -> str:
     return portable.read_at(descriptor, os.fstat(descriptor).st_size - start, start).decode(errors="replace")
-
-
-_Job = tuple[Callable[[], None], "Future[None]"]
-_jobs: queue.SimpleQueue[_Job] | None = None
-_jobs_lock = threading.Lock()
-
-
-def _on_starter(work: Callable[[], None]) -> Future[None]:
-    """Have the thread that starts all children do something.
-
-    The kernel kills a child when the *thread* that started it ends, so this one lives as long as the process. And
-    Ctrl-C, which only the main thread sees, cannot interrupt it between the start and the record of it.
-    """
-    global _jobs
-    with _jobs_lock:
-        if _jobs is None:
-            _jobs = queue.SimpleQueue()
-            threading.Thread(target=_start_forever, args=(_jobs,), daemon=True, name="isorun-child-starter").start()
-    done: Future[None] = Future()
-    _jobs.put((work, done))
-    return done
-
-
-def _start_forever(jobs: queue.SimpleQueue[_Job]) -> None:
-    while True:
-        work, done = jobs.get()
-        try:
-            work()
-        except BaseException as error:  # noqa: BLE001 - raised where the child was requested
-            done.set_exception(error)
-        else:
-            done.set_result(None)
-        del work, done  # else the last child would be kept until the next one
-
-
-def _forget_starter() -> None:
-    """A fork leaves every thread behind but one, and maybe a lock that another one held."""
-    global _jobs, _jobs_lock
-    _jobs, _jobs_lock = None, threading.Lock()
-
-
-portable.after_fork_in_child(_forget_starter)
-
-
-def _main(parent: int, module: str, *arguments: str) -> None:
-    """The child's side of :func:`python_module` and :func:`guarded`."""
-    if (prctl := portable.c_library_function("prctl")) is not None:
-        prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
-    if sys.platform != "win32":
-        if os.getppid() != parent:  # it died before the kernel was told
-            sys.exit("the parent process is gone")
-        if module == "--":
-            os.execvp(arguments[0], arguments)
-    elif module == "--":  # there, the parent may be a launcher, and exec does not replace a process
-        sys.exit(subprocess.call(arguments))
-    sys.argv = [module, *arguments]
-    runpy.run_module(module, run_name="__main__", alter_sys=True)
-
-
-if __name__ == "__main__":
-    _main(int(sys.argv[1]), *sys.argv[2:])
