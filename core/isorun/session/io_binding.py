@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from isorun.compilation.compiled_model import Bindings, CompiledModel
+from isorun.compilation.compiled_graph import Bindings
+from isorun.compilation.compiled_model import CompiledModel
 from isorun.errors import InvalidFeeds
 from isorun.models.feeds import FeedChecker
 from isorun.plugin.device_arrays import ON_DEVICE, DeviceArray, adopt

@@ -1,0 +1,145 @@
+"""One graph of a model, compiled by a plugin.
+
+What plugins return is checked, and what they raise becomes an error of isorun. A run that fails may leave an executable
+in a state in which later runs are wrong (OpenVINO 2026.4). Unless the backend declares ``usable_after_failure``, runs
+of one executable are serialized, and it is compiled again before the run that follows a failure.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import nullcontext
+from operator import methodcaller
+from typing import Any, TypeVar
+
+from isorun.compilation.index_check import check_counts, counted
+from isorun.compilation.output_check import OutputCheck
+from isorun.compilation.plugin_errors import called, expect, failure, violation
+from isorun.compilation.recompilation import Recompilations
+from isorun.errors import BackendFailed, IsorunError, WorkerDied, WorkerTimeout
+from isorun.plugin import validation
+from isorun.plugin.backend import Backend, Binding, Executable, SupportsBinding
+from isorun.types import INDEX_ERRORS, Feeds, LoweredModel, RuntimeReport
+
+_T = TypeVar("_T")
+
+Bindings = dict[Any, tuple[Any, Binding]]  # by graph, the executable that arrays are bound to, and the binding
+
+_logger = logging.getLogger("isorun")
+
+
+class CompiledGraph:
+    """One graph of a model.
+
+    Args:
+        backend: what compiles it.
+        lowered: its file.
+        precision: that was requested.
+        compile_: compiles it, now and after failures.
+        lock: serializes calls; ``None`` if they may overlap.
+        check_open: raises ``SessionClosed`` once calls are refused.
+        recompilations: counts compilations after failed runs.
+
+    Attributes:
+        lowered, lock: the arguments.
+        counted: what it counts of indices outside their tables.
+        executable: the plugin's, with any optional abilities.
+        run: the executable's.
+    """
+
+    __slots__ = (
+        *("_backend", "_check", "_check_open", "_compile", "_failure", "_recompilations", "_report"),
+        *("counted", "executable", "lock", "lowered", "run"),
+    )
+
+    def __init__(
+        self,
+        backend: Backend,
+        lowered: LoweredModel,
+        precision: str,
+        *,
+        compile_: Callable[[LoweredModel], Executable],
+        lock: threading.Lock | None,
+        check_open: Callable[[], None],
+        recompilations: Recompilations,
+    ) -> None:
+        self.lowered, self.lock = lowered, lock
+        self._backend, self._compile, self._check_open = backend, compile_, check_open
+        self._recompilations = recompilations
+        self.counted: Sequence[str] = counted(lowered)
+        self._check = OutputCheck(lowered.info, precision)
+        self.executable: Any = compile_(lowered)
+        self.run: Callable[[Sequence[str], Feeds], list[Any]] = self.executable.run
+        self._report: RuntimeReport | None = None
+        self._failure = ""  # why the executable must not be used again
+
+    def call(self, method: str, function: Callable[[Any], _T]) -> _T:
+        """Call a function of the executable; after a failure, of a newly compiled one."""
+        with self.lock or nullcontext():
+            self._check_open()  # it may have been closed while this call waited
+            if self._failure:
+                self._compile_again()
+            try:
+                return function(self.executable)
+            except BaseException as error:
+                own = isinstance(error, IsorunError) and not isinstance(error, BackendFailed)
+                replaced = isinstance(error, WorkerDied | WorkerTimeout)  # another worker compiles the model
+                if not (own or replaced or self._backend.capabilities.usable_after_failure):
+                    self._failure = f"{type(error).__name__}: {error}"
+                self.explain(method, error)
+                raise
+
+    def _compile_again(self) -> None:
+        failed, self.executable = self.executable, self._compile(self.lowered)
+        self.run, self._report = self.executable.run, None
+        level = logging.DEBUG if self._recompilations.count else logging.WARNING  # once for each session
+        _logger.log(level, "%s: the model is compiled again, since a run failed: %s", self._backend.name, self._failure)
+        self._recompilations.add(self._failure)
+        self._failure = ""
+        called(self._backend, "close()", failed.close)
+
+    def bound(self, feeds: Feeds, outputs: Mapping[str, Any], bindings: Bindings) -> Binding:
+        """The binding of arrays to the executable, from those of the same arrays."""
+        executable, binding = bindings.get(self, (None, None))
+        if binding is None or executable is not self.executable:
+            executable = self.executable
+            outputs = {**outputs, INDEX_ERRORS: None} if self.counted else outputs
+            if isinstance(executable, SupportsBinding):
+                bound: object = called(self._backend, "bind()", executable.bind, feeds, outputs)
+                binding = expect(self._backend, "bind()", Binding, bound)
+            else:
+                binding = Binding(executable, feeds, outputs)
+            bindings[self] = executable, binding
+        return binding
+
+    def checked(self, method: str, output_names: Sequence[str], results: Any, feeds: Feeds) -> list[Any]:
+        """What the plugin returned, if it is right."""
+        if self.counted and type(results) is list and results:
+            check_counts(self.counted, results.pop())
+        if problem := self._check.problem(output_names, results, feeds):
+            raise violation(self._backend, method, problem)
+        return results  # type: ignore[no-any-return]
+
+    def report(self) -> RuntimeReport:
+        """The executable's report, which is requested once."""
+        if self._report is None:
+            report: RuntimeReport = self.call("report()", methodcaller("report"))
+            if problem := validation.report_problem(report):
+                raise violation(self._backend, "report()", problem)
+            self._report = report
+        return self._report
+
+    def close(self) -> None:
+        """Release the executable once serialized calls are done."""
+        with self.lock or nullcontext():
+            called(self._backend, "close()", self.executable.close)
+
+    def explain(self, method: str, error: BaseException) -> None:
+        """Raise the error for an exception of the plugin; return for an error of isorun, which is right as it is."""
+        foreign = isinstance(error, Exception) and not isinstance(error, IsorunError)
+        if foreign or isinstance(error, BackendFailed):
+            self._check_open()  # another thread may have closed it during the call
+        if foreign:
+            raise failure(self._backend, method, error) from error
