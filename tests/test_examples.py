@@ -2,32 +2,121 @@
 
 from __future__ import annotations
 
+import importlib.util
+import json
 import os
 import subprocess
 import sys
+import tarfile
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from isorun.system.cache import Cache
 
 EXAMPLES = Path(__file__).parent.parent / "examples"
+TASKS = Path(__file__).parent / "fixtures" / "tasks.tar.xz"
 
 
-def run(name: str, *arguments: object, **variables: str) -> str:
+@pytest.fixture(scope="module")
+def tasks(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Tiny checkpoints with heads."""
+    folder = tmp_path_factory.mktemp("tasks")
+    with tarfile.open(TASKS) as archive:
+        archive.extractall(folder, filter="data")
+    return folder
+
+
+@pytest.fixture
+def texts(tmp_path: Path) -> Path:
+    (tmp_path / "a.md").write_text("Bread is baked from flour.\n\nTrains leave at noon.")
+    (tmp_path / "b.txt").write_text("The moon is far away.")
+    return tmp_path
+
+
+def run(name: str, *arguments: object, folder: Path | None = None, **variables: str) -> str:
     command = [sys.executable, str(EXAMPLES / name), *map(str, arguments)]
-    done = subprocess.run(command, env={**os.environ, **variables}, capture_output=True, text=True, timeout=120)
+    environment = {**os.environ, **variables}
+    done = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, timeout=600)
     assert done.returncode == 0, done.stderr
     return done.stdout
+
+
+def test_every_example_is_listed_and_tested() -> None:
+    page, tests = (EXAMPLES / "README.md").read_text(), Path(__file__).read_text()
+    names = {path.name for path in EXAMPLES.iterdir()} - {"README.md", "__pycache__"}
+    assert [name for name in names if f"]({name})" not in page or f'"{name}"' not in tests] == []
 
 
 def test_onnxruntime_application(bert: Path) -> None:
     assert "last_hidden_state (2, 8, " in run("onnxruntime_application.py", bert)
 
 
+def test_backend_in_60_lines(bert: Path) -> None:
+    *_, difference = run("backend_in_60_lines.py", bert).split()
+    assert float(difference) < 1e-4
+
+
+def test_names_in_texts(tasks: Path, texts: Path) -> None:
+    run("names_in_texts.py", texts / "a.md", tasks / "bert-entities")  # random weights may see no names
+
+
 @pytest.mark.long
-def test_semantic_search(minilm: Path, minilm_cache: Cache, tmp_path: Path) -> None:
-    (tmp_path / "a.md").write_text("Bread is baked from flour.\n\nTrains leave at noon.")
-    (tmp_path / "b.txt").write_text("The moon is far away.")
-    found = run("semantic_search.py", tmp_path, "When does it depart?", ISORUN_CACHE_DIR=str(minilm_cache.root))
-    assert "Trains leave at noon" in found.splitlines()[0]
+def test_semantic_search(minilm: Path, minilm_cache: Cache, texts: Path) -> None:
+    best, *_ = run(
+        "semantic_search.py", texts, "When does it depart?", ISORUN_CACHE_DIR=str(minilm_cache.root)
+    ).splitlines()
+    assert "Trains leave at noon" in best
+
+
+@pytest.mark.long
+def test_reranked_rag(minilm: Path, tasks: Path, texts: Path) -> None:
+    prompt = run("reranked_rag.py", texts, "When does it depart?", minilm, tasks / "bert-classes-regression")
+    assert "Trains leave at noon." in prompt
+    assert "[3] " in prompt
+    assert "Question: When does it depart?" in prompt
+
+
+@pytest.mark.long
+def test_classify_with_ray(tasks: Path, texts: Path) -> None:
+    if importlib.util.find_spec("ray") is None:
+        pytest.skip("needs Ray: pip install 'isorun[ray]'")
+    model = tasks / "bert-classes-single_label_classification"
+    run("classify_with_ray.py", texts / "a.md", texts / "classified", model)
+    written = [line for path in (texts / "classified").glob("*.json") for line in path.read_text().splitlines()]
+    rows = [json.loads(line) for line in written]
+    assert {row["text"] for row in rows if row["text"]} == {"Bread is baked from flour.", "Trains leave at noon."}
+    assert all(0 < row["score"] <= 1 and row["label"] for row in rows)
+
+
+@pytest.mark.long
+def test_pin_precision(minilm: Path, tmp_path: Path) -> None:
+    (tmp_path / "texts.txt").write_text("".join(f"Text {number} of those in use.\n" for number in range(30)))
+    first = run("pin_precision.py", "texts.txt", minilm, folder=tmp_path)
+    pinned = json.loads((tmp_path / "precision.json").read_text())
+    assert pinned["precision"] in ("fp32", "bf16", "int8")
+    assert first.startswith("(30, 384) in ")
+    assert run("pin_precision.py", "texts.txt", minilm, folder=tmp_path) == first
+
+
+@pytest.mark.long
+def test_compare_machines(tmp_path: Path) -> None:
+    for name in ("here", "there"):
+        run("compare_machines.py", "measure", name, folder=tmp_path)
+    assert "minilm/1x32/openvino/fp32" in run("compare_machines.py", "show", "here", "there", folder=tmp_path)
+    assert "<html" in (tmp_path / "machines.html").read_text()
+
+
+@pytest.mark.long
+def test_draw_a_report(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    notebook = json.loads((EXAMPLES / "draw_a_report.ipynb").read_text())
+    assert all(cell.get("outputs", []) == [] for cell in notebook["cells"])  # nothing of the machine that wrote it
+    namespace: dict[str, Any] = {}
+    for cell in notebook["cells"]:
+        if cell["cell_type"] == "code":
+            exec(compile("".join(cell["source"]), cell["id"], "exec"), namespace)
+    figure = namespace["figure"]
+    assert [(bar.name, len(bar.y)) for bar in figure.data] == [("ort-cpu", 2), ("openvino", 2)]
+    assert "<html" in (tmp_path / "report.html").read_text()
