@@ -63,7 +63,7 @@ def parities(stage: Stage) -> None:
     for backend, precision in available(stage):
         what = f"{backend} {precision}"
         with stage.trying(what), opened(stage, model, backend, precision, ["1..4x64"]) as session:
-            tolerance = parity.DEFAULT_TOLERANCES[precision]
+            tolerance = limits(backend, precision)
             for (kind, inputs), wanted in zip(cases, expected, strict=True):
                 with stage.trying(f"{what} {kind}"):  # each kind may use another graph
                     one_parity(stage, f"{what} {kind}", inputs, session.run(None, inputs), wanted, names, tolerance.rms)
@@ -100,6 +100,11 @@ def exports(stage: Stage) -> None:
         stage.expect(not wrong, f"{backend} {precision}: {len(wrong)} of {len(tried)} exports are wrong or refused")
         for line in wrong:
             stage.say(f"       {line}")
+
+
+def limits(backend: str, precision: str) -> parity.Tolerance:
+    """The limits of parity that a backend declares for a precision."""
+    return parity.DEFAULT_TOLERANCES[registry.get(backend).capabilities.tolerance(precision)]
 
 
 def distance(output: np.ndarray, wanted: np.ndarray) -> float:

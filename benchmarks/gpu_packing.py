@@ -6,7 +6,7 @@ import time
 from typing import Any
 
 import numpy as np
-from gpu_correctness import one_parity
+from gpu_correctness import limits, one_parity
 from gpu_stage import (
     SECONDS,
     SHAPES,
@@ -24,7 +24,6 @@ from gpu_stage import (
 )
 
 import isorun
-from isorun import parity
 from isorun.models import presets
 from isorun.parity.samples import MASKS
 
@@ -58,7 +57,7 @@ def packing(stage: Stage) -> None:
 
 
 def packed_parity(stage: Stage, what: str, backend: str, precision: str) -> None:
-    model, most = build("bert-3l"), parity.DEFAULT_TOLERANCES[precision].rms
+    model, most = build("bert-3l"), limits(backend, precision).rms
     with (
         isorun.Session(model, backend="ort-cpu", padding="remove") as right,
         opened(stage, model, backend, precision, ["4x64"], padding="remove") as session,

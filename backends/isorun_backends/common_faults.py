@@ -54,6 +54,28 @@ def flattened(operator: str, versions: str, opsets: range) -> Fault:
     )
 
 
+def is_half(node: ir.Node, _: int) -> bool:
+    """Whether a node of one output computes in fp16, by its first input."""
+    import onnx_ir as ir
+
+    value = node.inputs[0]
+    return value is not None and value.dtype == ir.DataType.FLOAT16 and len(node.outputs) == 1
+
+
+def through_single(node: ir.Node) -> list[ir.Node]:
+    """The node in fp32, its inputs and its output in fp16 as they were."""
+    import onnx_ir as ir
+
+    nodes, inputs = [], []
+    for value in node.inputs:
+        if value is not None and value.dtype == ir.DataType.FLOAT16:
+            nodes.append(ir.node("Cast", [value], {"to": ir.DataType.FLOAT}))
+            value = nodes[-1].outputs[0]
+        inputs.append(value)
+    computed = ir.node(node.op_type, inputs, node.attributes)
+    return [*nodes, computed, ir.node("Cast", [computed.outputs[0]], {"to": ir.DataType.FLOAT16})]
+
+
 def _as_matrix(node: ir.Node) -> list[ir.Node]:
     import onnx_ir as ir
 

@@ -2,18 +2,27 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
+import onnx
+import onnx_ir as ir
 import pytest
+from onnx.reference import ReferenceEvaluator
+from onnx_ir.passes import common
 
 import isorun
 from isorun.cli.doctor import operator_tests
+from isorun.graph.transforms import work_around
 from isorun.plugin import faults, registry
 from isorun.types.faults import CONSTANTS, Fault, KnownFaults
 from isorun_backends import onnxruntime
+from isorun_backends.onnxruntime import webgpu_faults
 
 DECLARING = ("openvino", "ort-cpu", "reference")
-TABLES = {name: faults.of(registry.get(name)) for name in DECLARING}
+WEBGPU = "ort-ep:webgpu"
+TABLES = {name: faults.of(registry.get(name)) for name in DECLARING} | {WEBGPU: webgpu_faults.FAULTS}
 ROWS = [
     pytest.param(name, row, id=f"{name}-{row.operator}-{index}")
     for name, table in TABLES.items()
@@ -21,8 +30,24 @@ ROWS = [
 ]
 
 
+def _require(name: str, row: Fault) -> None:
+    """Skip a row of a backend that this machine lacks, or whose device lacks fp16."""
+    availability = registry.get(name).availability()
+    if not availability.ok:
+        pytest.skip(availability.reason)
+    if name == WEBGPU and "float16" in row.model:
+        model = onnx.parser.parse_model(
+            '<ir_version: 8, opset_import: ["" : 17]> g (float16[2] x) => (float16[2] y) { y = Add (x, x) }'
+        )
+        try:
+            isorun.Session(model.SerializeToString(), name).close()
+        except isorun.UnsupportedModel as error:
+            pytest.skip(str(error))
+
+
 @pytest.mark.parametrize(("name", "row"), ROWS)
 def test_session_returns_no_wrong_number(name: str, row: Fault) -> None:
+    _require(name, row)
     tested = operator_tests.try_row(name, row, with_raw=row.action == "documented")
     assert tested.session == {"rewritten": "right", "refused": "refused", "documented": tested.raw}[row.action]
 
@@ -30,6 +55,7 @@ def test_session_returns_no_wrong_number(name: str, row: Fault) -> None:
 @pytest.mark.long
 @pytest.mark.parametrize(("name", "row"), ROWS)
 def test_row_is_still_needed(name: str, row: Fault) -> None:
+    _require(name, row)
     assert operator_tests.try_row(name, row).raw != "right"
 
 
@@ -43,6 +69,27 @@ def test_wrong_node_tests_are_those_that_are_known(name: str) -> None:
 @pytest.mark.parametrize("name", DECLARING[:2])
 def test_every_120th_node_test_is_right_or_known(name: str) -> None:
     assert set(operator_tests.wrong_node_tests(name, every=120)) <= set(TABLES[name].node_tests)
+
+
+@pytest.mark.parametrize("row", [row for row in TABLES[WEBGPU].rows if row.rewrite], ids=lambda row: row.operator)
+def test_what_webgpu_sums_in_fp16_is_rewritten_to_fp32(row: Fault) -> None:
+    model = ir.serde.deserialize_model(operator_tests.model_of(row))
+    assert work_around.apply(model, [row])
+    (node,) = [node for node in model.graph if node.op_type == row.operator]
+    common.ShapeInferencePass()(model)
+    assert {value.dtype for value in node.inputs if value} == {ir.DataType.FLOAT}
+    outputs = ReferenceEvaluator(ir.serde.serialize_model(model)).run(None, dict(row.feeds))
+    assert row.expected is not None
+    for output, expected in zip(outputs, row.expected, strict=True):
+        assert output.dtype == np.float16
+        np.testing.assert_allclose(output, expected, rtol=1e-3)
+
+
+def test_short_sums_stay_in_fp16_on_webgpu() -> None:
+    row = next(row for row in TABLES[WEBGPU].rows if row.operator == "MatMul")
+    short = replace(row, model=row.model.replace("4096", "1024"))
+    model = ir.serde.deserialize_model(operator_tests.model_of(short))
+    assert not work_around.apply(model, [short])
 
 
 def test_refusal_names_the_node_the_reason_and_the_version() -> None:

@@ -26,6 +26,7 @@ ALLOW_CPU_NODES = Option(
 CpuNodes = Literal["none", "shapes", "integers"]
 """Which nodes may run on the CPU provider: none; those that compute with shapes and constants; or those, and what
 computes indices and masks, from integers and booleans to integers and booleans."""
+_CPU = "CPUExecutionProvider"
 _SHAPES = frozenset({"Shape", "Size"})
 _INTEGERS = frozenset(range(2, 8)) | {9, 12, 13}  # of onnx.TensorProto.DataType: the integers, and BOOL
 _PRODUCTS = ("MatMul", "Conv", "Gemm", "Einsum")  # in the name of an operator: real work, in integers too
@@ -109,7 +110,8 @@ def integer_nodes(model: onnx.ModelProto) -> frozenset[str]:
 def may_run_on_cpu(path: Path, kinds: CpuNodes, nodes: Collection[Node]) -> frozenset[str] | None:
     """The names of the nodes of a session that may run on the CPU provider; ``None`` for none.
 
-    A change of layout replaces nodes by others of new names. Those count as the nodes that are missing.
+    A change of layout replaces nodes by others of new names, or removes two that cancel out. A new node on the CPU
+    counts as one that is missing and may run there, if there are as many of its operator.
     """
     if kinds == "none":
         return None
@@ -118,15 +120,11 @@ def may_run_on_cpu(path: Path, kinds: CpuNodes, nodes: Collection[Node]) -> froz
     with runtime_errors(f"cannot read {path}"):
         model = onnx.load(path, load_external_data=False)
         allowed = shape_nodes(model.graph) | (integer_nodes(model) if kinds == "integers" else frozenset())
-    given = {node.name: _operator(node.domain, node.op_type) for node in model.graph.node}
-    placed = {node.name for node in nodes}
-    new = set()
-    for node in nodes:
-        if node.name and node.name not in given:
-            missing = {name for name, operator in given.items() if operator == node.operator and name not in placed}
-            if missing and missing <= allowed:
-                new.add(node.name)
-    return allowed | new
+    operators = {node.name: _operator(node.domain, node.op_type) for node in model.graph.node}
+    missing = Counter(operators[name] for name in allowed.difference(node.name for node in nodes))
+    new = {node.name: node.operator for node in nodes if node.name not in ("", *operators) and node.provider == _CPU}
+    wanted = Counter(new.values())
+    return allowed | {name for name, operator in new.items() if wanted[operator] <= missing[operator]}
 
 
 def is_shape_node(node: Node, shapes: Collection[str]) -> bool:

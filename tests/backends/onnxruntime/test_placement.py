@@ -123,3 +123,21 @@ def test_a_renamed_node_counts_as_the_one_that_is_missing(tmp_path):
         allowed = may_run_on_cpu(tmp_path / "model.onnx", "integers", renamed)
         assert allowed is not None
         assert ("new" in allowed) == may
+
+
+def test_no_more_new_nodes_may_run_on_the_cpu_than_are_missing(tmp_path):
+    """Two others of the operator are missing as well: they cancelled out."""
+    model = onnx.parser.parse_model(
+        """<ir_version: 8, opset_import: ["" : 17]>
+        g (int64[B,S] ids, float[B,S] x) => (int64[S,B] rows, float[B,S] out)
+        {
+          [rows] rows = Transpose (ids)
+          [there] turned = Transpose (x)
+          [back] out = Transpose (turned)
+        }"""
+    )
+    onnx.save(model, tmp_path / "model.onnx")
+    one = [Node("CPUExecutionProvider", "new", "Transpose")]
+    assert "new" in (may_run_on_cpu(tmp_path / "model.onnx", "integers", one) or ())
+    two = [*one, Node("CPUExecutionProvider", "another", "Transpose")]
+    assert {"new", "another"}.isdisjoint(may_run_on_cpu(tmp_path / "model.onnx", "integers", two) or ())

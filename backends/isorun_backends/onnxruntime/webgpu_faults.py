@@ -1,0 +1,142 @@
+"""What ONNX Runtime's WebGPU provider computes wrongly, without an error.
+
+Its kernels for fp16 also sum in fp16, where ONNX's other runtimes sum in fp32. Found on Mesa's software driver and
+checked on an NVIDIA H100.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from isorun.plugin import Fault, KnownFaults
+from isorun_backends.common_faults import is_half, through_single
+
+if TYPE_CHECKING:
+    import onnx_ir as ir
+
+VERSIONS = "onnxruntime-ep-webgpu 0.4.0"
+_LONG = 1024
+"""More terms of one sign than this in a sum of fp16 are off by more than 1 %."""
+_SHORTEST = 5e-7  # of numbers that six decimals tell from 0
+
+
+def _normalization(operator: str, opset: int, parameters: Mapping[str, float]) -> Fault:
+    declared = "".join(f", float16[3] {name}" for name in parameters)
+    call = f"{operator} <epsilon = 1e-12> ({', '.join(('x', *parameters))})"
+    return Fault(
+        operator=operator,
+        condition="fp16, an epsilon below 3e-8, a variance of 0",
+        result="NaN: the epsilon is 0 in fp16",
+        versions=VERSIONS,
+        applies=is_half,
+        rewrite=through_single,
+        model=f"g (float16[2, 3, 3] x{declared}) => (float16[2, 3, 3] y) {{ y = {call} }}",
+        opset=opset,
+        feeds={"x": np.zeros((2, 3, 3), np.float16)}
+        | {name: np.full(3, value, np.float16) for name, value in parameters.items()},
+        expected=[np.zeros((2, 3, 3), np.float16)],
+    )
+
+
+def _reduction(operator: str, expected: float, text: str = "<axes = [1], keepdims = 0> (x)") -> Fault:
+    return Fault(
+        operator=operator,
+        condition="fp16, a partial sum above 65,504",
+        result="infinity, where the result is a number",
+        versions=VERSIONS,
+        applies=is_half,
+        rewrite=through_single,
+        model=f"g (float16[1, 4096] x) => (float16[1] y) {{ y = {operator} {text} }}",
+        feeds={"x": np.full((1, 4096), 300, np.float16)},
+        expected=[np.full(1, expected, np.float16)],
+    )
+
+
+def _pooling(operator: str, attributes: str = "") -> Fault:
+    return Fault(
+        operator=operator,
+        condition="fp16, a partial sum above 65,504",
+        result="infinity, where the result is a number",
+        versions=VERSIONS,
+        applies=is_half,
+        rewrite=through_single,
+        model=f"g (float16[1, 1, 64, 64] x) => (float16[1, 1, 1, 1] y) {{ y = {operator} {attributes} (x) }}",
+        feeds={"x": np.full((1, 1, 64, 64), 300, np.float16)},
+        expected=[np.full((1, 1, 1, 1), 300, np.float16)],
+    )
+
+
+def _product(operator: str) -> Fault:
+    return Fault(
+        operator=operator,
+        condition=f"fp16, sums of more than {_LONG:,} terms",
+        result="sums in fp16, which lose small terms: half of 4,096 times 0.25",
+        versions=VERSIONS,
+        applies=_has_long_sums,
+        rewrite=through_single,
+        model=f"g (float16[2, 4096] x, float16[4096, 8] w) => (float16[2, 8] y) {{ y = {operator} (x, w) }}",
+        feeds={"x": np.full((2, 4096), 0.5, np.float16), "w": np.full((4096, 8), 0.5, np.float16)},
+        expected=[np.full((2, 8), 1024, np.float16)],
+    )
+
+
+def _has_long_sums(node: ir.Node, opset: int) -> bool:
+    """Whether the number of terms is known to be great; of ``Gemm``, before any transposition of the first factor."""
+    left, right = node.inputs[:2]
+    if not is_half(node, opset) or left is None or right is None:
+        return False
+    axis, of_right = -1, -2
+    if node.op_type == "Gemm":
+        axis = 0 if "transA" in node.attributes and node.attributes["transA"].as_int() else 1
+        of_right = 1 if "transB" in node.attributes and node.attributes["transB"].as_int() else 0
+    sizes = [_size(left, axis), _size(right, of_right)]
+    return any(size is not None and size > _LONG for size in sizes)
+
+
+def _size(value: ir.Value, axis: int) -> int | None:
+    shape = value.shape
+    if shape is None or len(shape) < 2:
+        return None
+    size: Any = shape[axis]
+    return size if isinstance(size, int) else None
+
+
+FAULTS = KnownFaults(
+    rows=(
+        _normalization("LayerNormalization", 17, {"scale": 1}),
+        _normalization("RMSNormalization", 23, {"scale": 1}),
+        _normalization("BatchNormalization", 17, {"scale": 1, "bias": 0, "mean": 0, "var": 0}),
+        Fault(
+            operator="InstanceNormalization",
+            condition="an epsilon below 5e-7, a variance of 0",
+            result="NaN: the epsilon has six decimals",
+            versions=VERSIONS,
+            applies=lambda node, _: "epsilon" in node.attributes and node.attributes["epsilon"].as_float() < _SHORTEST,
+            model=(
+                "g (float[1, 1, 2] x, float[1] s, float[1] b) => (float[1, 1, 2] y) "
+                "{ y = InstanceNormalization <epsilon = 1e-12> (x, s, b) }"
+            ),
+            feeds={"x": np.ones((1, 1, 2), np.float32), "s": np.ones(1, np.float32), "b": np.ones(1, np.float32)},
+        ),
+        _reduction("ReduceMean", 300),
+        _reduction("ReduceL2", 19200),
+        _reduction("ReduceLogSum", np.log(300 * 4096)),
+        Fault(
+            operator="ReduceLogSumExp",
+            condition="elements above 88 (fp32) or 11 (fp16)",
+            result="infinity: it does not subtract the maximum",
+            versions=VERSIONS,
+            applies=lambda *_: True,
+            model="g (float[1, 2] x) => (float[1] y) { y = ReduceLogSumExp <axes = [1], keepdims = 0> (x) }",
+            feeds={"x": np.array([[100, 100]], np.float32)},
+            expected=[np.array([100 + np.log(2)], np.float32)],
+        ),
+        _pooling("GlobalAveragePool"),
+        _pooling("AveragePool", "<kernel_shape = [64, 64]>"),
+        _product("MatMul"),
+        _product("Gemm"),
+    ),
+)
