@@ -6,6 +6,7 @@ A graph is read and fused the first time that a model is opened. After that the 
 from __future__ import annotations
 
 import sys
+import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -82,6 +83,8 @@ class ModelGraphs:
         self.cache = cache
         self._fuses = fused
         self._fused: ir.Model | None = None
+        # Runs of several threads may each need another graph of the model.
+        self._lock = threading.RLock()
         self._mapped = False  # whether the fused graph's weights are in the cache, rather than in the model's files
 
         entry = cache.get_or_make("models", versioned(self.form("files"), _STAGE), self._inspect, models=source.models)
@@ -143,8 +146,9 @@ class ModelGraphs:
                 express it.
             InvalidModel: the model cannot be read, or has changed since it was opened.
         """
-        lowered = self._in_dialect(dialects, packed, precision, quantized, checks)
-        return self._worked_around(lowered, [fault for fault in faults if fault.applies is not None])
+        with self._lock:
+            lowered = self._in_dialect(dialects, packed, precision, quantized, checks)
+            return self._worked_around(lowered, [fault for fault in faults if fault.applies is not None])
 
     def _in_dialect(
         self, dialects: tuple[str, ...], packed: bool, precision: str, quantized: Quantized | None, checks: bool
@@ -226,19 +230,20 @@ class ModelGraphs:
         from isorun.graph import pipeline
         from isorun.graph.io import files, shared
 
-        with logged("lowered %s", self.source.path):
+        with self._lock, logged("lowered %s", self.source.path):
             with files.reading(str(self.source.path)):
                 graph = self._graph()
                 job = pipeline.transform(graph, target)
             graph.metadata_props.clear()  # sessions answer from the model as given; runtimes need no tokenizer
             shared.write(graph, path)
-        if not self._mapped:
-            check_unchanged(self.source, self.cache)  # weights beside the model were read only now
+            if not self._mapped:
+                check_unchanged(self.source, self.cache)  # weights beside the model were read only now
         return graph, job
 
     def release(self) -> None:
         """Free the memory of the fused graph. It is made again from the model's file if it is needed."""
-        self._fused = None
+        with self._lock:
+            self._fused = None
 
     def _graph(self) -> ir.Model:
         """A copy of the fused graph, or of the graph as given if the model is not an encoder."""

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import shutil
+import threading
+import time
 
 import numpy as np
 import onnx
@@ -13,6 +15,7 @@ import exports
 import isorun
 import tiny
 from isorun.errors import UnsupportedModel
+from isorun.graph.io import files
 from isorun.models import checkpoint, lowering
 from isorun.models.source import open_model
 from isorun.system.cache import Cache, stages
@@ -235,3 +238,22 @@ def test_rewrites_in_branches_and_functions(tmp_path):
     lowered = lowering.lower(source, ("onnx",), cache, faults=[always("Neg", identity)])
     assert len(lowered.notes["worked_around"]) == 2
     assert b"Neg" not in lowered.path.read_bytes()
+
+
+def test_threads_may_lower_and_release_at_once(own, cache, monkeypatch):
+    """Runs of two lanes may need the packed graph at once; the first one to finish may free the fused graph."""
+    graphs = lowering.ModelGraphs(open_model(own, cache), cache)
+    read, others = files.read, []
+
+    def slow(path):
+        others.append(threading.Thread(target=graphs.release))
+        others[-1].start()
+        time.sleep(0.1)
+        return read(path)
+
+    monkeypatch.setattr(files, "read", slow)
+    lowered = [graphs.lower(DIALECTS, packed=packed) for packed in (False, True)]
+    for thread in others:
+        thread.join()
+    assert others
+    assert lowered[0].path != lowered[1].path
