@@ -13,6 +13,14 @@ if TYPE_CHECKING:
 
 ANY = "any"
 """The device for whichever the provider offers."""
+_PCI_VENDORS = {
+    0x1002: "AMD",
+    0x10DE: "NVIDIA",
+    0x14C3: "MediaTek",
+    0x17CB: "Qualcomm",
+    0x1EED: "Huawei",
+    0x8086: "Intel",
+}
 
 
 @dataclass(frozen=True)
@@ -81,7 +89,11 @@ def of_plugin(
 
 
 def _hardware(device: onnxruntime.OrtEpDevice) -> str:
-    return f"{device.device.vendor} {device.device.type.name}".strip()
+    """As ``NVIDIA GPU (10de:2330)``. On Linux, ONNX Runtime knows a card's PCI numbers but not its vendor's name."""
+    known = device.device
+    vendor, kind = known.vendor or _PCI_VENDORS.get(known.vendor_id, ""), known.type.name
+    numbers = f"({known.vendor_id:04x}:{known.device_id:04x})" if kind == "GPU" and known.device_id else ""
+    return " ".join(filter(None, (vendor, kind, numbers)))
 
 
 def _device_name(device: onnxruntime.OrtEpDevice) -> str:
