@@ -78,6 +78,7 @@ class OrtCuda(Backend):
         sets_threads=True,
         dynamic_shapes=True,
         thread_safe=True,
+        usable_after_failure=True,
         package="onnxruntime",
         requirement="onnxruntime-gpu",
         reports=("placement",),
