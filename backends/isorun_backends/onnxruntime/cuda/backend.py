@@ -83,7 +83,6 @@ class OrtCuda(Backend):
         requirement="onnxruntime-gpu",
         reports=("placement",),
         device_arrays=True,
-        faults="isorun_backends.onnxruntime.cuda.faults:FAULTS",
     )
 
     def installed(self) -> Availability:
