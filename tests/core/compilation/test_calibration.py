@@ -100,7 +100,13 @@ def test_warns_without_a_tokenizer(mask: str | None, tmp_path: Path) -> None:
             assert cosine(got, expected) > 0.98
 
 
-@pytest.mark.parametrize("label", ["roformer-dynamo18-eager", "albert-dynamo18-eager", "electra-dynamo18-eager"])
+@pytest.mark.parametrize(
+    "label",
+    [
+        "electra-dynamo18-eager",
+        *(pytest.param(f"{name}-dynamo18-eager", marks=pytest.mark.long) for name in ("roformer", "albert")),
+    ],
+)
 def test_a_dense_layer_after_the_embeddings(label: str, tmp_path: Path) -> None:
     """Its output is quantized for the first attention, and added to that one's."""
     path = tmp_path / "model.onnx"

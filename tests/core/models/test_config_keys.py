@@ -61,7 +61,10 @@ def test_a_wrong_type_anywhere_is_no_other_error(name: str, value: object, tmp_p
         (folder / "config.json").write_text(original)
 
 
-@pytest.mark.parametrize("name", FAMILIES)
+@pytest.mark.parametrize(
+    "name",
+    [pytest.param(name, marks=[pytest.mark.long] if index % 6 else []) for index, name in enumerate(FAMILIES)],
+)
 def test_a_huge_size_takes_no_memory(name: str, tmp_path: Path) -> None:
     """A size of which a table is computed has a limit; others must be those of the tensors."""
     folder = exports.checkpoint(name, tmp_path)

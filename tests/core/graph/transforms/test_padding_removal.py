@@ -125,7 +125,10 @@ def test_any_mask_of_any_shape(
 
 
 @pytest.mark.parametrize("head", heads.TASKS.values())
-@pytest.mark.parametrize(("backend", "dialect"), PAIRS)
+@pytest.mark.parametrize(
+    ("backend", "dialect"),
+    [pytest.param(*pair, marks=[pytest.mark.long] if index else []) for index, pair in enumerate(PAIRS)],
+)
 def test_heads(backend: str, dialect: str, head: str, tmp_path: Path) -> None:
     made = model(head)
     known = mask_input.find(made.graph)
