@@ -15,7 +15,7 @@ import pytest
 
 from isorun import Session
 from isorun_matrix.jobs import Scenario
-from isorun_matrix.measurement import load
+from isorun_matrix.measurement.load import scenarios
 from isorun_matrix.measurement.load.figures import Trial
 from isorun_matrix.measurement.load.generator import Generator
 from isorun_matrix.measurement.load.search import search
@@ -106,13 +106,13 @@ def scenario(kind: str, **changes: Any) -> Scenario:
 def test_one_worker_answers_one_request_after_another(
     kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(load, "_REPEATS", 1)  # other tests disturb every measurement
+    monkeypatch.setattr(scenarios, "_REPEATS", 1)  # other tests disturb every measurement
     if kind != "closed":
         pytest.importorskip("mlperf_loadgen")
     session = Waiting()
     target = SessionTarget(cast(Session, session), cast("list[Any]", [{}]), 1)
     chosen = scenario(kind, clients=4 if kind == "closed" else None)
-    found = load.measure(chosen, target, rows=3, sets=1, typical=0.002, seed=1, logs=tmp_path, pause=no_pause)
+    found = scenarios.measure(chosen, target, rows=3, sets=1, typical=0.002, seed=1, logs=tmp_path, pause=no_pause)
     target.close()
     assert 50 < found.requests_per_s <= 500
     assert found.rows_per_s == 3 * found.requests_per_s
@@ -138,7 +138,7 @@ def test_a_latency_counts_from_the_scheduled_arrival(tmp_path: Path) -> None:
 
 def test_a_failed_request_is_raised(tmp_path: Path) -> None:
     target = SessionTarget(cast(Session, Waiting(fails=True)), cast("list[Any]", [{}]), 2)
-    load.measure(
+    scenarios.measure(
         scenario("closed", clients=2), target, rows=1, sets=1, typical=0.002, seed=1, logs=tmp_path, pause=no_pause
     )
     with pytest.raises(RuntimeError, match="the runtime failed"):
@@ -153,7 +153,7 @@ def test_measurements_beside_other_programs_are_repeated(tmp_path: Path) -> None
     each = f"for each in $(seq {os.cpu_count()}); do {burn}; done"
     ran = subprocess.run(["sh", "-c", each], stdout=subprocess.PIPE, text=True, check=True)
     try:
-        found = load.measure(chosen, target, rows=1, sets=1, typical=0.002, seed=1, logs=tmp_path, pause=no_pause)
+        found = scenarios.measure(chosen, target, rows=1, sets=1, typical=0.002, seed=1, logs=tmp_path, pause=no_pause)
     finally:
         for burner in ran.stdout.split():
             os.kill(int(burner), signal.SIGTERM)

@@ -17,7 +17,8 @@ from isorun_matrix.execution.processes import main
 from isorun_matrix.execution.processes.main import Paused
 from isorun_matrix.execution.processes.session import open_session, resources
 from isorun_matrix.jobs import LoadJob
-from isorun_matrix.measurement import feeds, load, timing
+from isorun_matrix.measurement import feeds, timing
+from isorun_matrix.measurement.load import scenarios
 from isorun_matrix.measurement.load.figures import LoadFigures
 from isorun_matrix.measurement.load.targets import target_of
 from isorun_matrix.results.layout import FEEDS
@@ -43,7 +44,7 @@ def measure(job: LoadJob, folder: Path, pause: Callable[[Paused], None]) -> Load
             session.run(None, timed[0])  # its memory back into the processor's caches
 
         try:
-            return load.measure(
+            return scenarios.measure(
                 job.load,
                 target,
                 rows=cell.batch,
