@@ -53,7 +53,7 @@ class BackendUnderTest:
     ) -> None:
         self.name = name
         self.environment = environment
-        self.options = dict(options)
+        self.options: dict[str, Any] = dict(options)
         self.big = big
         self.device = device
         self.about: dict[str, Any] = {}  # what the runtime reports of itself

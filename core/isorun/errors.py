@@ -65,7 +65,7 @@ class BackendNotFound(IsorunError):
 
     def __init__(self, name: str, installed: Sequence[str], where: str = "") -> None:
         self.name = name
-        self.installed = tuple(installed)
+        self.installed: tuple[str, ...] = tuple(installed)
         meant = _BACKENDS_OF_ONNX_RUNTIME.get(name)
         suggestion = f"; did you mean {meant!r}?" if meant else did_you_mean(name, installed)
         super().__init__(f"No backend {name!r} is installed{where}{suggestion}")
@@ -82,7 +82,7 @@ class BackendUnavailable(IsorunError):
 
     def __init__(self, backend: str | Sequence[str], reason: str, remedy: str) -> None:
         names = [backend] if isinstance(backend, str) else backend
-        self.backend = " or ".join(names)
+        self.backend: str = " or ".join(names)
         self.reason = reason
         self.remedy = remedy
         super().__init__(f"Backend {' or '.join(map(repr, names))} cannot be used: {reason}. {remedy}")
@@ -154,7 +154,7 @@ class UnsupportedModel(IsorunError):
     """
 
     def __init__(self, message: str, operators: Iterable[str] = ()) -> None:
-        self.operators = tuple(operators)
+        self.operators: tuple[str, ...] = tuple(operators)
         super().__init__(message)
 
 

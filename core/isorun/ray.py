@@ -57,7 +57,7 @@ class Embed:
         self, model: str | os.PathLike[str], *, column: str = "text", output: str = "embedding", **options: Any
     ) -> None:
         self._column, self._output = column, output
-        self.embedder = Embedder(model, **{**assigned_threads(), **options})
+        self.embedder: Embedder = Embedder(model, **{**assigned_threads(), **options})
 
     def __call__(self, batch: Columns) -> dict[str, Any]:
         """The columns of a batch, and the vectors."""
@@ -78,7 +78,7 @@ class Infer:
 
     def __init__(self, model: str | os.PathLike[str], *, max_tokens: int | None = None, **options: Any) -> None:
         self._max_tokens = max_tokens
-        self.session = Session(model, **{**assigned_threads(), **options})
+        self.session: Session = Session(model, **{**assigned_threads(), **options})
 
     def __call__(self, batch: Columns) -> dict[str, Any]:
         """The columns of a batch, and the outputs: arrays, or columns of arrays where rows differ in length."""

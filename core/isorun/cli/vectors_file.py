@@ -40,13 +40,14 @@ class VectorsFile:
     """
 
     def __init__(self, output: Path, shape: tuple[int, int], key: str) -> None:
-        self.lines, self._dimension = shape
+        self.lines: int = shape[0]
+        self._dimension = shape[1]
         self._output = output
         self._path, self._progress = (output.with_name(f"{output.name}.{end}") for end in ("part", "progress"))
         self._key = key
         self._header = _header(shape)
         self._size = len(self._header) + self.lines * self._dimension * np.float32().itemsize
-        self.done = self._saved()
+        self.done: int = self._saved()
         if self._path.exists() and not self._path.is_file():
             raise IsorunError(f"{self._path} is in the way: expected a file of vectors so far. Remove it")
         with self._writing():

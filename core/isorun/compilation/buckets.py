@@ -80,14 +80,14 @@ class Buckets:
         self._specs, self._mask = info.inputs, info.mask or ""
         batch, no_batch = _batch(info)
         length, no_length = _length(info)
-        self.exact = {name: why for name, why in (("batch", no_batch), ("length", no_length)) if why}
+        self.exact: dict[str, str] = {name: why for name, why in (("batch", no_batch), ("length", no_length)) if why}
         limits = [limit for limit in (static.max_length, info.limits.get(length)) if limit is not None]
         self._longest = min(limits, default=None)
-        self.by_row = {spec.name for spec in (*info.inputs, *info.outputs) if batch}
+        self.by_row: set[str] = {spec.name for spec in (*info.inputs, *info.outputs) if batch}
         self.by_row -= {spec.name for spec in info.inputs if not spec.shape or spec.shape[0] != batch}
         self._unfixed = [spec.name for spec in info.inputs if spec.shape and not isinstance(spec.shape[0], int)]
         lengths = {spec.name for spec in info.inputs if spec.shape is not None and length in spec.shape[1:2]}
-        self.by_token = lengths | set(info.token_outputs or ()) if length else set()
+        self.by_token: set[str] = lengths | set(info.token_outputs or ()) if length else set()
 
     def first(self) -> Bucket | None:
         """The smallest bucket; ``None`` if it is unknown."""

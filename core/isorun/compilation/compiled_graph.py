@@ -65,7 +65,8 @@ class CompiledGraph:
         check_open: Callable[[], None],
         recompilations: Recompilations,
     ) -> None:
-        self.lowered, self.lock = lowered, lock
+        self.lowered: LoweredModel = lowered
+        self.lock: threading.Lock | None = lock
         self._backend, self._compile, self._check_open = backend, compile_, check_open
         self._recompilations = recompilations
         self.counted: Sequence[str] = counted(lowered)

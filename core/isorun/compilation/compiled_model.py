@@ -41,7 +41,7 @@ from isorun.plugin import validation
 from isorun.plugin.backend import Backend, Executable, SupportsDeviceArrays, SupportsDeviceTimes
 from isorun.plugin.device_arrays import ON_DEVICE, DeviceArray
 from isorun.system.progress import logged
-from isorun.types import INDEX_ERRORS, CompileConfig, Feeds, LoweredModel, RuntimeReport
+from isorun.types import INDEX_ERRORS, CompileConfig, Feeds, LoweredModel, ModelInfo, RuntimeReport
 
 CLOSED = "This session is closed. Open another."
 MAIN, PACKED, AS_GIVEN = "main", "packed", "as given"
@@ -84,8 +84,10 @@ class CompiledModel:
         verify: Callable[[LoweredModel], object] = lambda _: None,
         recompilations: Recompilations | None = None,
     ) -> None:
-        self.backend, self.config, self.lowered = backend, config, lowered
-        self.info = lowered.info
+        self.backend: Backend = backend
+        self.config: CompileConfig = config
+        self.lowered: LoweredModel = lowered
+        self.info: ModelInfo = lowered.info
         self._removal = removal
         self._lower = lower or (lambda _: lowered)
         self._shapes = None if fix is None else Shapes(backend, config.precision, fix, self._compile_plainly)

@@ -41,7 +41,7 @@ class Compiler:
         self.source = source
         self.options = options
         self.cache = cache
-        self.recompilations = Recompilations()
+        self.recompilations: Recompilations = Recompilations()
         self._calibrated: tuple[Samples | None, Quantized] | None = None
 
     @cached_property

@@ -57,7 +57,7 @@ class ExecutablePool(Generic[_K, _T]):
         self._name, self._limit, self._memory, self._close = name, limit, memory, close
         self._entries: OrderedDict[_K, _Entry[_T]] = OrderedDict()
         self._changed = threading.Condition()
-        self.evicted = 0
+        self.evicted: int = 0
 
     @contextmanager
     def using(

@@ -14,8 +14,8 @@ class Recompilations:
     """
 
     def __init__(self) -> None:
-        self.count = 0
-        self.reason = ""
+        self.count: int = 0
+        self.reason: str = ""
         self._lock = threading.Lock()
 
     def add(self, reason: str) -> None:

@@ -21,7 +21,7 @@ from isorun.compilation.plugin_errors import called, violation
 from isorun.errors import InvalidFeeds, UnsupportedModel
 from isorun.models.fixed_shapes import FixedModel
 from isorun.plugin.backend import Backend, Executable, SupportsSize
-from isorun.types import INDEX_ERRORS, Feeds, LoweredModel, RuntimeReport, TensorSpec
+from isorun.types import INDEX_ERRORS, Feeds, LoweredModel, RuntimeReport, StaticShapes, TensorSpec
 
 _SAMPLE = 32  # the size of dimensions in the report on a model that has not run
 
@@ -72,10 +72,15 @@ class Shapes:
     ) -> None:
         static = backend.capabilities.static_shapes
         assert static is not None
-        self.backend, self.static, self.precision = backend, static, precision
-        self.fix, self.compile_plainly = fix, compile_plainly
+        self.backend: Backend = backend
+        self.static: StaticShapes = static
+        self.precision: str = precision
+        self.fix: Fix = fix
+        self.compile_plainly: Callable[[LoweredModel], Executable] = compile_plainly
         self._exact: dict[str, str] | None = None  # why sizes of its graphs are not rounded
-        self.pool = ExecutablePool[Key, Compiled](backend.name, static.executables, static.memory, self._close)
+        self.pool: ExecutablePool[Key, Compiled] = ExecutablePool(
+            backend.name, static.executables, static.memory, self._close
+        )
 
     def executable(self, model: LoweredModel) -> Executable:
         """An executable of a lowered model, for any shape that it accepts.
@@ -120,7 +125,7 @@ class ShapedExecutable(Executable):
             if not spec.type.startswith("tensor("):
                 raise UnsupportedModel(f"{name} compiles fixed shapes, and input {spec.name!r} is a {spec.type}")
         self._shapes, self._model, self._pool = shapes, model, shapes.pool
-        self.buckets = Buckets(name, shapes.static, model.info)
+        self.buckets: Buckets = Buckets(name, shapes.static, model.info)
         self._number = next(_numbers)
 
     def prepare(self) -> None:

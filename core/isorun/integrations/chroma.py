@@ -22,7 +22,7 @@ class IsorunEmbeddingFunction(EmbeddingFunction[Documents]):
 
     def __init__(self, model: str | os.PathLike[str], **options: Any) -> None:
         self._config = {"model": os.fspath(model), "options": options}
-        self.embedder = Embedder(model, **options)
+        self.embedder: Embedder = Embedder(model, **options)
         self._query = self.embedder.prompt_named("query")
         self._document = self.embedder.prompt_named("document", "passage")
 

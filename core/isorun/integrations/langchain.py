@@ -28,7 +28,7 @@ class IsorunEmbeddings(Embeddings):
         document_prompt: str | None = None,
         **options: Any,
     ) -> None:
-        self.embedder = Embedder(model, **options)
+        self.embedder: Embedder = Embedder(model, **options)
         self._query = query_prompt or self.embedder.prompt_named("query")
         self._document = document_prompt or self.embedder.prompt_named("document", "passage")
 

@@ -39,8 +39,8 @@ class IsorunTransformer(InputModule):
         **more: Any,
     ) -> None:
         super().__init__()
-        self.model = os.fspath(model)
-        self.session_options = {**(session_options or {}), **more}
+        self.model: str = os.fspath(model)
+        self.session_options: dict[str, Any] = {**(session_options or {}), **more}
         choose = partial(output_by_token, pools=True)
         self._text = TextModel(model, choose, max_seq_length, batch_tokens=1, session_options=self.session_options)
         self.tokenizer = self._text.tokenizer.library

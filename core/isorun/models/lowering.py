@@ -98,9 +98,9 @@ class ModelGraphs:
             meta["operators"],
         )
         self._operators: dict[Path, Sequence[str]] = {}  # of lowered files
-        self.private = source.private or is_private(source.path.parent / name for name in self._known.beside)
+        self.private: bool = source.private or is_private(source.path.parent / name for name in self._known.beside)
         """Whether what is made from the model is for its owner only."""
-        self.found = entry.found
+        self.found: bool = entry.found
         """Whether the cache had the model's description."""
 
     @property

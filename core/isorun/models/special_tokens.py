@@ -50,9 +50,9 @@ class SpecialTokens:
         self._listed = _added_tokens(settings, document)
         by_content = {token.content: token for token in self._listed}
         named = {key: by_content.get(_text(token), token) for key, token in _named_tokens(settings).items()}
-        self.texts = {key: _text(token) for key, token in named.items()}
+        self.texts: dict[str, str] = {key: _text(token) for key, token in named.items()}
         self._others = [*named.values(), *_extra_tokens(settings)]
-        self.contents = tuple(dict.fromkeys(map(_text, self._others)))
+        self.contents: tuple[str, ...] = tuple(dict.fromkeys(map(_text, self._others)))
 
     def add_to(self, library: tokenizers.Tokenizer) -> None:
         """Add those that are not added tokens yet, as ``transformers.TokenizersBackend`` does."""

@@ -82,7 +82,7 @@ class Tokenizer:
         special_tokens: bool = True,
         plain: bool = False,
     ) -> None:
-        self.path = Path(path)
+        self.path: Path = Path(path)
         self.limit = limit
         _require_package()
         if not self.path.is_file():
@@ -90,7 +90,9 @@ class Tokenizer:
         from isorun.models import tokenizer_classes
 
         prefix = self.path.name.removesuffix(FILE)
-        self.settings = TokenizerSettings(self.path) if plain else tokenizer_config.read(self.path.parent, prefix)
+        self.settings: TokenizerSettings = (
+            TokenizerSettings(self.path) if plain else tokenizer_config.read(self.path.parent, prefix)
+        )
         """What ``tokenizer_config.json`` beside it states: ``m.tokenizer_config.json`` for ``m.tokenizer.json``."""
         built = tokenizer_classes.build(self.path, self.settings)
         if plain and built.limit is not None:
@@ -98,7 +100,7 @@ class Tokenizer:
         self._adds_special = special_tokens
         self.library, self._special_ids, self._pad = built.library, built.special_ids, built.pad_id
         """The tokenizer itself, of the package ``tokenizers``, without truncation and padding."""
-        self.special_tokens = built.special_tokens
+        self.special_tokens: Mapping[str, str] = built.special_tokens
         """The special tokens by name, such as ``mask_token``."""
         self._lock = threading.Lock()
         self._truncating: OrderedDict[tuple[Any, ...], tokenizers.Tokenizer] = OrderedDict()

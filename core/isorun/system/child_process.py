@@ -26,8 +26,8 @@ class ChildProcess:
         self._owner = os.getpid()
         self._reaping = threading.RLock()
         self._popen: subprocess.Popen[bytes] | None = None
-        self.exited = threading.Event()
-        self.ended = 0.0
+        self.exited: threading.Event = threading.Event()
+        self.ended: float = 0.0
 
     def start(self, command: Sequence[str], **options: Any) -> None:
         """Start it, with options for ``subprocess.Popen``.

@@ -233,7 +233,7 @@ class Child:
         finally:
             for end in ends:
                 os.close(end)
-        self.pid = self._process.pid
+        self.pid: int = self._process.pid
 
     def _file(self, path: Path | None = None) -> int:
         """A file that is closed when the process has ended, or with this object; without a path, one in memory."""

@@ -81,7 +81,7 @@ class Classifier(TextModel):
         try:
             settings = self.settings
             reject_modules(settings)
-            self.labels = labels_of(settings, self.output.shape or ())
+            self.labels: list[str] = labels_of(settings, self.output.shape or ())
             default = "sigmoid" if len(self.labels) == 1 else "softmax"
             self._function = FUNCTIONS[function or _BY_PROBLEM.get(settings.problem_type or "", default)]
         except BaseException:

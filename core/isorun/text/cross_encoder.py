@@ -75,7 +75,7 @@ class CrossEncoder(TextModel):
             _named(activation)
         super().__init__(model, self._choose, max_length, batch_tokens, session_options)
         try:
-            self.labels = labels_of(self.settings, self.output.shape or (), "{}")
+            self.labels: list[str] = labels_of(self.settings, self.output.shape or (), "{}")
             self._activation = _activation(activation, self.settings, len(self.labels))
             self._prompt = _prompt(self.settings)
         except BaseException:

@@ -83,7 +83,7 @@ class Embedder(PromptedModel):
         super().__init__(model, self._choose, max_length, batch_tokens, session_options)
         try:
             settings = self.settings
-            self.pooling = modes or settings.pooling
+            self.pooling: tuple[str, ...] = modes or settings.pooling
             self._set_prompts(prompts, default_prompt)
             self._include_prompt = settings.include_prompt
             self._steps = _steps(settings, normalize)
@@ -92,7 +92,7 @@ class Embedder(PromptedModel):
             self._token_steps = [step for step in layers if not isinstance(step, WordWeights)]
             self._normalize_last = normalize is True
             self._truncate_dim = truncate_dim or settings.truncate_dim
-            self.dimension = self._dimension(truncate_dim)
+            self.dimension: int = self._dimension(truncate_dim)
         except BaseException:
             self.close()
             raise

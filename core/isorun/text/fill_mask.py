@@ -71,7 +71,7 @@ class FillMask(TokenModel):
     ) -> None:
         super().__init__(model, self._choose, max_length, batch_tokens, session_options)
         try:
-            self.mask = _mask(self.tokenizer)
+            self.mask: str = _mask(self.tokenizer)
             self._mask_id = self.tokenizer.library.token_to_id(self.mask)
         except BaseException:
             self.close()

@@ -28,6 +28,8 @@ from isorun.text.inputs import checked, text_or_pair, texts_of, texts_or_pairs_o
 if TYPE_CHECKING:
     from tokenizers import Encoding
 
+    from isorun.types import TensorSpec
+
 Array = npt.NDArray[np.float32]
 Mask = npt.NDArray[np.int64]
 Result = TypeVar("Result")
@@ -78,23 +80,23 @@ class TextModel:
             raise InvalidArgument(f"max_length must be at least 1, got {max_length}")
         self._downloads = Cache(session_options.get("cache_dir"))  # kept: with False it ends with this object
         path = _find(model, self._downloads)
-        self.folder = path if path.is_dir() else _settings_folder(path)
-        self.modules = modules.read(self.folder) if path.is_dir() else Modules({None: ()})
+        self.folder: Path = path if path.is_dir() else _settings_folder(path)
+        self.modules: Modules = modules.read(self.folder) if path.is_dir() else Modules({None: ()})
         route = self._route(self.modules)
         read = sentences.read(self.folder, route) if path.is_dir() else None
-        self.settings = read or SentenceSettings()
+        self.settings: SentenceSettings = read or SentenceSettings()
         source = sentences.transformer_folder(path, route) if path.is_dir() else path
         chosen_outputs = choose({} if path.is_dir() else _outputs(path, session_options))
         names = [chosen_outputs] if isinstance(chosen_outputs, str) else chosen_outputs
         built = checkpoint.build_cached(path, self._downloads, whole=False, route=route) if path.is_dir() else path
-        self.session = Session(built, **{"outputs": names, **session_options})
+        self.session: Session = Session(built, **{"outputs": names, **session_options})
         try:
-            self.output = self.session.get_outputs()[0]
+            self.output: TensorSpec = self.session.get_outputs()[0]
             kept = None if read else self._metadata().get(sentences.METADATA)
             self.settings = read or (SentenceSettings.from_json(kept, path) if kept else sentences.read(self.folder))
             settings = self.settings
             plain = settings.static
-            self.tokenizer = Tokenizer.beside(
+            self.tokenizer: Tokenizer = Tokenizer.beside(
                 source, lower_case=settings.lower_case, special_tokens=not plain, plain=plain
             )
             limits = [limit for limit in self.session.model_info.limits.values() if limit is not None]

@@ -81,7 +81,7 @@ class QuestionAnswerer(TokenModel):
     ) -> None:
         super().__init__(model, self._choose, max_length, batch_tokens, session_options)
         if max_length is None:
-            self.max_length = min(filter(None, (self.max_length, WINDOW)))
+            self.max_length: int = min(filter(None, (self.max_length, WINDOW)))
             self._opened_length = self.max_length
         names = [spec.name for spec in self.session.get_outputs()]
         self._order = [names.index(name) for name in _LOGITS]

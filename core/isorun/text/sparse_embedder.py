@@ -75,7 +75,7 @@ class SparseEmbedder(PromptedModel):
                 if listed and listed[0].kind == STATIC_SPARSE
             }
             self._maximum = max_active_dims or self.settings.max_active_dims
-            self.dimension = self._dimension()
+            self.dimension: int = self._dimension()
         except BaseException:
             self.close()
             raise

@@ -31,11 +31,11 @@ class SparseLookup:
         read_table(folder / "config.json", sentence_keys.STATIC_SPARSE)
         path = folder / "model.safetensors"
         weight = tensors_of(path).get("weight")
-        self.tokenizer = Tokenizer.beside(folder, special_tokens=False)
+        self.tokenizer: Tokenizer = Tokenizer.beside(folder, special_tokens=False)
         if weight is None or weight.ndim != 1 or len(weight) < self.tokenizer.library.get_vocab_size():
             raise InvalidModel(f"{path} must have a vector 'weight' with a number for each word of the tokenizer")
         self._weight = weight
-        self.max_length = max_length or self.tokenizer.settings.limit
+        self.max_length: int | None = max_length or self.tokenizer.settings.limit
 
     @property
     def dimension(self) -> int:

@@ -35,7 +35,7 @@ class BatchSizes:
     """
 
     def __init__(self, model: ir.Model) -> None:
-        self.batched = {value.name for value in model.graph.inputs if _has_batch(model.graph, value)}
+        self.batched: set[str | None] = {value.name for value in model.graph.inputs if _has_batch(model.graph, value)}
         """The names of the inputs with a batch axis."""
         self._shapes: list[dict[str, Shape]] = []
         self._arrays: list[dict[str, np.ndarray]] = []

@@ -35,9 +35,9 @@ class Probes:
         self._graph = graph
         batch, length = (_fixed_size(graph, axis) for axis in (0, 1))
         self._batches = 1 if batch is None else -(-MASK_KINDS // batch)
-        self.rows = MASK_KINDS if batch is None else self._batches * batch
-        self.lengths = _LENGTHS if length is None else (length,)
-        self.fixed = length is not None
+        self.rows: int = MASK_KINDS if batch is None else self._batches * batch
+        self.lengths: tuple[int, ...] = _LENGTHS if length is None else (length,)
+        self.fixed: bool = length is not None
 
     def masks(self, length: int) -> np.ndarray:
         """Masks of each kind, (rows, length) int64, with 0 for padding."""

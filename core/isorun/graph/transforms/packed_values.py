@@ -31,7 +31,7 @@ class PackedValues:
     def __init__(self, graph: ir.Graph, mask: ir.Value) -> None:
         self.graph = graph
         self.mask = mask
-        self.layout = {name: ir.Value(name=f"padding.{name}") for name in _LAYOUT}
+        self.layout: dict[str, ir.Value] = {name: ir.Value(name=f"padding.{name}") for name in _LAYOUT}
         self._made: dict[tuple[str, ir.Value], ir.Value] = {}
         self._constants: dict[tuple[int, ...] | int, ir.Value] = {}
 

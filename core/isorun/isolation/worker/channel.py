@@ -42,7 +42,7 @@ class Channel:
     """
 
     def __init__(self, ours: socket.socket, process: WorkerProcess) -> None:
-        self.sound = True
+        self.sound: bool = True
         self._socket = ours
         self._process = process
         self._incoming = wire.Receiver(ours, waited=self._waited)

@@ -50,10 +50,11 @@ class WorkerProcess:
         self, python: str, variables: Mapping[str, str], title: str, *, ready_seconds: float = READY_SECONDS
     ) -> None:
         self.title = title
-        self.dead = False
+        self.dead: bool = False
         self._why_killed = ""
         self._owner = os.getpid()
-        self.trunk, theirs = socket.socketpair()
+        here, theirs = socket.socketpair()
+        self.trunk: socket.socket = here
         command = python_module("isorun.isolation.worker", str(theirs.fileno()), python=python)
         try:
             self._child = Child(command, env=variables, pass_fds=[theirs.fileno()])
@@ -62,9 +63,9 @@ class WorkerProcess:
             raise
         finally:
             theirs.close()
-        self.pid = self._child.pid
+        self.pid: int = self._child.pid
         try:
-            self.about = self._greeting(ready_seconds)
+            self.about: dict[str, Any] = self._greeting(ready_seconds)
         except BaseException:
             self.end()
             raise

@@ -40,7 +40,7 @@ class Packing:
     def __init__(self) -> None:
         self.arrays: list[Any] = []
         self.offsets: list[int] = []
-        self.size = 0
+        self.size: int = 0
 
     def describe(self, value: Any) -> dict[str, Any]:
         """The description of a value.

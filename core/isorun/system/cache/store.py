@@ -47,9 +47,9 @@ class Cache:
             root = _temporary_folder()
             self._remove = weakref.finalize(self, _remove_in, os.getpid(), root)
         chosen = root or os.environ.get(ENVIRONMENT_VARIABLE) or _user_folder()
-        self.root = expanded(chosen).absolute()
-        self.verify = _verify_from_environment() if verify is None else verify
-        self.limit = _limit_from_environment()
+        self.root: Path = expanded(chosen).absolute()
+        self.verify: bool = _verify_from_environment() if verify is None else verify
+        self.limit: int | None = _limit_from_environment()
         self._in_use: dict[Path, locks.InUse] = {}
 
     def get(self, kind: str, key: str) -> Entry | None:
