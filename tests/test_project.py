@@ -69,6 +69,32 @@ def test_every_dependency_is_explained():
     assert {name for name in needed - {"isorun"} if not re.search(rf"(?<![\w-]){name}(?![\w-])", page)} == set()
 
 
+FAMILIES = ("Apache", "BSD", "MIT", "MPL", "Mozilla")
+
+
+def families(text: str) -> set[str]:
+    return {name.replace("Mozilla", "MPL") for name in FAMILIES if re.search(rf"\b{name}\b", text)}
+
+
+def test_licences_are_those_that_the_packages_declare():
+    page = (ROOT / "docs" / "dependencies.md").read_text()
+    checked = 0
+    for row in re.findall(r"(?m)^\|(.*)\|$", page)[2:]:
+        _, names, _, licence, _ = (cell.strip() for cell in row.split("|"))
+        for name in names.split(", "):
+            try:
+                about = importlib.metadata.metadata(name)
+            except importlib.metadata.PackageNotFoundError:
+                continue
+            declared = [about.get("License-Expression") or "", (about.get("License") or "").partition("\n")[0]]
+            declared += [text for text in about.get_all("Classifier", []) if text.startswith("License")]
+            named = families(" ".join(declared))
+            assert named or licence.startswith("none declared"), name
+            assert named <= families(licence), name  # older versions may name fewer
+            checked += 1
+    assert checked >= 20
+
+
 def test_workflows_and_issue_forms_are_valid():
     """Commands of `make` in a workflow exist, and each form asks for the installation or the model."""
     rules = re.findall(r"(?m)^([a-z-]+):", (ROOT / "Makefile").read_text())
