@@ -1,7 +1,7 @@
 """What ONNX Runtime's WebGPU provider computes wrongly, without an error.
 
-Its kernels for fp16 also sum in fp16, where ONNX's other runtimes sum in fp32. Found on Mesa's software driver and
-checked on an NVIDIA H100.
+Its kernels for fp16 also sum in fp16, where other runtimes sum in fp32. Found on Mesa's software driver; that of
+LayerNormalization on an NVIDIA H100 too.
 """
 
 from __future__ import annotations

@@ -6,6 +6,9 @@ and outputs at fixed addresses, so each shape has its own device buffers, and on
 ONNX Runtime also keeps graphs and library handles for every thread that ever ran the session and never releases them,
 so all runs come from one thread. A run without a number would be recorded as number 0, and replayed with the addresses
 of that time. (Read in ONNX Runtime's source.)
+
+A run that fails is recorded nevertheless: from the third on, runs of that number replay that and raise nothing
+(1.31.1, on an H100). So a number whose run has failed is not used again, and its shape runs without a graph.
 """
 
 from __future__ import annotations
@@ -41,6 +44,7 @@ class Graphs:
         self._kind, self._index, self._info, self._limit = kind, index, info, limit
         self._memory, self._stream = memory, stream
         self._buffers: dict[Key, DeviceBuffers] = {}
+        self._failed: set[Key] = set()
 
     def run(
         self, form: str, session: onnxruntime.InferenceSession, names: Sequence[str], feeds: Feeds
@@ -48,13 +52,19 @@ class Graphs:
         """Run feeds in host memory; the results are copies there."""
         buffers = self.buffers(form, session, feeds)
         if buffers is not None:
-            return buffers.run(feeds, names)
+            try:
+                return buffers.run(feeds, names)
+            except BaseException:
+                self._failed.add(_key(form, feeds))
+                raise
         results: list[np.ndarray] = session.run(list(names), feeds, run_options())
         return results
 
     def buffers(self, form: str, session: onnxruntime.InferenceSession, feeds: Feeds) -> DeviceBuffers | None:
-        """The buffers that run feeds of this shape as a graph; ``None`` once the limit is reached."""
-        key: Key = (form, tuple((name, array.shape) for name, array in sorted(feeds.items())))
+        """The buffers that run feeds of this shape as a graph; ``None`` after a failed run, or beyond the limit."""
+        key = _key(form, feeds)
+        if key in self._failed:
+            return None
         if key not in self._buffers and len(self._buffers) < self._limit:
             self._buffers[key] = DeviceBuffers(
                 *(session, self._kind, self._index, self._info, feeds, self._memory, self._stream),
@@ -66,8 +76,12 @@ class Graphs:
         """The limit and the recorded shapes, for provenance."""
         inputs = {spec.name for spec in self._info.inputs}
         described = []
-        for form, shapes in self._buffers:
+        for form, shapes in (key for key in self._buffers if key not in self._failed):
             sizes = " ".join("x".join(map(str, shape)) for name, shape in shapes if name in inputs)
             tokens = dict(shapes).get(KEPT)
             described.append(f"{form} {sizes}" + (f", {tokens[1]} tokens" if tokens else ""))
         return {"limit": self._limit, "shapes": described}
+
+
+def _key(form: str, feeds: Feeds) -> Key:
+    return form, tuple((name, array.shape) for name, array in sorted(feeds.items()))

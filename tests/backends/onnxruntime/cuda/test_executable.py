@@ -185,6 +185,30 @@ def test_graphs_keep_buffers_by_shape_up_to_the_limit(lowered):
     assert described["shapes"] == ["lengths 2x8 2x8 2x8", "lengths 2x16 2x16 2x16"]
 
 
+def test_a_shape_whose_run_failed_is_not_replayed(lowered, monkeypatch):
+    """ONNX Runtime replays what a failed run has recorded, without an error."""
+    executable, failed = opened(lowered, graphs=2), set()
+    real = onnxruntime.InferenceSession.run_with_iobinding
+    feeds, others = (tiny.feeds(batch=2, length=length, seed=3) for length in (8, 16))
+    assert_close(executable.run(None, others), expected(lowered, others))
+
+    def run(session, binding, options):
+        number = options.get_run_config_entry("gpu_graph_id")
+        if number == "1":
+            return real(session, binding, options)
+        if number not in failed:
+            failed.add(number)
+            raise RuntimeError("a kernel failed")
+        return None
+
+    monkeypatch.setattr(onnxruntime.InferenceSession, "run_with_iobinding", run)
+    with pytest.raises(BackendFailed, match="a kernel failed"):
+        executable.run(None, feeds)
+    for case in (feeds, others, feeds):
+        assert_close(executable.run(None, case), expected(lowered, case))
+    assert executable.report().details["cuda_graphs"]["shapes"] == ["lengths 2x16 2x16 2x16"]
+
+
 def test_concurrent_runs_with_graphs(lowered):
     executable = opened(lowered, graphs=1)
     cases = [tiny.feeds(batch=batch, length=length, seed=3) for batch in (1, 2) for length in (8, 9)] * 5
