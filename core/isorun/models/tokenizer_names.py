@@ -4,6 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+
+def _names(listed: str) -> frozenset[str]:
+    return frozenset(listed.split())
+
+
 _TYPES: Mapping[str, str] = {
     "AlbertTokenizer": "albert yoso",
     "BartTokenizer": "florence2",
@@ -133,50 +138,11 @@ _TYPES: Mapping[str, str] = {
 REGISTERED: Mapping[str, str] = {kind: name for name, kinds in _TYPES.items() for kind in kinds.split()}
 """The class of a model type, without ``Fast``."""
 
-MISDECLARED = frozenset(
-    [
-        "arctic",
-        "camembertv2-base",
-        "chatlm",
-        "cohere_asr",
-        "ernie4_5",
-        "ernie4_5_moe",
-        "fuyu",
-        "h2ovl_chat",
-        "hyperclovax",
-        "hyperclovax_vision_v2",
-        "hyperclovax_vlm",
-        "internlm2",
-        "internlm3",
-        "iquestcoder",
-        "jamba",
-        "llava",
-        "llava_next",
-        "minicpm3",
-        "minicpmv",
-        "minimax_m2",
-        "modernbert",
-        "modernbert-decoder",
-        "molmo",
-        "molmo2",
-        "nemotron",
-        "nvfp4",
-        "opencua",
-        "openvla",
-        "paddleocr_vl",
-        "phi3",
-        "phi3_v",
-        "phimoe",
-        "qwen2",
-        "qwen3_5",
-        "qwen3_5_moe",
-        "qwen3_5_moe_text",
-        "qwen4_exp",
-        "siglip2",
-        "smolvlm",
-        "step3_vl",
-        "vipllava",
-    ]
+MISDECLARED = _names(
+    "arctic camembertv2-base chatlm cohere_asr ernie4_5 ernie4_5_moe fuyu h2ovl_chat hyperclovax "
+    "hyperclovax_vision_v2 hyperclovax_vlm internlm2 internlm3 iquestcoder jamba llava llava_next minicpm3 "
+    "minicpmv minimax_m2 modernbert modernbert-decoder molmo molmo2 nemotron nvfp4 opencua openvla paddleocr_vl "
+    "phi3 phi3_v phimoe qwen2 qwen3_5 qwen3_5_moe qwen3_5_moe_text qwen4_exp siglip2 smolvlm step3_vl vipllava"
 )
 """Model types whose checkpoints often state a wrong class: the registered one is used."""
 
@@ -192,60 +158,20 @@ ALIASES: Mapping[str, str] = {
 }
 """Other names of a class."""
 
-SLOW = frozenset(
-    [
-        "BartphoTokenizer",
-        "BertGenerationTokenizer",
-        "BertJapaneseTokenizer",
-        "BertweetTokenizer",
-        "BioGptTokenizer",
-        "BlenderbotSmallTokenizer",
-        "ByT5Tokenizer",
-        "CTRLTokenizer",
-        "CanineTokenizer",
-        "ClvpTokenizer",
-        "CpmAntTokenizer",
-        "CpmTokenizer",
-        "DiaTokenizer",
-        "EsmTokenizer",
-        "FSMTTokenizer",
-        "FastSpeech2ConformerTokenizer",
-        "FlaubertTokenizer",
-        "GPTNeoXJapaneseTokenizer",
-        "GPTSw3Tokenizer",
-        "M2M100Tokenizer",
-        "MarianTokenizer",
-        "MgpstrTokenizer",
-        "MyT5Tokenizer",
-        "PLBartTokenizer",
-        "PerceiverTokenizer",
-        "PhobertTokenizer",
-        "ProphetNetTokenizer",
-        "RoCBertTokenizer",
-        "SiglipTokenizer",
-        "Speech2TextTokenizer",
-        "SpeechT5Tokenizer",
-        "TapasTokenizer",
-        "VitsTokenizer",
-        "Wav2Vec2CTCTokenizer",
-        "Wav2Vec2PhonemeCTCTokenizer",
-        "XLMTokenizer",
-    ]
+SLOW = _names(
+    "BartphoTokenizer BertGenerationTokenizer BertJapaneseTokenizer BertweetTokenizer BioGptTokenizer "
+    "BlenderbotSmallTokenizer ByT5Tokenizer CTRLTokenizer CanineTokenizer ClvpTokenizer CpmAntTokenizer "
+    "CpmTokenizer DiaTokenizer EsmTokenizer FSMTTokenizer FastSpeech2ConformerTokenizer FlaubertTokenizer "
+    "GPTNeoXJapaneseTokenizer GPTSw3Tokenizer M2M100Tokenizer MarianTokenizer MgpstrTokenizer MyT5Tokenizer "
+    "PLBartTokenizer PerceiverTokenizer PhobertTokenizer ProphetNetTokenizer RoCBertTokenizer SiglipTokenizer "
+    "Speech2TextTokenizer SpeechT5Tokenizer TapasTokenizer VitsTokenizer Wav2Vec2CTCTokenizer "
+    "Wav2Vec2PhonemeCTCTokenizer XLMTokenizer"
 )
 """Classes that do not use ``tokenizer.json``."""
 
-TYPED = frozenset(
-    [
-        "BertTokenizer",
-        "ConvBertTokenizer",
-        "DPRContextEncoderTokenizer",
-        "DPRQuestionEncoderTokenizer",
-        "DebertaTokenizer",
-        "DebertaV2Tokenizer",
-        "FNetTokenizer",
-        "LayoutLMv2Tokenizer",
-        "MarkupLMTokenizer",
-    ]
+TYPED = _names(
+    "BertTokenizer ConvBertTokenizer DPRContextEncoderTokenizer DPRQuestionEncoderTokenizer DebertaTokenizer "
+    "DebertaV2Tokenizer FNetTokenizer LayoutLMv2Tokenizer MarkupLMTokenizer"
 )
 """Classes that make token types."""
 
