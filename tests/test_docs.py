@@ -103,3 +103,13 @@ def test_matrix_page_lists_the_collected_environment() -> None:
     shown = page[page.index('"environment": {"cpu"') : page.index(' "cells": [')]
     collected = asdict(machine.collect([], {}))
     assert [key for key in (*collected, *collected["cpu"]) if f'"{key}"' not in shown] == []
+
+
+def test_navigation_of_the_site_has_every_page() -> None:
+    _, _, nav = (ROOT / "mkdocs.yml").read_text().partition("\nnav:\n")
+    navigation = re.findall(r"([\w./-]+\.md)$", nav, re.MULTILINE)
+    pages = [path.relative_to(ROOT / "docs").as_posix() for path in (ROOT / "docs").rglob("*.md")]
+    pages = [
+        page for page in pages if not page.startswith("results/2")
+    ]  # one for each run; results/README.md lists them
+    assert sorted([*pages, "index.md", "project/CHANGELOG.md"]) == sorted(navigation)
