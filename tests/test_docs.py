@@ -28,7 +28,7 @@ PROSE = [
 def test_plugin_page_shows_the_template(tmp_path: Path) -> None:
     plugin.write("my-engine", tmp_path / "made")
     written = [path.read_text() for path in (tmp_path / "made").rglob("*.*") if path.is_file()]
-    page = (ROOT / "docs" / "writing-a-backend.md").read_text()
+    page = "".join((ROOT / "docs" / name).read_text() for name in ("writing-a-backend.md", "conformance.md"))
     blocks: list[str] = re.findall(r"^```(?:python|toml)\n(.*?)^```", page, re.DOTALL | re.MULTILINE)
     others = ("onnx_backend", 'kind = "not_implemented"')
     shown = [block for block in blocks if not any(text in block for text in others)]

@@ -1,4 +1,4 @@
-"""What ONNX's reference evaluator computes wrongly, without an error: the table of docs/backends.md."""
+"""What ONNX's reference evaluator computes wrongly, without an error: the table of docs/runtime-faults.md."""
 
 from __future__ import annotations
 

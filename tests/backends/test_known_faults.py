@@ -107,7 +107,7 @@ def test_refusal_names_the_constant(row: Fault) -> None:
 
 
 def lines(table: KnownFaults) -> list[str]:
-    """The rows as docs/backends.md has them."""
+    """The rows as docs/runtime-faults.md has them."""
     return [
         f"| `{row.operator}` | {row.condition} | {row.result} | {row.versions} | {row.action} |"
         if row.operator != CONSTANTS
@@ -117,7 +117,7 @@ def lines(table: KnownFaults) -> list[str]:
 
 
 def test_docs_show_the_tables() -> None:
-    docs = (Path(__file__).parents[2] / "docs" / "backends.md").read_text()
+    docs = (Path(__file__).parents[2] / "docs" / "runtime-faults.md").read_text()
     for table in TABLES.values():
         assert "\n".join(lines(table)) in docs
 

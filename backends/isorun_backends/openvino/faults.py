@@ -1,4 +1,4 @@
-"""What OpenVINO computes wrongly, without an error: the table of docs/backends.md.
+"""What OpenVINO computes wrongly, without an error: the table of docs/runtime-faults.md.
 
 ``isorun doctor --operators`` tests every row on the installed version. The rows were found on the CPU and apply to
 every device: many are faults of the ONNX frontend, which all share, and what replaces a node is equivalent on any.

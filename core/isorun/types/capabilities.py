@@ -12,7 +12,7 @@ PRECISIONS = ("fp64", "fp32", "tf32", "bf16", "fp16", "int8")
 """The precisions that a session can be opened in, if its backend supports them."""
 
 DIALECTS = ("com.microsoft.cpu", "com.microsoft", "onnx", "primitive", "static", "fused")
-"""The dialects of the fused graph (docs/backends.md); ``fused`` is the fused graph itself."""
+"""The dialects of the fused graph (docs/dialects.md); ``fused`` is the fused graph itself."""
 
 REPORTS = ("placement", "precision")
 """What :meth:`isorun.plugin.Executable.report` may prove."""
@@ -22,7 +22,7 @@ class Dialect(str):
     """The name of a backend's own variant of a dialect, with functions that replace some of the base's.
 
     Attributes:
-        functions: the text of the functions (docs/backends.md), such as that of a file beside the backend's module:
+        functions: the text of the functions (docs/dialects.md), such as that of a file beside the backend's module:
             ``Path(__file__).with_name("my-engine.onnxtxt").read_text(encoding="utf-8")``. All others are inherited.
         base: the dialect that they are inherited from.
     """
