@@ -8,12 +8,15 @@ from typing import Any
 from chromadb.api.types import Documents, EmbeddingFunction, Embeddings, Space
 from chromadb.utils.embedding_functions import register_embedding_function
 
+from isorun.integrations.records import KeepsIdentity, require_comparable
 from isorun.text.embedder import Embedder
 
 
 @register_embedding_function
-class IsorunEmbeddingFunction(EmbeddingFunction[Documents]):
+class IsorunEmbeddingFunction(KeepsIdentity, EmbeddingFunction[Documents]):
     """Embeds documents and queries.
+
+    A collection keeps what its vectors depend on. One that is opened by its stored configuration is compared with it.
 
     Args:
         model: as for :class:`isorun.Embedder`.
@@ -44,10 +47,27 @@ class IsorunEmbeddingFunction(EmbeddingFunction[Documents]):
         return "cosine"
 
     def get_config(self) -> dict[str, Any]:
-        """What :meth:`build_from_config` needs."""
-        return self._config
+        """What :meth:`build_from_config` needs, and what the vectors depend on."""
+        return {**self._config, "identity": self.identity.as_dict()}
+
+    def validate_config_update(self, old_config: dict[str, Any], new_config: dict[str, Any]) -> None:
+        """Refuse to replace the function of a collection by one whose vectors mean something else."""
+        require_comparable(new_config["identity"], old_config["identity"])
 
     @staticmethod
     def build_from_config(config: dict[str, Any]) -> IsorunEmbeddingFunction:
-        """The function that a collection was made with."""
-        return IsorunEmbeddingFunction(config["model"], **config["options"])
+        """The function that a collection was made with.
+
+        Raises:
+            InvalidArgument: the model or what is made of it has changed since.
+
+        Warns:
+            VectorsMayDiffer: see :meth:`check`.
+        """
+        function = IsorunEmbeddingFunction(config["model"], **config["options"])
+        try:
+            require_comparable(function.identity.as_dict(), config["identity"])
+        except BaseException:
+            function.embedder.close()
+            raise
+        return function

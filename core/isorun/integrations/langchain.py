@@ -7,11 +7,14 @@ from typing import Any
 
 from langchain_core.embeddings import Embeddings
 
+from isorun.integrations.records import KeepsIdentity
 from isorun.text.embedder import Embedder
 
 
-class IsorunEmbeddings(Embeddings):
+class IsorunEmbeddings(KeepsIdentity, Embeddings):
     """Embeds documents and queries.
+
+    Give ``metadata()`` to a vector store's collection, and ``check()`` the metadata when it is opened again.
 
     Args:
         model: as for :class:`isorun.Embedder`.

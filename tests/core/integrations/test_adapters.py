@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import json
 import pickle
 import sys
 from collections.abc import Iterator
@@ -108,3 +109,39 @@ def test_adapters_reject_what_is_not_a_list_of_texts(adapters: Any, model: Path)
     transformer._text.close()
     langchain.embedder.close()
     chroma.embedder.close()
+
+
+def test_a_collection_of_langchain_knows_its_vectors(adapters: Any, model: Path) -> None:
+    options = {"backend": "ort-cpu", "pooling": "mean", "prompts": {"query": "q: ", "passage": "p: "}}
+    langchain = adapters("langchain").IsorunEmbeddings(model, **options)
+    kept = langchain.metadata()
+    assert set(map(type, kept.values())) == {str}
+    assert langchain.identity.prompt == "p: "
+    langchain.check({"of the user": 1, **kept})
+    for metadata in (None, {}, {"isorun_vectors": 1}, {"isorun_vectors": "{"}):
+        with pytest.raises(InvalidArgument, match="isorun_vectors"):
+            langchain.check(metadata)
+    langchain.embedder.close()
+    other = adapters("langchain").IsorunEmbeddings(model, **{**options, "pooling": "cls"})
+    with pytest.raises(InvalidArgument, match="pooling is 'cls' and 'mean'"):
+        other.check(kept)
+    other.embedder.close()
+
+
+def test_a_collection_of_chroma_opens_with_the_vectors_that_it_was_made_with(adapters: Any, model: Path) -> None:
+    chroma, records = adapters("chroma"), importlib.import_module("isorun.integrations.records")
+    function = chroma.IsorunEmbeddingFunction(model, backend="ort-cpu", pooling="mean")
+    config = json.loads(json.dumps(function.get_config()))
+    again = function.build_from_config(config)
+    np.testing.assert_array_equal(again(["a man eats"]), function(["a man eats"]))
+    again.embedder.close()
+    for field, value in (("model", "0" * 64), ("dimension", 5), ("max_length", 7)):
+        changed = {**config["identity"], field: value, "identity": None}
+        with pytest.raises(InvalidArgument, match=field):
+            function.build_from_config({**config, "identity": changed})
+        with pytest.raises(InvalidArgument, match=field):
+            function.validate_config_update({**config, "identity": changed}, config)
+    older = {**config["identity"], "precision": "int8", "identity": None}
+    with pytest.warns(records.VectorsMayDiffer, match="precision"):
+        function.build_from_config({**config, "identity": older}).embedder.close()
+    function.embedder.close()

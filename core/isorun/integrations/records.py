@@ -1,0 +1,90 @@
+"""What a collection's vectors depend on, kept with the collection and compared when it is opened again."""
+
+from __future__ import annotations
+
+import json
+import warnings
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+from isorun.errors import InvalidArgument
+from isorun.text.embedder import Embedder
+from isorun.text.identity import VectorIdentity, compared
+
+KEY = "isorun_vectors"
+"""The key of a collection's metadata."""
+
+
+class VectorsMayDiffer(UserWarning):
+    """A collection's vectors were computed in another way, and what a search loses was not measured."""
+
+
+class KeepsIdentity:
+    """An adapter that knows what its document vectors depend on.
+
+    Attributes:
+        embedder: computes the vectors.
+    """
+
+    embedder: Embedder
+    _document: str | None
+
+    @property
+    def identity(self) -> VectorIdentity:
+        """What the vectors of documents depend on."""
+        identity = self.embedder.identity
+        return identity if self._document is None else replace(identity, prompt=self.embedder.prompts[self._document])
+
+    def metadata(self) -> dict[str, str]:
+        """:attr:`identity` for the metadata of a collection."""
+        return {KEY: json.dumps(self.identity.as_dict(), sort_keys=True)}
+
+    def check(self, metadata: Mapping[str, Any] | None) -> None:
+        """Compare with the vectors of a collection.
+
+        Args:
+            metadata: of the collection, with what :meth:`metadata` returned when it was made.
+
+        Raises:
+            InvalidArgument: the metadata has no such record, or the vectors mean something else, by another model,
+                pooling, prompt or width, say.
+
+        Warns:
+            VectorsMayDiffer: they differ in precision, backend or calibration, by an amount that was not measured.
+        """
+        packed = (metadata or {}).get(KEY)
+        try:
+            record = json.loads(packed) if isinstance(packed, str) else None
+        except ValueError as error:
+            raise InvalidArgument(f"The metadata {KEY!r} of the collection is damaged: {error}") from error
+        if not isinstance(record, dict):
+            raise InvalidArgument(
+                f"The collection's metadata has no {KEY!r}, so that its vectors cannot be compared with those of this "
+                "embedder. Make the collection with metadata()"
+            )
+        require_comparable(self.identity.as_dict(), record)
+
+
+def require_comparable(ours: Mapping[str, Any], theirs: Mapping[str, Any]) -> None:
+    """Compare the records of an embedder and of a collection.
+
+    Raises:
+        InvalidArgument: the vectors mean something else, or one is not such a record.
+
+    Warns:
+        VectorsMayDiffer: they differ by an amount that was not measured.
+    """
+    verdict = compared(ours, theirs)
+    if verdict.unmeasured:
+        warnings.warn(
+            f"The collection's vectors were computed in another way: {', '.join(verdict.fields)} differ. "
+            "`isorun vectors compare` measures what a search loses",
+            VectorsMayDiffer,
+            stacklevel=3,
+        )
+    elif not verdict:
+        raise InvalidArgument(
+            f"The collection's vectors cannot be searched with those of this embedder: {verdict.reason} (this embedder "
+            "first). Open it with the embedder that it was made with, or make it again"
+        )
