@@ -191,5 +191,5 @@ def accelerators(core: openvino.Core, devices: Sequence[str]) -> tuple[str, ...]
 
 
 def multiplies_bf16_faster() -> bool:
-    """Whether bf16, if it is there, is faster than fp32: on processors of Intel only with AMX (docs/runtime-faults.md)."""
+    """Whether bf16, if it is there, is faster than fp32: on Intel only with AMX (docs/runtime-faults.md)."""
     return "Intel" not in cpu_name() or "amx_bf16" in cpu_flags()
