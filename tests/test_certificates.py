@@ -2,44 +2,28 @@
 
 from __future__ import annotations
 
-import importlib.util
-from pathlib import Path
-from types import ModuleType
-
-import pytest
-
-ROOT = Path(__file__).parents[1]
+import certificates as tool
 
 
-@pytest.fixture(scope="module")
-def tool() -> ModuleType:
-    spec = importlib.util.spec_from_file_location("certificates_tool", ROOT / "tools" / "certificates.py")
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
-def test_tables_are_up_to_date(tool: ModuleType) -> None:
+def test_tables_are_up_to_date() -> None:
     stale = [path.name for path in tool.DOCUMENTS if tool.updated(path) != path.read_text()]
     assert stale == [], "run python tools/certificates.py"
 
 
-def test_every_backend_has_a_row(tool: ModuleType) -> None:
+def test_every_backend_has_a_row() -> None:
     rows = [line.split("|")[1].strip(" `") for line in tool.table().splitlines()[2:]]
     assert set(tool.backends()) <= {row.partition(":")[0] for row in rows}
     assert {"ort-cpu", "openvino", "tract", "tensorrt", "deepsparse"} <= set(rows)
 
 
-def test_readme_table_states_what_backends_declare(tool: ModuleType) -> None:
+def test_readme_table_states_what_backends_declare() -> None:
     rows = {line.split("|")[1].strip(" `"): line for line in tool.backend_table().splitlines()[2:]}
     assert rows.keys() == tool.backends().keys()
     assert "| cpu | fp32, int8 |" in rows["ort-cpu"]
     assert "not verified on hardware" in rows["tensorrt"]
 
 
-def test_backend_without_a_certificate_is_not_verified(tool: ModuleType) -> None:
+def test_backend_without_a_certificate_is_not_verified() -> None:
     document = {
         **{"backend": "ort-ep:npu", "date": "2026-11-25", "versions": {"isorun": "1", "npu": "2.0"}},
         "hardware": {"device": "NPU 3", "cores": 8, "system": "Linux"},
@@ -51,5 +35,5 @@ def test_backend_without_a_certificate_is_not_verified(tool: ModuleType) -> None
     ]
 
 
-def test_certificates_record_no_failure(tool: ModuleType) -> None:
+def test_certificates_record_no_failure() -> None:
     assert [(document["backend"], document["failed"]) for document in tool.certificates() if document["failed"]] == []

@@ -2,29 +2,15 @@
 
 from __future__ import annotations
 
-import importlib.util
 import json
-from pathlib import Path
-from types import ModuleType
 
 import pytest
 
+import matrix_keys as tool
 from isorun.cli import main
 
-ROOT = Path(__file__).parents[1]
 
-
-@pytest.fixture(scope="module")
-def tool() -> ModuleType:
-    spec = importlib.util.spec_from_file_location("matrix_keys_tool", ROOT / "tools" / "matrix_keys.py")
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
-def test_the_page_is_up_to_date(tool: ModuleType) -> None:
+def test_the_page_is_up_to_date() -> None:
     assert tool.PAGE.read_text() == tool.page(), "run python tools/matrix_keys.py"
 
 
