@@ -7,25 +7,21 @@ import json
 import os
 import subprocess
 import sys
-import tarfile
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from archives import unpack
 from isorun.system.cache import Cache
 
 EXAMPLES = Path(__file__).parent.parent / "examples"
-TASKS = Path(__file__).parent / "fixtures" / "tasks.tar.xz"
 
 
 @pytest.fixture(scope="module")
 def tasks(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Tiny checkpoints with heads."""
-    folder = tmp_path_factory.mktemp("tasks")
-    with tarfile.open(TASKS) as archive:
-        archive.extractall(folder, filter="data")
-    return folder
+    return unpack("tasks", tmp_path_factory.mktemp("tasks"))
 
 
 @pytest.fixture

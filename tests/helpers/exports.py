@@ -16,13 +16,13 @@ import onnx_ir as ir
 import onnxruntime
 from onnx.reference import ReferenceEvaluator
 
+from archives import FOLDER, unpack
 from isorun.graph import model_info
 from isorun.graph.io import files
 from isorun.graph.ops import lower
 from isorun.plugin import registry
 from isorun.types import CompileConfig, LoweredModel
 
-FOLDER = Path(__file__).parents[1] / "fixtures"
 TOLERANCE = 1e-5
 """The greatest difference between an export and its fused form, fp32, outputs of about 1."""
 MODERN_TOLERANCE = 2e-5
@@ -79,10 +79,7 @@ def model(label: str) -> ir.Model:
 def checkpoint(name: str, folder: Path) -> Path:
     """Put a checkpoint below a folder: ``<architecture>`` or ``<architecture>-<head>``, the weights of its exports."""
     families = {"-".join(filter(None, (each["architecture"], each["head"]))) for each in modern().values()}
-    with tarfile.open(FOLDER / f"checkpoints{'-modern' if name in families else ''}.tar.xz") as packed:
-        members = [entry for entry in packed.getmembers() if entry.name.startswith(f"{name}/")]
-        packed.extractall(folder, members, filter="data")
-    return folder / name
+    return unpack("checkpoints-modern" if name in families else "checkpoints", folder, name)
 
 
 def given(label: str, length: int = 12, rows: int = 5) -> Feeds:

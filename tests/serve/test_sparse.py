@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import tarfile
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -12,20 +11,17 @@ from fastapi.testclient import TestClient
 
 import isorun
 import served
+from archives import unpack
 from isorun_serve.models import Models, Served
 from isorun_serve.opening import Named, open_models, task_of
 
-CHECKPOINTS = Path(__file__).parents[1] / "fixtures" / "retrieval.tar.xz"
 TEXTS = ["a man is eating food", "x", ""]
 
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Tiny sparse encoders."""
-    target = tmp_path_factory.mktemp("sparse")
-    with tarfile.open(CHECKPOINTS) as archive:
-        archive.extractall(target, filter="data")
-    return target
+    return unpack("retrieval", tmp_path_factory.mktemp("sparse"))
 
 
 @pytest.fixture(scope="module")

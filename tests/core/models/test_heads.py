@@ -9,12 +9,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-import exports
 import isorun
+from archives import FOLDER, unpack
 from isorun.graph.builders import heads as layers
 from isorun.models import checkpoint, heads
 
-with tarfile.open(exports.FOLDER / "heads.tar.xz") as packed:
+with tarfile.open(FOLDER / "heads.tar.xz") as packed:
     NAMES = sorted({name.partition("/")[0] for name in packed.getnames()})
 # A third in the gate, with every head and nearly every family.
 SOME = [pytest.param(name, marks=[] if index % 3 == 0 else [pytest.mark.long]) for index, name in enumerate(NAMES)]
@@ -24,10 +24,7 @@ CPU = "ort-cpu"
 
 @pytest.fixture(scope="module")
 def checkpoints(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("heads")
-    with tarfile.open(exports.FOLDER / "heads.tar.xz") as archive:
-        archive.extractall(folder, filter="data")
-    return folder
+    return unpack("heads", tmp_path_factory.mktemp("heads"))
 
 
 def assert_answers(folder: Path, backend: str, padding: str) -> None:
@@ -81,11 +78,9 @@ def changed(folder: Path, **settings: object) -> Path:
     ],
 )
 def test_rejects_a_setting_of_the_head(name: str, key: str, value: object, tmp_path: Path) -> None:
-    with tarfile.open(exports.FOLDER / "heads.tar.xz") as archive:
-        members = [entry for entry in archive.getmembers() if entry.name.startswith(f"{name}/")]
-        archive.extractall(tmp_path, members, filter="data")
+    folder = unpack("heads", tmp_path, name)
     with pytest.raises(isorun.InvalidModel, match=key):
-        checkpoint.build(changed(tmp_path / name, **{key: value}), tmp_path / "built.onnx")
+        checkpoint.build(changed(folder, **{key: value}), tmp_path / "built.onnx")
 
 
 def test_the_kinds_without_a_head_have_none() -> None:

@@ -3,33 +3,27 @@
 from __future__ import annotations
 
 import json
-import tarfile
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 import sentence_models
+from archives import FOLDER, unpack
 
-GOLDEN = Path(__file__).parents[2] / "fixtures" / "sentences.npz"
+GOLDEN = FOLDER / "sentences.npz"
 
 
 @pytest.fixture(scope="session")
 def tasks(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Tiny checkpoints with heads, each with what transformers' pipeline answers: ``make_tasks.py``."""
-    folder = tmp_path_factory.mktemp("tasks")
-    with tarfile.open(GOLDEN.with_name("tasks.tar.xz")) as archive:
-        archive.extractall(folder, filter="data")
-    return folder
+    return unpack("tasks", tmp_path_factory.mktemp("tasks"))
 
 
 @pytest.fixture(scope="session")
 def retrieval(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Tiny models of sentence-transformers, each with what it answers: ``make_retrieval.py``."""
-    folder = tmp_path_factory.mktemp("retrieval")
-    with tarfile.open(GOLDEN.with_name("retrieval.tar.xz")) as archive:
-        archive.extractall(folder, filter="data")
-    return folder
+    return unpack("retrieval", tmp_path_factory.mktemp("retrieval"))
 
 
 @pytest.fixture(scope="session")
