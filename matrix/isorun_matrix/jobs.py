@@ -8,6 +8,7 @@ from dataclasses import dataclass, fields, is_dataclass
 from typing import Any, TypeVar, get_type_hints
 
 from isorun.parity import Tolerance
+from isorun.quality import K
 
 Job = TypeVar("Job")
 
@@ -63,6 +64,8 @@ class Workload:
         feeds: how many sets of feeds are timed.
         masks: further kinds of padding on which only parity is checked.
         backend, precision: what computes the reference.
+        search: texts whose neighbours are compared; ``None`` if they are not.
+        neighbours: how many neighbours of each text count.
     """
 
     id: str
@@ -78,6 +81,8 @@ class Workload:
     backend: str
     precision: str
     time_limit: float
+    search: Sequence[str] | None = None
+    neighbours: int = K
 
 
 @dataclass(frozen=True)
@@ -104,6 +109,7 @@ class Reference:
         token_level: outputs with a value for each token; ``None`` to tell by shape.
         notes: remarks on the feeds.
         provenance: what computed the reference.
+        neighbours: how many nearest neighbours of a text are compared; ``None`` if they are not.
     """
 
     cases: Sequence[str]
@@ -112,6 +118,7 @@ class Reference:
     token_level: Sequence[str] | None
     notes: Sequence[str]
     provenance: Mapping[str, Any]
+    neighbours: int | None = None
 
 
 @dataclass(kw_only=True)

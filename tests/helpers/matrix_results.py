@@ -98,7 +98,7 @@ def cell(
         figures |= {"p50_interval": {"low": min(taken), "high": max(taken), "level": 0.9375}, "repeated": 1.0}
         figures["rounds"] = rounds(taken, disturbed)
         for figure, change in (result or {}).items():
-            figures[figure] = {**figures[figure], **change} if isinstance(figures[figure], dict) else change
+            figures[figure] = {**figures[figure], **change} if isinstance(figures.get(figure), dict) else change
         content["result"] = figures
     return CellResult.from_plain(content | more)
 

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from isorun.errors import InvalidModel, UnsupportedModel
 from isorun.models import sentences
 from isorun.models.dense import Layer, WordWeights
 from isorun.models.pooling import Floats, normalized, pool
@@ -64,6 +65,15 @@ class TextVectors:
         if (kept := metadata.get(sentences.METADATA)) is not None:
             return cls(SentenceSettings.from_json(kept, source.path), info)
         return cls(sentences.read(source.path.parent), info)
+
+    @classmethod
+    def find(cls, source: ModelSource, info: ModelInfo) -> tuple[TextVectors | None, str]:
+        """Those of a model; ``None``, and why, if it makes no vectors."""
+        try:
+            vectors, why = cls.of(source, info), "nothing says how its tokens are pooled"
+        except (InvalidModel, UnsupportedModel) as error:  # what an embedder would report
+            return None, str(error)
+        return (vectors, "") if vectors else (None, why)
 
 
 def applied(step: Layer | str, vectors: Floats) -> Floats:

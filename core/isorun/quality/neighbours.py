@@ -19,6 +19,8 @@ Vectors = npt.NDArray[np.floating]
 
 K = 10
 """How many neighbours are compared."""
+FEWEST = 24
+"""Fewer texts have too few neighbours to compare."""
 _RANKED = 50
 _BLOCK = 256  # queries at once
 _TIE = 1e-6  # cosines that differ by less, the rounding of fp32, have no order
@@ -41,6 +43,15 @@ class Agreement:
     tau: Interval
     k: int
     queries: int
+
+    def shortfall(self, minimum: float) -> str:
+        """Why the share that is kept is too small, in words; empty if its low end reaches a minimum."""
+        if self.recall.low >= minimum:
+            return ""
+        return (
+            f"keeps {self.recall} of the {self.k} nearest neighbours of {self.queries} texts, required: {minimum:g} or "
+            "more at the low end"
+        )
 
 
 def agreement(reference: Vectors, vectors: Vectors, queries: Vectors | None = None, *, k: int = K) -> Agreement:

@@ -15,18 +15,17 @@ import numpy as np
 
 from isorun.compilation import corpus
 from isorun.compilation.options import QUALITY, TOLERANCE, Options
-from isorun.errors import BackendFailed, InvalidModel, UnsupportedModel
+from isorun.errors import BackendFailed, UnsupportedModel
 from isorun.models.lowering import ModelGraphs
 from isorun.models.vectors import TextVectors
 from isorun.parity import Parity, Tolerance, compare
 from isorun.parity.samples import random_feeds
-from isorun.quality import Agreement, Interval, agreement
+from isorun.quality import FEWEST, Agreement, Interval, agreement
 from isorun.types import Feeds, ModelInfo
 
 MARGIN = 2
 """How many times the error of the worst held-out request an unseen one may have (docs/precision-auto.md)."""
 
-_FEW = 24  # texts; fewer have too few neighbours to compare
 _TIMED = (1, 128)  # batch and sequence, unless the model fixes them
 
 Run = Callable[[Feeds], Sequence[Any]]
@@ -87,13 +86,10 @@ class Required:
             UnsupportedModel: ``quality`` is set, and the model makes no vectors.
         """
         tolerance = TOLERANCE if options.tolerance is None else options.tolerance
-        try:
-            vectors, why = TextVectors.of(graphs.source, graphs.info), "nothing says how its tokens are pooled"
-        except (InvalidModel, UnsupportedModel) as error:  # what an embedder would report
-            vectors, why = None, str(error)
-        if options.quality is not None and not vectors:
+        vectors, why = TextVectors.find(graphs.source, graphs.info)
+        if options.quality is not None and vectors is None:
             raise UnsupportedModel(f"`quality` needs a model that makes vectors of texts: {why}. Omit it")
-        return cls(tolerance, QUALITY if options.quality is None else options.quality, vectors or None)
+        return cls(tolerance, QUALITY if options.quality is None else options.quality, vectors)
 
     def as_dict(self) -> dict[str, Any]:
         """Plain data for provenance."""
@@ -158,11 +154,8 @@ class ReferenceOutputs(NamedTuple):
         worst = min(cosines, key=lambda kind: cosines[kind], default=None)
         reason = reasons.get(worst or "", next(iter(reasons.values()), ""))
         neighbours = self._neighbours(kept)
-        if not reason and neighbours is not None and neighbours.recall.low < self.required.neighbours:
-            reason = (
-                f"keeps {neighbours.recall} of the {neighbours.k} nearest neighbours of {neighbours.queries} texts, "
-                f"required: {self.required.neighbours:g} or more at the low end"
-            )
+        if not reason and neighbours is not None:
+            reason = neighbours.shortfall(self.required.neighbours)
         return replace(
             candidate,
             cosine=cosines.get(worst or ""),
@@ -183,7 +176,7 @@ class ReferenceOutputs(NamedTuple):
             np.concatenate([vectors(batch, own) for batch, own in zip(listed, feeds, strict=True)])
             for listed in (reference, outputs)
         )
-        if len(theirs) < _FEW or not np.isfinite(ours).all():
+        if len(theirs) < FEWEST or not np.isfinite(ours).all():
             return None
         return agreement(theirs, ours)
 

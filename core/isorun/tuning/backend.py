@@ -14,7 +14,7 @@ from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from isorun.compilation import corpus
 from isorun.compilation.compiled_model import CompiledModel
@@ -43,6 +43,7 @@ _BUDGET = TimingBudget(rounds=7, seconds=120.0)
 _RUN_SECONDS = 120.0  # of a run; then the worker is killed
 _TEXTS = "calibration.json"
 
+T = TypeVar("T")
 _logger = logging.getLogger("isorun")
 
 
@@ -140,7 +141,9 @@ def choose(
         if name not in candidates.WIDER
     ]
     show("running the model's own file in fp32")
-    reference, base = _reference(compiler, considered, kinds, required)
+    reference, base = with_own_file(
+        compiler, considered, lambda run: ReferenceOutputs.of(run, graphs.info, kinds, required)
+    )
     workers: dict[Key, Worker] = {}
 
     def open_run(key: Key) -> Run:
@@ -209,10 +212,17 @@ def remembered(compiler: Compiler, listed: Sequence[Description]) -> tuple[Choic
     return None
 
 
-def _reference(
-    compiler: Compiler, considered: Sequence[Description], kinds: Mapping[str, Any], required: Required
-) -> tuple[ReferenceOutputs, str]:
-    """The outputs of the model's own file, and what ran it: a backend on the CPU, if there is one."""
+def with_own_file(compiler: Compiler, considered: Sequence[Description], use: Callable[[Run], T]) -> tuple[T, str]:
+    """What ``use`` returns for the model's own file in fp32, and the backend that ran it.
+
+    Args:
+        compiler: the model, and the session's options.
+        considered: the backends to run it on. The first that can does, those on the CPU before others.
+        use: is called with a function that runs the model.
+
+    Raises:
+        BackendUnavailable: none of them runs it.
+    """
     graphs, refusals = compiler.graphs, []
     for description in sorted(considered, key=lambda description: description.capabilities.devices[:1] != ("cpu",)):
         worker = Worker(environments.current(), compiler.cache.root, _RUN_SECONDS)
@@ -221,7 +231,7 @@ def _reference(
             config = compiler.config(backend)
             plain = replace(config, precision=BASE, options={})
             run = partial(CompiledModel(backend, plain, graphs.as_given).run, graphs.info.output_names)
-            return ReferenceOutputs.of(run, graphs.info, kinds, required), description.name
+            return use(run), description.name
         except UNFIT as error:
             refusals.append(f"\n  {description.name}: {error}")
         finally:

@@ -9,6 +9,7 @@ from dataclasses import asdict, dataclass, replace
 from types import MappingProxyType
 from typing import Any
 
+from isorun.compilation import corpus
 from isorun.errors import BackendUnavailable
 from isorun.plugin import listing, registry
 from isorun.types import Capabilities
@@ -108,7 +109,16 @@ def _workload(spec: Spec, seed: int, name: str, model: Model, shape: Shape) -> W
         backend=spec.reference.backend,
         precision=spec.reference.precision,
         time_limit=spec.reference.time_limit,
+        **_search(spec),
     )
+
+
+def _search(spec: Spec) -> dict[str, Any]:
+    """The texts whose neighbours are compared, by default isorun's that no model is calibrated on."""
+    if spec.quality is None:
+        return {}
+    own = (text for kind in corpus.texts(held_out=True).values() for text in kind)
+    return {"search": spec.quality.texts or list(dict.fromkeys(own)), "neighbours": spec.quality.k}
 
 
 def _cell(

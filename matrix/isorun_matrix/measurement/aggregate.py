@@ -78,6 +78,7 @@ def aggregate(trial: Trial | None, rounds: Sequence[Measured]) -> Figures:
         stolen=middle(lambda measurement: measurement.stolen),
         threads=first.threads,
         repeated=median(measurement.repetition.repeated_ms / measurement.repetition.varied_ms for measurement in taken),
+        quality=None if trial is None else trial.quality,
         provenance=taken[-1].provenance,
         notes=first.notes,
         rounds=[

@@ -45,7 +45,7 @@ def make(workload: Workload, origin: str, info: ModelInfo) -> tuple[dict[str, Ar
         InvalidFeeds: the model does not accept such feeds.
     """
     notes: list[str] = []
-    timed = _random(workload, info) if workload.texts is None else _tokenized(workload, origin, info, notes)
+    timed = _random(workload, info) if workload.texts is None else tokenized(workload, origin, info, notes)
     sets = {f"{_TIMED}{index}": feeds for index, feeds in enumerate(timed)}
     if workload.sequence is not None and info.mask is not None:
         for index, kind in enumerate(workload.masks):
@@ -147,7 +147,16 @@ def _filled(masked: Arrays, texts: Arrays, mask: str) -> Arrays:
     return filled
 
 
-def _tokenized(workload: Workload, origin: str, info: ModelInfo, notes: list[str]) -> list[Arrays]:
+def tokenized(workload: Workload, origin: str, info: ModelInfo, notes: list[str]) -> list[Arrays]:
+    """The texts of a workload as its timed feeds, again from the first where there are too few.
+
+    Args:
+        workload, origin, info: as for :func:`make`.
+        notes: receives a remark on each set of feeds with truncated texts.
+
+    Raises:
+        InvalidFeeds: the model does not accept them, or has no tokenizer.
+    """
     from isorun.models.tokenizer import Tokenizer, TruncationWarning, feeds_of
 
     texts = workload.texts or ()

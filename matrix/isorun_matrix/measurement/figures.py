@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from isorun.quality import Agreement
 from isorun.system.disturbance import is_disturbed
 from isorun.types import Provenance
 from isorun_matrix.measurement.parity import CellParity
@@ -36,9 +37,15 @@ class Repetition:
 
 @dataclass(frozen=True)
 class Trial:
-    """What was found before anything was measured: the parity on every set of feeds."""
+    """What was found before anything was measured.
+
+    Attributes:
+        parity: on every set of feeds.
+        quality: what a search keeps; ``None`` if it was not measured.
+    """
 
     parity: CellParity
+    quality: Agreement | None = None
 
 
 @dataclass(frozen=True)
@@ -137,12 +144,14 @@ class Figures(_Common):
     Attributes:
         p50_interval: of the median of the rounds; ``None`` with a single one.
         repeated: the time of a run with repeated feeds, divided by that with varied feeds.
+        quality: as in :class:`Trial`.
     """
 
     p50_interval: Interval | None
     spread_ms: Spread
     repeated: float
     rounds: Sequence[Round]
+    quality: Agreement | None = None
 
     @property
     def disturbed(self) -> bool:

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any
 
-from isorun_matrix.report.formatting import NONE, cosine, count, number, ratio
+from isorun_matrix.report.formatting import NONE, cosine, count, number, ratio, share
 from isorun_matrix.report.summary import Group
 from isorun_matrix.results.records import CellResult
 
@@ -22,6 +22,8 @@ class Column:
             (the table of all cells).
         show: formats the value.
         description: explains the header; shown as a tooltip in HTML.
+        optional: whether it is shown only where a cell has a value.
+        replaces: the header of the column that it replaces in the terminal, where there is little room.
     """
 
     header: str
@@ -29,6 +31,8 @@ class Column:
     tables: str
     show: Callable[[Any], str] = number
     description: str = ""
+    optional: bool = False
+    replaces: str | None = None
 
     @property
     def numeric(self) -> bool:
@@ -92,6 +96,32 @@ COLUMNS = (
         number,
         "largest error of an element, relative",
     ),
+    Column(
+        "neighbours",
+        "quality.recall.value",
+        "terminal markdown html parity all",
+        share,
+        "share of the nearest neighbours in fp32 that a search keeps",
+        optional=True,
+        replaces="max rel",
+    ),
+    Column(
+        "low end",
+        "quality.recall.low",
+        "markdown html parity",
+        share,
+        "of the 95 % interval of neighbours",
+        optional=True,
+    ),
+    Column(
+        "first",
+        "quality.first.value",
+        "parity",
+        share,
+        "share of texts with the same nearest neighbour",
+        optional=True,
+    ),
+    Column("tau", "quality.tau.value", "parity", share, "Kendall's rank correlation of similarities", optional=True),
     Column("rms", "parity.rms", "parity"),
     Column("cosine", "parity.cosine", "markdown parity", cosine),
     Column("argmax", "parity.argmax", "parity", number),
@@ -102,9 +132,16 @@ COLUMNS = (
 )
 
 
-def columns(table: str) -> list[Column]:
-    """The columns of a table."""
-    return [column for column in COLUMNS if table in column.tables.split()]
+def columns(table: str, cells: Iterable[CellResult] = ()) -> list[Column]:
+    """The columns of a table of cells."""
+    optional = {column.header for cell in cells for column in COLUMNS if column.value(cell) is not None}
+    shown = [
+        column
+        for column in COLUMNS
+        if table in column.tables.split() and (not column.optional or column.header in optional)
+    ]
+    replaced = {column.replaces for column in shown} if table == "terminal" else {}
+    return [column for column in shown if column.header not in replaced]
 
 
 def text(header: str, cell: CellResult, group: Group | None = None) -> str:

@@ -33,6 +33,11 @@ def ratio(value: float) -> str:
     return f"{number(value)} x"
 
 
+def share(value: float) -> str:
+    """A share to three places: 0.951."""
+    return f"{value:.3f}"
+
+
 def cosine(value: float) -> str:
     """A cosine to six places, or its distance from 1 where that is smaller: 0.999742, 1 - 8e-13."""
     return f"1 - {1 - value:.0e}" if 0 < 1 - value < 5e-7 else f"{value:.6f}"

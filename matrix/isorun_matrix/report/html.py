@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import jinja2
 
-from isorun_matrix.report import details, plots, remarks, summary, under_load
+from isorun_matrix.report import details, plots, remarks, summary, tradeoff, under_load
 from isorun_matrix.report.columns import columns, text
 from isorun_matrix.report.formatting import number
 from isorun_matrix.report.machines.overview import Overview
@@ -31,6 +31,7 @@ def render(*runs: Run, overview: Overview | None = None) -> str:
     environment.globals.update(
         remarks=remarks,
         summary=summary,
+        tradeoff=tradeoff,
         under_load=under_load,
         details=details,
         plots=plots,

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from isorun_matrix.report import details, remarks, summary, under_load
-from isorun_matrix.report.columns import columns
+from isorun_matrix.report import details, remarks, summary, tradeoff, under_load
+from isorun_matrix.report.columns import Column, columns
 from isorun_matrix.results.records import CellResult, Run
 from isorun_matrix.text import printable
 
@@ -13,11 +13,13 @@ from isorun_matrix.text import printable
 def render(run: Run) -> str:
     """The run as GitHub's Markdown."""
     lines = ["# Backends compared", "", f"{remarks.tally(run.cells)}.", ""]
-    shown = columns("markdown")
+    shown = columns("markdown", run.cells)
     for group in summary.groups(run.cells):
-        rows = [_row(cell, group) for cell in group.cells]
+        rows = [_row(cell, group, shown) for cell in group.cells]
         lines += [f"## {escaped(group.title)}", ""]
-        lines += [f"{escaped(line)}\n" for line in (group.conclusion, *under_load.best(group))]
+        lines += [
+            f"{escaped(line)}\n" for line in (group.conclusion, *tradeoff.conclusions(group), *under_load.best(group))
+        ]
         lines += [*table([column.header for column in shown], [column.numeric for column in shown], rows), ""]
         scenarios, loads = under_load.rates(group)
         if loads:
@@ -31,8 +33,8 @@ def render(run: Run) -> str:
     return "\n".join(lines) + "\n"
 
 
-def _row(cell: CellResult, group: summary.Group) -> list[str]:
-    row = [escaped(column.text(cell, group)) for column in columns("markdown")]
+def _row(cell: CellResult, group: summary.Group, shown: Sequence[Column]) -> list[str]:
+    row = [escaped(column.text(cell, group)) for column in shown]
     row[-1] = escaped(group.status(cell))
     if group.leads(cell):
         row[0], row[-1] = f"**{row[0]}**", f"**{row[-1]}**"

@@ -2,7 +2,8 @@
 
 A plot is a mapping with ``title`` and ``kind``: ``boxes`` (``rows``) or ``lines`` (``series`` of ``name``, ``x``, ``y``
 and ``correct``, whether the outputs are correct; titles of both axes, ``marks`` for points without lines, and
-``categories`` if x has names). Names are escaped, since plotly reads HTML.
+``categories`` if x has names, ``near`` if y need not start at 0; a series may have ``above`` and ``below``, the ends
+of intervals, and ``front`` for a line without points). Names are escaped, since plotly reads HTML.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from typing import Any
 from markupsafe import escape
 
 from isorun_matrix.measurement.statistics.latencies import samples_needed
+from isorun_matrix.report import tradeoff
 from isorun_matrix.report.summary import Group
 from isorun_matrix.results.records import CellResult
 
@@ -35,7 +37,7 @@ def boxes(group: Group) -> Plot | None:
         if cell.result is None:
             continue
         latency, spread = cell.result.latency_ms, cell.result.spread_ms
-        row: dict[str, Any] = {"name": str(escape(cell.name)), "correct": cell.status == "ok", "p99": latency.p99}
+        row: dict[str, Any] = {"name": str(escape(cell.name)), "correct": _correct(cell), "p99": latency.p99}
         row |= vars(spread) | {"medians": [measured.p50 for measured in cell.result.rounds if measured.used]}
         if latency.samples < samples_needed(95):
             row |= {"p5": latency.min, "p95": latency.max}
@@ -55,8 +57,28 @@ def accuracy(group: Group) -> Plot | None:
     shown = [cell for cell in group.cells if cell.result is not None and cell.result.parity.rms]
     if len({cell.precision for cell in shown}) < 2:
         return None
-    series = [_series(cell.name, [_median(cell)], [_error(cell)], cell.status == "ok") for cell in shown]
+    series = [_series(cell.name, [_median(cell)], [_error(cell)], _correct(cell)) for cell in shown]
     return _lines("Latency and error", series, "p50, ms", "relative rms error", marks=True)
+
+
+def quality(group: Group) -> Plot | None:
+    """Latency against what a search keeps, with a line along the cells that no other one beats in both; ``None`` if it
+    was not measured in several cells."""
+    shown = [(cell, cell.result, cell.result.quality) for cell in group.cells if cell.result and cell.result.quality]
+    if len(shown) < 2:
+        return None
+    series = [
+        _series(cell.name, [result.latency_ms.p50], [kept.recall.value], _correct(cell))
+        | {"above": [kept.recall.high - kept.recall.value], "below": [kept.recall.value - kept.recall.low]}
+        for cell, result, kept in shown
+    ]
+    front = tradeoff.best(group)
+    if len(front) > 1:
+        kept_by = {cell.id: kept.recall.value for cell, _, kept in shown}
+        line = _series("beaten by none", [_median(cell) for cell in front], [kept_by[cell.id] for cell in front], True)
+        series.append(line | {"front": True})
+    title = f"share of the {shown[0][2].k} nearest neighbours kept"
+    return _lines("Latency and what a search keeps", series, "p50, ms", title, marks=True, near=True)
 
 
 def load(group: Group) -> Plot | None:
@@ -73,7 +95,7 @@ def load(group: Group) -> Plot | None:
                 for trial in trials:
                     at.setdefault(trial.rate or 0, []).append(trial.p99_ms or 0)
                 rates, times = sorted(at), [median(at[rate]) for rate in sorted(at)]
-                series.append(_series(f"{cell.name}, {load.name}", rates, times, cell.status == "ok"))
+                series.append(_series(f"{cell.name}, {load.name}", rates, times, _correct(cell)))
     axes = ("requests per second", "99th percentile, ms")
     return _lines("Latency under load", series, *axes, bounds=sorted(bounds)) if series else None
 
@@ -91,7 +113,7 @@ def scaling(groups: Sequence[Group]) -> list[Plot]:
         for name in dict.fromkeys(cell.name for cell, _ in rated):
             named = [(cell, rate) for cell, rate in rated if cell.name == name and rate is not None]
             named.sort(key=lambda pair: sizes[pair[0].shape])
-            wrong = [cell.shape for cell, _ in named if cell.status != "ok"]
+            wrong = [cell.shape for cell, _ in named if not _correct(cell)]
             if named:
                 x, y = zip(*((str(escape(cell.shape)), rate) for cell, rate in named), strict=True)
                 some = f" (wrong outputs at {', '.join(wrong)})" if 0 < len(wrong) < len(named) else ""
@@ -110,13 +132,17 @@ def _series(name: str, x: Sequence[Any], y: Sequence[Any], correct: bool) -> dic
 def _lines(title: str, series: list[dict[str, Any]], x: str, y: str, **more: Any) -> Plot:
     names = "categories" in more
     log_x = not names and _wide(value for line in series for value in line["x"])
-    log_y = _wide(value for line in series for value in line["y"])
+    log_y = "near" not in more and _wide(value for line in series for value in line["y"])
     return {"kind": "lines", "title": title, "series": series, "x": x, "y": y, "log_x": log_x, "log_y": log_y, **more}
 
 
 def _wide(values: Iterable[float]) -> bool:
     numbers = list(values)
     return min(numbers) > 0 and max(numbers) > _WIDE * min(numbers)
+
+
+def _correct(cell: CellResult) -> bool:
+    return cell.status in ("ok", "quality-failed")
 
 
 def _median(cell: CellResult) -> float | None:

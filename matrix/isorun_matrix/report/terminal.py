@@ -9,8 +9,8 @@ from rich.console import RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from isorun_matrix.report import details, remarks, summary, under_load
-from isorun_matrix.report.columns import columns
+from isorun_matrix.report import details, remarks, summary, tradeoff, under_load
+from isorun_matrix.report.columns import Column, columns
 from isorun_matrix.report.formatting import shortened
 from isorun_matrix.results.records import CellResult, Run
 from isorun_matrix.text import printable
@@ -21,9 +21,9 @@ _STYLES = {"ok": "green", "bad": "bold red", "lack": "yellow"}
 
 def render(run: Run, width: int) -> RenderableType:
     """A table ``width`` characters wide with a block for each model and shape; below it, why cells failed."""
-    shown = columns("terminal")
+    shown = columns("terminal", run.cells)
     groups = summary.groups(run.cells)
-    blocks = {group.title: [_row(cell, group) for cell in group.cells] for group in groups}
+    blocks = {group.title: [_row(cell, group, shown) for cell in group.cells] for group in groups}
     numeric = [column.numeric for column in shown]
     return Stack(
         *_conclusions(groups),
@@ -72,17 +72,17 @@ def _table(rows: Sequence[Sequence[Text]], widths: Sequence[int], numeric: Seque
     return drawn
 
 
-def _row(cell: CellResult, group: summary.Group) -> list[Text]:
+def _row(cell: CellResult, group: summary.Group, shown: Sequence[Column]) -> list[Text]:
     style = "bold green" if group.leads(cell) else ""
     styles = {"backend": style, "precision": style, "p50 ms": style}
-    row = [Text(printable(column.text(cell, group)), styles.get(column.header, "")) for column in columns("terminal")]
+    row = [Text(printable(column.text(cell, group)), styles.get(column.header, "")) for column in shown]
     row[-1] = Text(group.status(cell), style=style or _STYLES[remarks.kind(cell)])
     return row
 
 
 def _conclusions(groups: Sequence[summary.Group]) -> Iterator[Text]:
     for group in groups:
-        for line in (group.conclusion, *under_load.best(group)):
+        for line in (group.conclusion, *tradeoff.conclusions(group), *under_load.best(group)):
             yield Text.assemble((printable(group.title), "bold"), ": ", printable(line))
     yield Text()
 

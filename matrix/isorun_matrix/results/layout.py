@@ -10,3 +10,4 @@ LOG = "log.txt"
 FEEDS = "feeds.npz"
 REFERENCE_OUTPUTS = "outputs.npz"
 SAMPLES = "samples.npz"
+SEARCH = "search.npz"  # texts as feeds, and their vectors in fp32

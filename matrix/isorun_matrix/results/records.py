@@ -28,6 +28,7 @@ _DEPTH = 64  # maximum nesting; recursive code would fail on deeper data
 STATUSES = {
     "ok": "ran, and its outputs are right",
     "parity-failed": "ran, and its outputs exceed the tolerance or are not finite",
+    "quality-failed": "ran, and a search with its vectors keeps too few of its results",
     "unavailable": "the backend does not support what is requested, or is not available here",
     "unsupported": "the backend lacks an operator of the model",
     "error": "isorun or the runtime reported an error",
@@ -211,6 +212,13 @@ class RecordedMachine(Record):
     watts: float | None = None
 
 
+class RecordedQuality(Record):
+    """What a search must keep, in a recorded spec."""
+
+    model_config = ConfigDict(extra="allow")
+    minimum: float
+
+
 class RecordedSpec(Record):
     """The spec of a run, with every default. What it names need not exist where it is read."""
 
@@ -222,6 +230,7 @@ class RecordedSpec(Record):
     rounds: int
     load: list[dict[str, Any]] = []
     machines: dict[str, RecordedMachine] = {}
+    quality: RecordedQuality | None = None
 
 
 class RunSession(Record):

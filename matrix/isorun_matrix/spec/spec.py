@@ -21,6 +21,7 @@ from isorun_matrix.spec.field_types import Count, Name, Seconds, Strict
 from isorun_matrix.spec.load_scenario import Load
 from isorun_matrix.spec.machines import Machine
 from isorun_matrix.spec.models import Model
+from isorun_matrix.spec.quality import Quality
 from isorun_matrix.spec.shapes import Shape
 
 DEFAULT_SECONDS = 1.0
@@ -113,6 +114,9 @@ class Spec(Strict):
         description="scenarios of load, measured after the rounds: single-stream, closed, server, offline",
     )
     tolerances: dict[str, Limits] = Field(default_factory=dict, description="limits of parity by precision")
+    quality: Quality | None = Field(
+        default=None, description="what a search must keep, for models that make vectors of texts"
+    )
 
     def problems(self) -> Iterator[Problem]:
         """What contradicts itself, with its place."""

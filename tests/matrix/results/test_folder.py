@@ -10,7 +10,7 @@ import pytest
 from isorun.errors import SpecError
 from isorun_matrix.measurement import feeds
 from isorun_matrix.results.folder import RunFolder
-from isorun_matrix.results.records import CellResult, ModelResult, RoundResult, TrialResult
+from isorun_matrix.results.records import CellResult, ModelResult, RecordedQuality, RoundResult, TrialResult
 from matrix_results import ENVIRONMENT, SPEC, cell, measurement, record
 
 NAME = "m/8x128/b/fp32"
@@ -38,10 +38,10 @@ def write(folder: RunFolder, number: int = 1, key: str = "k", p50: float = 1.0, 
     return place
 
 
-def write_trial(folder: RunFolder, status: str = "ok", key: str = "k", verdict: str = "pass") -> None:
+def write_trial(folder: RunFolder, status: str = "ok", key: str = "k", verdict: str = "pass", **more: Any) -> None:
     work = folder.start()
     parity = {**measurement(1.0)["parity"], "verdict": verdict, "summary": "y is off"}
-    content = {**COMMON, "key": key, "status": status, "reason": "why", "result": {"parity": parity}}
+    content = {**COMMON, "key": key, "status": status, "reason": "why", "result": {"parity": parity, **more}}
     content |= {} if status == "ok" else {"result": None}
     folder.write(work, folder.trial_folder(NAME, key), TrialResult.from_plain(content))
 
@@ -81,6 +81,23 @@ def test_wrong_outputs_of_any_process_count(folder: RunFolder) -> None:
     write_trial(folder, verdict="fail")
     write(folder)
     assert (only_cell(folder).status, only_cell(folder).reason) == ("parity-failed", "y is off")
+
+
+@pytest.mark.parametrize(("minimum", "status"), [(None, "ok"), (0.9, "ok"), (0.95, "quality-failed")])
+def test_the_low_end_of_what_a_search_keeps_must_reach_the_minimum(
+    folder: RunFolder, minimum: float | None, status: str
+) -> None:
+    recorded = record(PENDING)
+    quality = None if minimum is None else RecordedQuality(minimum=minimum)
+    folder.write_run(recorded.model_copy(update={"spec": recorded.spec.model_copy(update={"quality": quality})}))
+    interval = {"value": 0.96, "low": 0.94, "high": 0.98}
+    kept = dict.fromkeys(("recall", "first", "tau"), interval) | {"k": 10, "queries": 300}
+    write_trial(folder, quality=kept)
+    write(folder)
+    found = only_cell(folder)
+    assert found.status == status
+    assert found.result.quality.recall.low == 0.94
+    assert (found.reason is None) == (status == "ok")
 
 
 def test_results_of_another_key_stay_and_do_not_count(folder: RunFolder) -> None:

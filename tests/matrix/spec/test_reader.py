@@ -72,6 +72,24 @@ tolerances: {bf16: {rms: 0.01, argmax: 0.9}, int8: {max_rel: 0.5, rms: 0.1, cosi
     assert tolerance.max_rel == DEFAULT_TOLERANCES["bf16"].max_rel
 
 
+QUALITY = """
+models: {m: {preset: bert-3l}}
+backends: [reference]
+shapes: [1x8]
+quality: %s
+"""
+
+
+def test_quality(tmp_path: Path) -> None:
+    (tmp_path / "texts.txt").write_text("\n".join(f"text {index % 30}" for index in range(40)))
+    spec = load(tmp_path, QUALITY % "texts.txt")
+    assert (len(spec.quality.texts), spec.quality.k, spec.quality.minimum) == (30, 10, 0.9)
+    assert load(tmp_path, QUALITY % "{k: 5, minimum: 0.99}").quality.texts is None
+    for wrong in ("{texts: [one, two]}", "{k: 0}", "{minimum: 1.5}", "missing.txt"):
+        with pytest.raises(SpecError):
+            load(tmp_path, QUALITY % wrong)
+
+
 LENGTHS = "shapes: [{batch: 2, sequence: 9, lengths: %s}]"
 
 

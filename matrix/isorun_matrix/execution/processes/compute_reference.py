@@ -13,8 +13,8 @@ from isorun.errors import UnsupportedModel
 from isorun_matrix.execution.processes import main
 from isorun_matrix.execution.processes.main import Paused
 from isorun_matrix.jobs import Reference, ReferenceJob, from_json
-from isorun_matrix.measurement import feeds
-from isorun_matrix.results.layout import FEEDS, JOB, REFERENCE_OUTPUTS
+from isorun_matrix.measurement import feeds, search
+from isorun_matrix.results.layout import FEEDS, JOB, REFERENCE_OUTPUTS, SEARCH
 
 
 def references(job: ReferenceJob, folder: Path, pause: Callable[[Paused], None]) -> Reference:
@@ -42,6 +42,7 @@ def _reference(session: Session, job: ReferenceJob, folder: Path, pause: Callabl
     varied = feeds.varied(workload, info, next(iter(cases.values())))
     feeds.save(folder / FEEDS, {**cases, **varied})
     feeds.save(folder / REFERENCE_OUTPUTS, outputs)
+    neighbours = search.reference(workload, job.model, info, folder / SEARCH, notes)
     return Reference(
         cases=list(cases),
         tokens={case: feeds.tokens(arrays, workload, info.mask) for case, arrays in cases.items()},
@@ -49,6 +50,7 @@ def _reference(session: Session, job: ReferenceJob, folder: Path, pause: Callabl
         token_level=None if info.token_outputs is None else sorted(info.token_outputs),
         notes=notes,
         provenance=session.provenance.as_dict(),
+        neighbours=neighbours,
     )
 
 

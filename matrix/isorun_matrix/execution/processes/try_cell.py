@@ -11,9 +11,9 @@ from pathlib import Path
 from isorun_matrix.execution.processes import main
 from isorun_matrix.execution.processes.session import named, open_session, require_precision
 from isorun_matrix.jobs import CellJob
-from isorun_matrix.measurement import feeds, parity
+from isorun_matrix.measurement import feeds, parity, search
 from isorun_matrix.measurement.figures import Trial
-from isorun_matrix.results.layout import FEEDS, REFERENCE_OUTPUTS
+from isorun_matrix.results.layout import FEEDS, REFERENCE_OUTPUTS, SEARCH
 
 
 def attempt(job: CellJob, _: Path) -> Trial:
@@ -27,7 +27,8 @@ def attempt(job: CellJob, _: Path) -> Trial:
         require_precision(job.cell, session.provenance.precision)
         cases = job.reference.cases
         outputs = ((case, named(session, session.run(None, feeds.load(feeds_file, case)))) for case in cases)
-        return Trial(parity.check(outputs, feeds_file, expected, job.reference, job.cell.tolerance))
+        compared = parity.check(outputs, feeds_file, expected, job.reference, job.cell.tolerance)
+        return Trial(compared, search.kept(session, job, Path(job.reference_folder) / SEARCH))
 
 
 if __name__ == "__main__":

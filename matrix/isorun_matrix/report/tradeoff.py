@@ -1,0 +1,49 @@
+"""What a search keeps of its results, weighed against speed."""
+
+from __future__ import annotations
+
+from isorun_matrix.report.formatting import ratio, share
+from isorun_matrix.report.summary import Group, median
+from isorun_matrix.results.records import CellResult
+
+
+def best(group: Group) -> list[CellResult]:
+    """The correct cells that no other one beats in both speed and what a search keeps, the fastest first."""
+    ranked = sorted((p50, -_kept(cell), cell.id) for cell in _measured(group) if (p50 := median(cell)) is not None)
+    cells = {cell.id: cell for cell in group.cells}
+    front: list[CellResult] = []
+    for _, lost, name in ranked:
+        if not front or -lost > _kept(front[-1]):
+            front.append(cells[name])
+    return front
+
+
+def conclusions(group: Group) -> list[str]:
+    """A sentence for each of the best cells that loses neighbours: what it gains in speed, and what it keeps."""
+    first = group.baseline
+    sentences = []
+    for cell in best(group):
+        assert cell.result is not None
+        assert cell.result.quality is not None
+        quality, speed_up = cell.result.quality, group.speed_up(cell)
+        recall = quality.recall
+        if recall.value == 1 or first is None or speed_up is None:
+            continue
+        gain = "" if cell is first else f"takes {ratio(1 / speed_up)} as long as {first.name} and "
+        if speed_up > 1:
+            gain = f"is {ratio(speed_up)} as fast as {first.name} and "
+        between = f"{share(recall.low)} to {share(recall.high)}, 95% confidence, {quality.queries} texts"
+        sentences.append(
+            f"{cell.name} {gain}keeps {share(recall.value)} of the {quality.k} nearest neighbours ({between})."
+        )
+    return sentences
+
+
+def _measured(group: Group) -> list[CellResult]:
+    return [cell for cell in group.cells if cell.status == "ok" and cell.result and cell.result.quality]
+
+
+def _kept(cell: CellResult) -> float:
+    assert cell.result is not None
+    assert cell.result.quality is not None
+    return cell.result.quality.recall.value

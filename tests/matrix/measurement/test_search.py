@@ -1,0 +1,54 @@
+"""What a search keeps, from a spec to a report, with real runtimes."""
+
+from __future__ import annotations
+
+import itertools
+from pathlib import Path
+
+import pytest
+
+import sentence_models
+from matrix_runs import Isorun, cells_of, spec_file
+
+SPEC = """
+models:
+  letters: {checkpoint: letters}
+  plain: {preset: bert-3l}
+backends:
+  - {name: ort-cpu, precisions: [fp32, int8]}
+shapes: [3x8]
+exclude: [{model: plain, precision: int8}]
+reference: {backend: ort-cpu, precision: fp32}
+tolerances: {int8: {max_rel: 0.99, rms: 0.99, cosine: 0.01, argmax: 0}}
+quality: {texts: texts.txt, k: 3, minimum: 1.0}
+rounds: 1
+repeats: 0
+repetitions: 4
+warmup: 0
+feeds: 1
+control: false
+"""
+
+
+@pytest.mark.long
+def test_a_cell_that_loses_neighbours_fails(isorun: Isorun, tmp_path: Path) -> None:
+    folder = sentence_models.write_sentence_model(tmp_path / "letters")
+    texts = {" ".join(words) for length in range(1, 5) for words in itertools.product("abc", repeat=length)}
+    (tmp_path / "texts.txt").write_text("\n".join(sorted(texts)))
+    spec, out = SPEC.replace("checkpoint: letters", f"checkpoint: {folder}"), tmp_path / "out"
+    done = isorun("run", spec_file(tmp_path, spec), "--out", out)
+    cells = cells_of(isorun, out)
+    exact, int8 = cells["letters/3x8/ort-cpu/fp32"], cells["letters/3x8/ort-cpu/int8"]
+    assert (exact["quality"]["recall"]["value"], exact["quality"]["queries"]) == (1.0, len(texts))
+    assert int8["quality"]["k"] == 3
+    assert int8["quality"]["recall"]["value"] < 1
+    assert int8["status"] == "quality-failed", int8["reason"]
+    assert done.returncode == 1
+    plain = cells["plain/3x8/ort-cpu/fp32"]
+    assert (plain["status"], plain["quality"]) == ("ok", None)
+    assert any("quality is not measured" in note for note in plain["notes"])
+
+    lower = spec_file(tmp_path, spec.replace("minimum: 1.0", "minimum: 0.0"))
+    isorun("run", lower, "--out", out, "--resume")
+    again = cells_of(isorun, out)["letters/3x8/ort-cpu/int8"]
+    assert (again["status"], again["started"]) == ("ok", int8["started"])  # judged again, not measured again
