@@ -13,6 +13,7 @@ import pytest
 
 import exports
 from isorun.graph import model_info, pipeline
+from isorun.graph.matching.report import FusionReport
 from isorun.graph.ops import functions
 from isorun.graph.pipeline import fuse
 
@@ -22,14 +23,14 @@ TARGETS = exports.targets()
 
 
 @cache
-def written(label: str) -> bytes:
+def written(label: str) -> tuple[bytes, FusionReport]:
     model = exports.model(label)
-    fuse(model)
-    return ir.serde.serialize_model(model).SerializeToString()
+    report = fuse(model)
+    return ir.serde.serialize_model(model).SerializeToString(), report
 
 
 def fused(label: str) -> ir.Model:
-    return ir.serde.deserialize_model(onnx.load_from_string(written(label)))
+    return ir.serde.deserialize_model(onnx.load_from_string(written(label)[0]))
 
 
 ARCHITECTURES = [
@@ -47,8 +48,7 @@ def described(model: ir.Model) -> list[list[tuple[object, ...]]]:
 @pytest.mark.parametrize("label", LABELS)
 def test_fuses_an_export_completely(label: str) -> None:
     """Its inputs, outputs and results stay as they are."""
-    model = exports.model(label)
-    report = fuse(model)
+    model, report = fused(label), written(label)[1]
     assert report.complete, str(report)
     assert not report.refusals
     assert report.fused == report.found
@@ -80,19 +80,14 @@ def test_every_backend_agrees_with_the_export(architecture: str, backend: str, d
         assert exports.agree(label, answers[name]), label
 
 
-@cache
-def digests() -> dict[str, str]:
-    return {label: exports.digest(fused(label)) for label in LABELS if exports.manifest()[label]["head"] is None}
-
-
 @pytest.mark.parametrize("architecture", sorted({entry["architecture"] for entry in exports.manifest().values()}))
 def test_exports_of_one_model_fuse_to_one_graph(architecture: str) -> None:
     """Apart from names. PyTorch's guard for fully masked rows computes something else."""
     entries = exports.manifest()
     groups: dict[object, set[str]] = {}
-    for label, name in digests().items():
-        if entries[label]["architecture"] == architecture and entries[label]["exporter"] == "torchscript":
-            groups.setdefault(entries[label]["attention"], set()).add(name)
+    for label, entry in entries.items():
+        if (entry["architecture"], entry["exporter"], entry["head"]) == (architecture, "torchscript", None):
+            groups.setdefault(entry["attention"], set()).add(exports.digest(fused(label)))
     assert [len(names) for names in groups.values()] == [1] * len(groups)
 
 
