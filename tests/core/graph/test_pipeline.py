@@ -12,7 +12,7 @@ import onnx_ir as ir
 import pytest
 
 import exports
-from isorun.graph import model_info, pipeline
+from isorun.graph import pipeline
 from isorun.graph.matching.report import FusionReport
 from isorun.graph.ops import functions
 from isorun.graph.pipeline import fuse
@@ -39,10 +39,9 @@ ARCHITECTURES = [
 ]
 
 
-def described(model: ir.Model) -> list[list[tuple[object, ...]]]:
+def interface(model: ir.Model) -> list[tuple[object, ...]]:
     """The inputs and outputs of a model."""
-    info = model_info.describe(model)
-    return [[(spec.name, spec.type, spec.shape) for spec in specs] for specs in (info.inputs, info.outputs)]
+    return [(value.name, value.dtype, value.shape) for value in (*model.graph.inputs, *model.graph.outputs)]
 
 
 @pytest.mark.parametrize("label", LABELS)
@@ -59,7 +58,7 @@ def test_fuses_an_export_completely(label: str) -> None:
     assert report.fused["BiasGelu"] >= layers  # ELECTRA's sequence classifier has one in its head
     left = {node.op_type for node in model.graph if not functions.is_fused(node)}
     assert not left & {"Softmax", "Erf", "Attention", "LayerNormalization", "ReduceMean", "Sqrt", "IsNaN"}
-    assert described(model) == described(exports.model(label))
+    assert interface(model) == interface(exports.model(label))
     assert exports.agree(label, exports.run(model, exports.given(label)))
 
 
