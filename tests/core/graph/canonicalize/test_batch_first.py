@@ -6,11 +6,11 @@ from collections import Counter
 
 import numpy as np
 import onnx_ir as ir
-import onnxruntime
 import pytest
 from onnx import numpy_helper
 from onnx_ir.passes import common
 
+import exports
 import onnx_text
 from isorun.graph.canonicalize import batch_first
 
@@ -32,9 +32,8 @@ def model(body: str, output: str = "float[p,q,r] y") -> ir.Model:
 
 
 def run(made: ir.Model) -> list[np.ndarray]:
-    content = ir.serde.serialize_model(made).SerializeToString()
     x = np.random.default_rng(1).standard_normal((BATCH, LENGTH, WIDTH)).astype(np.float32)
-    return onnxruntime.InferenceSession(content, providers=["CPUExecutionProvider"]).run(None, {"x": x})
+    return exports.run(made, {"x": x})
 
 
 def rewritten(made: ir.Model) -> Counter[str]:

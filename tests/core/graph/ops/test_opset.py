@@ -3,9 +3,9 @@ from __future__ import annotations
 import numpy as np
 import onnx
 import onnx_ir as ir
-import onnxruntime
 import pytest
 
+import exports
 from isorun.errors import UnsupportedModel
 from isorun.graph.ops import opset
 
@@ -20,9 +20,7 @@ def model(text: str) -> ir.Model:
 
 def run(model: ir.Model) -> np.ndarray:
     x = np.random.default_rng(0).normal(size=(1, 2, 4, 4)).astype(np.float32)
-    content = ir.to_proto(model).SerializeToString()
-    session = onnxruntime.InferenceSession(content, providers=["CPUExecutionProvider"])
-    return np.asarray(session.run(None, {"x": x})[0])
+    return exports.run(model, {"x": x})[0]
 
 
 @pytest.mark.parametrize(
@@ -78,9 +76,7 @@ def test_a_scatter_without_a_reduction_is_the_same_in_every_opset(given: int, ta
     model = scattered(given, attributes)
     opset.move(model.graph, target)
     onnx.checker.check_model(ir.to_proto(model))
-    content = ir.to_proto(model).SerializeToString()
-    session = onnxruntime.InferenceSession(content, providers=["CPUExecutionProvider"])
-    assert session.run(None, {"x": np.zeros(4, np.float32)})[0].tolist() == [0, 5, 0, 6]
+    assert exports.run(model, {"x": np.zeros(4, np.float32)})[0].tolist() == [0, 5, 0, 6]
 
 
 def test_a_scatter_with_a_reduction_may_have_no_earlier_form() -> None:
