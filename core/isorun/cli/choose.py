@@ -14,6 +14,7 @@ from isorun.compilation.compiler import Compiler
 from isorun.compilation.options import AUTO, Options
 from isorun.errors import IsorunError
 from isorun.models.source import open_model
+from isorun.quality.labels import read as read_labels
 from isorun.system.cache import Cache
 from isorun.tuning import backend as best_backend
 from isorun.tuning.accuracy import Candidate
@@ -43,6 +44,14 @@ def choose(
             "interval. Default: 0.9.",
         ),
     ] = None,
+    labels: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE",
+            help="Labelled texts (pairs, queries or classes; JSON on each line): --quality is the share of their score "
+            "that is kept, instead of neighbours.",
+        ),
+    ] = None,
     backend: Annotated[
         str | None, typer.Option(metavar="A,B", help="Measure these backends only. Default: all available ones.")
     ] = None,
@@ -59,6 +68,10 @@ def choose(
     if latency and throughput:
         raise typer.BadParameter("--latency and --throughput are mutually exclusive")
     samples = None if texts is None else _lines(texts)
+    labelled = None
+    if labels is not None:
+        models.check_input(labels, "--labels")
+        labelled = read_labels(labels)
     cache = Cache()
     path = models.model_path(model, cache)
     options = Options(precision=AUTO, tolerance=tolerance, quality=quality, threads=threads, calibration=samples)
@@ -66,7 +79,7 @@ def choose(
     names = None if backend is None else models.names(backend)
     with console.working("Reading the model") as show:
         goal = THROUGHPUT if throughput else LATENCY
-        choice = best_backend.choose(Compiler(source, options, cache), goal, names, show)
+        choice = best_backend.choose(Compiler(source, options, cache), goal, names, show, labelled)
     if as_json:
         console.json_out({"model": model, **asdict(choice)})
     else:
@@ -91,8 +104,9 @@ def _show(choice: Choice) -> None:
     base = default.milliseconds if default else None
     rows = [_row(choice, candidate, base) for candidate in choice.candidates]
     speed = "texts/s" if choice.goal == THROUGHPUT else "ms"
-    columns = ("backend", "precision", speed, "speed-up", "cosine", "neighbours", "")
-    console.table(columns, rows, (speed, "speed-up", "cosine", "neighbours"))
+    kept = next((candidate.task["name"] for candidate in choice.candidates if candidate.task), "neighbours")
+    columns = ("backend", "precision", speed, "speed-up", "cosine", kept, "")
+    console.table(columns, rows, (speed, "speed-up", "cosine", kept))
     print()
     for candidate in choice.candidates:
         if candidate.reason:
@@ -105,7 +119,12 @@ def _show(choice: Choice) -> None:
         f"against the unmodified model in fp32 on {choice.base}. Required: {choice.required:g}, so that unseen "
         f"requests stay at {choice.tolerance:g} or above."
     )
-    if choice.quality is not None:
+    if choice.labels:
+        _print(
+            f"{kept}: on the given labels ({choice.labels}), and in brackets the 95 % interval of its ratio to fp32. "
+            f"Required: {choice.quality:g} at the low end."
+        )
+    elif choice.quality is not None:
         _print(
             "neighbours: share of each text's ten nearest that a search keeps, with its 95 % interval. Required: "
             f"{choice.quality:g} at the low end."
@@ -124,6 +143,9 @@ def _row(choice: Choice, candidate: Candidate, base: float | None) -> tuple[Any,
     if candidate.reason:
         note = "failed" if candidate.cosine is None or candidate.cosine >= choice.required else "inaccurate"
     kept = "{value:.3f} ({low:.3f}-{high:.3f})".format(**candidate.neighbours) if candidate.neighbours else "-"
+    if choice.labels:
+        task = candidate.task
+        kept = "{:.3f} ({low:.3f}-{high:.3f})".format(task["value"], **task["kept"]) if task else "-"
     return candidate.backend, candidate.precision, speed, ratio, cosine, kept, note
 
 
@@ -137,7 +159,10 @@ def _recommendation(choice: Choice, default: Candidate | None) -> str:
     others = [candidate for candidate in choice.candidates if not candidate.reason]
     if chosen is not others[0]:
         why = f"it is as fast as {others[0].backend} in {others[0].precision} within 5 %, and more accurate"
-    if chosen.neighbours:
+    if chosen.task:
+        task = chosen.task
+        why += f". Its {task['name']} is {task['value']:.3f}, in fp32 {task['base']:.3f}"
+    elif chosen.neighbours:
         kept = chosen.neighbours
         why += f". It keeps {kept['value']:.3f} of the ten nearest neighbours ({kept['low']:.3f} to {kept['high']:.3f})"
     if default is chosen:

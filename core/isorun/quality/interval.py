@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
@@ -41,9 +42,37 @@ def mean(figures: npt.NDArray[np.floating]) -> Interval:
 
     value = float(figures.mean())
     if np.ptp(figures) == 0:
-        unseen = 1 - (1 - CONFIDENCE) ** (1 / len(figures))  # the largest share that n queries miss with 5 %
+        unseen = _unseen(len(figures))
         return Interval(value, value * (1 - unseen), value + (1 - value) * unseen)
     ends = stats.bootstrap(
         (figures,), np.mean, confidence_level=CONFIDENCE, n_resamples=_RESAMPLES, method="percentile", rng=0
     ).confidence_interval
     return Interval(value, float(ends.low), float(ends.high))
+
+
+def ratio(
+    count: int, value: Callable[[npt.NDArray[np.intp]], float], base: Callable[[npt.NDArray[np.intp]], float]
+) -> Interval:
+    """The ratio of two figures of the same labels, with the percentile bootstrap over labels.
+
+    If it is the same in every resample, the interval reaches down as :func:`mean` says.
+
+    Args:
+        count: how many labels there are.
+        value, base: the figures of some of the labels, by their indices.
+    """
+    drawn = np.random.default_rng(0)
+    whole = np.arange(count)
+    resamples = (drawn.integers(0, count, count) for _ in range(_RESAMPLES))
+    ratios = np.array([value(rows) / divisor for rows in resamples if (divisor := base(rows)) > 0])
+    point = value(whole) / base(whole)
+    if np.ptp(ratios) == 0:
+        return Interval(point, point * (1 - _unseen(count)), point)
+    tail = (1 - CONFIDENCE) / 2
+    low, high = np.quantile(ratios, [tail, 1 - tail])
+    return Interval(point, float(low), float(high))
+
+
+def _unseen(count: int) -> float:
+    """The largest share that so many queries miss with a probability of 5 %."""
+    return float(1 - (1 - CONFIDENCE) ** (1 / count))

@@ -73,7 +73,7 @@ def agreement(reference: Vectors, vectors: Vectors, queries: Vectors | None = No
     if count < 3:
         raise InvalidArgument(f"Neighbours need at least 3 texts, got {count}")
     k = min(k, count - 2)
-    expected, index, searched = (_units(array) for array in (reference, vectors, queries))
+    expected, index, searched = (units(array) for array in (reference, vectors, queries))
     figures = []
     for start in range(0, count, _BLOCK):
         block = slice(start, start + _BLOCK)
@@ -99,7 +99,8 @@ def _of_query(
     return recall, first, 1.0 if np.isnan(tau) else float(tau)  # nan: all are equal
 
 
-def _units(vectors: Vectors) -> npt.NDArray[np.float64]:
+def units(vectors: Vectors) -> npt.NDArray[np.float64]:
+    """Vectors of length 1 in the same directions; those of length 0 stay."""
     array = np.asarray(vectors, np.float64)
-    units: npt.NDArray[np.float64] = array / np.maximum(np.linalg.norm(array, axis=1, keepdims=True), 1e-12)
-    return units
+    scaled: npt.NDArray[np.float64] = array / np.maximum(np.linalg.norm(array, axis=1, keepdims=True), 1e-12)
+    return scaled

@@ -15,12 +15,13 @@ import numpy as np
 
 from isorun.compilation import corpus
 from isorun.compilation.options import QUALITY, TOLERANCE, Options
-from isorun.errors import BackendFailed, UnsupportedModel
+from isorun.errors import BackendFailed, InvalidFeeds, UnsupportedModel
 from isorun.models.lowering import ModelGraphs
 from isorun.models.vectors import TextVectors
 from isorun.parity import Parity, Tolerance, compare
 from isorun.parity.samples import random_feeds
 from isorun.quality import FEWEST, Agreement, Interval, agreement
+from isorun.quality.labels import Labels, Score
 from isorun.types import Feeds, ModelInfo
 
 MARGIN = 2
@@ -45,6 +46,7 @@ class Candidate:
         cosines: the minimum cosine of each kind.
         neighbours: the share of a text's nearest neighbours that is kept: ``value`` and the ends of its interval,
             ``low`` and ``high``. Empty if the model makes no vectors.
+        task: what its vectors score by the caller's labels (:class:`isorun.quality.labels.Score`); empty without.
         reason: why it cannot be chosen; empty if it can.
     """
 
@@ -56,7 +58,26 @@ class Candidate:
     worst: str | None = None
     cosines: Mapping[str, float | None] = field(default_factory=dict)
     neighbours: Mapping[str, float] = field(default_factory=dict)
+    task: Mapping[str, Any] = field(default_factory=dict)
     reason: str = ""
+
+
+class Labelled(NamedTuple):
+    """Labels, and their texts as feeds, in the same order."""
+
+    labels: Labels
+    feeds: Sequence[Feeds]
+
+    def vectors(self, run: Run, make: TextVectors) -> np.ndarray:
+        """The vectors of the texts: (texts, width).
+
+        Raises:
+            InvalidFeeds: a text has no token.
+        """
+        vectors = np.concatenate([make(run(batch), batch) for batch in self.feeds])
+        if len(vectors) != len(self.labels.texts):
+            raise InvalidFeeds("A labelled text has no token. Remove it")
+        return vectors
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,11 +88,13 @@ class Required:
         tolerance: the minimum cosine of any request's outputs to fp32.
         neighbours: the minimum share of a text's nearest neighbours that is kept, at the low end of its interval.
         vectors: makes the vectors of texts; ``None`` if the model makes none.
+        labelled: labelled texts, which decide instead of the neighbours; ``None`` without.
     """
 
     tolerance: float
     neighbours: float = QUALITY
     vectors: TextVectors | None = None
+    labelled: Labelled | None = None
 
     @property
     def cosine(self) -> float:
@@ -119,19 +142,24 @@ class ReferenceOutputs(NamedTuple):
         kinds: held-out requests, by kind.
         outputs: the model's outputs in fp32 for each of them.
         required: what they must reach.
+        labelled: the vectors of the labelled texts in fp32, (texts, width); ``None`` without labels.
     """
 
     info: ModelInfo
     kinds: Mapping[str, Sequence[Feeds]]
     outputs: Mapping[str, Sequence[Sequence[Any]]]
     required: Required
+    labelled: np.ndarray | None = None
 
     @classmethod
     def of(
         cls, run: Run, info: ModelInfo, kinds: Mapping[str, Sequence[Feeds]], required: Required
     ) -> ReferenceOutputs:
         """The outputs that a run in fp32 returns."""
-        return cls(info, kinds, {kind: [run(feeds) for feeds in batches] for kind, batches in kinds.items()}, required)
+        outputs = {kind: [run(feeds) for feeds in batches] for kind, batches in kinds.items()}
+        labelled, vectors = required.labelled, required.vectors
+        expected = None if labelled is None or vectors is None else labelled.vectors(run, vectors)
+        return cls(info, kinds, outputs, required, expected)
 
     def judge(self, candidate: Candidate, run: Run) -> Candidate:
         """Run a candidate on the requests and compare its outputs, in the model's order."""
@@ -154,16 +182,35 @@ class ReferenceOutputs(NamedTuple):
         worst = min(cosines, key=lambda kind: cosines[kind], default=None)
         reason = reasons.get(worst or "", next(iter(reasons.values()), ""))
         neighbours = self._neighbours(kept)
-        if not reason and neighbours is not None:
-            reason = neighbours.shortfall(self.required.neighbours)
+        score = None
+        if self.labelled is not None:
+            try:
+                score = self._score(run) if not reason else None
+            except BackendFailed as error:
+                reason = str(error)
+        decides = neighbours if self.labelled is None else score
+        if not reason and decides is not None:
+            reason = decides.shortfall(self.required.neighbours)
         return replace(
             candidate,
             cosine=cosines.get(worst or ""),
             worst=worst,
             cosines=dict.fromkeys(self.kinds) | cosines,
             neighbours={} if neighbours is None else rounded(neighbours.recall),
+            task={} if score is None else asdict(score),
             reason=reason,
         )
+
+    def _score(self, run: Run) -> Score:
+        """What the vectors of the labelled texts score."""
+        labelled, vectors = self.required.labelled, self.required.vectors
+        assert labelled is not None
+        assert vectors is not None
+        assert self.labelled is not None
+        computed = labelled.vectors(run, vectors)
+        if not np.isfinite(computed).all():
+            raise BackendFailed("the vector of a labelled text is not finite")
+        return labelled.labels.compare(self.labelled, computed)
 
     def _neighbours(self, outputs: Sequence[Sequence[Any]]) -> Agreement | None:
         """How much of a search is kept; ``None`` if the model makes no vectors, or there are too few texts."""

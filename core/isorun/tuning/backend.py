@@ -24,14 +24,16 @@ from isorun.errors import BackendNotFound, BackendUnavailable, InvalidFeeds, Uns
 from isorun.isolation import environments
 from isorun.isolation.worker.backend import Worker
 from isorun.models.source import ModelSource
+from isorun.models.vectors import TextVectors
 from isorun.plugin import listing, registry
 from isorun.plugin.description import Description
+from isorun.quality.labels import Labels
 from isorun.system import json_files
 from isorun.system.cache import sha256, versioned
 from isorun.system.hardware import cpu_name
 from isorun.system.threads import usable_cores
 from isorun.tuning import candidates
-from isorun.tuning.accuracy import Candidate, ReferenceOutputs, Required, Run
+from isorun.tuning.accuracy import Candidate, Labelled, ReferenceOutputs, Required, Run
 from isorun.tuning.candidates import BASE, UNFIT, Key
 from isorun.tuning.record import KIND, STAGES
 from isorun.tuning.timing import TimingBudget
@@ -40,6 +42,7 @@ LATENCY, THROUGHPUT = "latency", "throughput"
 _WORKLOADS = {LATENCY: (1, 64), THROUGHPUT: (32, 8)}  # rows of a batch, and number of batches
 _SAMPLES = 512  # of the caller's; a quarter is judged on
 _BUDGET = TimingBudget(rounds=7, seconds=120.0)
+_LABELLED = 32  # texts in a batch
 _RUN_SECONDS = 120.0  # of a run; then the worker is killed
 _TEXTS = "calibration.json"
 
@@ -64,6 +67,7 @@ class Choice:
         timed_on: the workload.
         date: when (UTC).
         about: what it depends on: the machine, versions and options.
+        labels: what it was judged on instead of neighbours, in words; empty without labels.
     """
 
     backend: str
@@ -80,6 +84,7 @@ class Choice:
     timed_on: str
     date: str
     about: Mapping[str, Any]
+    labels: str = ""
 
     def note(self) -> dict[str, Any]:
         """How a session's precision and backend were chosen, as plain data for provenance."""
@@ -97,7 +102,11 @@ class Choice:
 
 
 def choose(
-    compiler: Compiler, goal: str, names: Sequence[str] | None = None, show: Callable[[str], object] = lambda _: None
+    compiler: Compiler,
+    goal: str,
+    names: Sequence[str] | None = None,
+    show: Callable[[str], object] = lambda _: None,
+    labels: Labels | None = None,
 ) -> Choice:
     """Measure every available backend and precision, and remember the best one.
 
@@ -107,6 +116,7 @@ def choose(
         goal: ``latency`` or ``throughput``.
         names: the backends; ``None`` for all that ``backend="auto"`` considers.
         show: is told about progress.
+        labels: the task's own measure, of which the quality in the options must be kept, instead of neighbours.
 
     Raises:
         BackendNotFound: there is no backend of a name.
@@ -125,6 +135,12 @@ def choose(
         skipped = [(name, reason) for name, reason in skipped if name in names]
     considered = [description for description in usable.values() if names is None or description.name in names]
     required = Required.of(options, graphs)
+    if labels is not None:
+        if required.vectors is None:
+            _, why = TextVectors.find(compiler.source, graphs.info)
+            raise UnsupportedModel(f"Labels need a model that makes vectors of texts: {why}")
+        feeds, _ = corpus.workload(graphs, labels.texts, _LABELLED, len(labels.texts))
+        required = replace(required, labelled=Labelled(labels, feeds))
     samples = None if options.samples is None else corpus.spread(options.samples, _SAMPLES)
     if any(not isinstance(sample, str) for sample in samples or ()):
         raise InvalidFeeds("A choice can be stored only for texts, not for feeds. Pass texts")
@@ -177,6 +193,7 @@ def choose(
         timed_on=timed_on,
         date=datetime.now(UTC).date().isoformat(),
         about=_about(options, listed, best.backend if best else None),
+        labels="" if labels is None else f"{len(labels.rows)} {labels.kind}, {len(labels.texts)} texts",
     )
     if best:
         texts = calibrated_on if best.precision == "int8" else None

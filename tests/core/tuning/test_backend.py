@@ -150,6 +150,7 @@ def test_int8_is_calibrated_as_it_was_judged(bert: Path, tmp_path: Path):
         requests=1,
         timed_on="",
         date="",
+        quality=None,
         about=about,
     )
     best_backend._remember(compiler, choice, texts)

@@ -1,0 +1,224 @@
+"""A task's own measure: labels in a small file, and what vectors score by them.
+
+Each line of the file is a JSON object, of one of three kinds:
+
+``{"texts": [one, other], "score": 4.2}``
+    Pairs. Vectors score Spearman's rank correlation of their cosines with the scores.
+``{"query": text, "relevant": [text, ...]}``, ``{"document": text}``
+    Queries, and further documents. All documents are ranked for each query by cosine: nDCG@10 and recall@10.
+``{"text": text, "class": name}``
+    Classes. Each text is classified by its ten nearest neighbours among the others: accuracy and macro F1.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from isorun.errors import InvalidArgument, IsorunError
+from isorun.quality import interval
+from isorun.quality.interval import Interval
+from isorun.quality.neighbours import FEWEST, K, Vectors, units
+
+Rows = npt.NDArray[np.intp]
+_KINDS = {"pairs": {"texts", "score"}, "queries": {"query", "relevant"}, "classes": {"text", "class"}}
+_DOCUMENT = {"document"}
+
+
+class Measured(NamedTuple):
+    """What vectors score: every figure by its name, the first one being what decides, and that figure of some rows."""
+
+    figures: Mapping[str, float]
+    of_rows: Callable[[Rows], float]
+
+
+@dataclass(frozen=True, slots=True)
+class Score:
+    """What vectors score by labels, compared with those in fp32.
+
+    Attributes:
+        name: of the figure that decides: ``"Spearman"``, ``"nDCG@10"`` or ``"accuracy"``.
+        value, base: that figure, and the same in fp32.
+        kept: their ratio.
+        figures: every figure.
+    """
+
+    name: str
+    value: float
+    base: float
+    kept: Interval
+    figures: Mapping[str, float]
+
+    def shortfall(self, minimum: float) -> str:
+        """Why the score is too low, in words; empty if the low end of what is kept reaches a minimum."""
+        if self.kept.low >= minimum:
+            return ""
+        return (
+            f"{self.name} is {self.value:.3f}, in fp32 {self.base:.3f}: keeps {self.kept} of it, required: {minimum:g} "
+            "or more at the low end"
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Labels:
+    """Labelled texts.
+
+    Attributes:
+        kind: ``"pairs"``, ``"queries"`` or ``"classes"``.
+        texts: each text once.
+        rows: for each pair, query or labelled text, the indices of its texts: both of a pair; the query, then the
+            relevant documents; the text.
+        gold: the score of each pair, or the class of each text.
+        documents: the indices of all documents.
+    """
+
+    kind: str
+    texts: tuple[str, ...]
+    rows: tuple[tuple[int, ...], ...]
+    gold: tuple[Any, ...]
+    documents: tuple[int, ...]
+
+    def compare(self, base: Vectors, vectors: Vectors) -> Score:
+        """What vectors score, compared with others.
+
+        Args:
+            base: (texts, width), in fp32.
+            vectors: (texts, any width).
+
+        Raises:
+            InvalidArgument: the vectors in fp32 score nothing, so the labels do not fit the model.
+        """
+        expected, measured = self.measure(base), self.measure(vectors)
+        name = next(iter(expected.figures))
+        if expected.figures[name] <= 0:
+            raise InvalidArgument(
+                f"{name} is {expected.figures[name]:.3f} in fp32: the labels do not fit the model. Check the file"
+            )
+        kept = interval.ratio(len(self.rows), measured.of_rows, expected.of_rows)
+        return Score(name, measured.figures[name], expected.figures[name], kept, measured.figures)
+
+    def measure(self, vectors: Vectors) -> Measured:
+        """What the vectors of the texts score."""
+        return {"pairs": self._pairs, "queries": self._queries, "classes": self._classes}[self.kind](units(vectors))
+
+    def _pairs(self, vectors: npt.NDArray[np.float64]) -> Measured:
+        from scipy import stats
+
+        one, other = np.array(self.rows).T
+        cosines, scores = (vectors[one] * vectors[other]).sum(axis=1), np.array(self.gold, np.float64)
+
+        def correlation(rows: Rows) -> float:
+            return float(stats.spearmanr(cosines[rows], scores[rows]).statistic)
+
+        return Measured({"Spearman": correlation(np.arange(len(scores)))}, correlation)
+
+    def _queries(self, vectors: npt.NDArray[np.float64]) -> Measured:
+        try:
+            import ir_measures
+        except ModuleNotFoundError as error:
+            raise IsorunError(
+                "Labels of queries need the package 'ir_measures'. Install it: pip install 'isorun[labels]'"
+            ) from error
+        documents = np.array(self.documents)
+        relevant, ranking = {}, {}
+        for number, (query, *own) in enumerate(self.rows):
+            cosines = vectors[documents] @ vectors[query]
+            nearest = np.argsort(-cosines, kind="stable")[:K]
+            relevant[str(number)] = dict.fromkeys(map(str, own), 1)
+            ranking[str(number)] = {str(documents[place]): float(cosines[place]) for place in nearest}
+        measures = (ir_measures.nDCG @ K, ir_measures.R @ K)
+        values = np.zeros((2, len(self.rows)))
+        for metric in ir_measures.iter_calc(measures, relevant, ranking):
+            values[measures.index(metric.measure), int(metric.query_id)] = metric.value
+        gain, recall = values
+        figures = {f"nDCG@{K}": float(gain.mean()), f"recall@{K}": float(recall.mean())}
+        return Measured(figures, lambda rows: float(gain[rows].mean()))
+
+    def _classes(self, vectors: npt.NDArray[np.float64]) -> Measured:
+        vectors = vectors[[row for (row,) in self.rows]]
+        names, own = np.unique(np.array(self.gold), return_inverse=True)
+        voted = np.array([self._vote(row, vectors, own, len(names)) for row in range(len(own))])
+        correct = voted == own
+        hits = np.array([np.count_nonzero(correct & (own == name)) for name in range(len(names))])
+        counts = np.bincount(voted, minlength=len(names)) + np.bincount(own, minlength=len(names))
+        figures = {"accuracy": float(correct.mean()), "F1": float((2 * hits / counts).mean())}
+        return Measured(figures, lambda rows: float(correct[rows].mean()))
+
+    @staticmethod
+    def _vote(row: int, vectors: npt.NDArray[np.float64], own: npt.NDArray[np.intp], count: int) -> int:
+        """The class of a text by the sum of the similarities of its nearest neighbours."""
+        cosines = vectors @ vectors[row]
+        cosines[row] = -np.inf
+        nearest = np.argsort(-cosines, kind="stable")[:K]
+        return int(np.bincount(own[nearest], weights=1 + cosines[nearest], minlength=count).argmax())
+
+
+def read(path: Path) -> Labels:
+    """Read labels.
+
+    Args:
+        path: a file with a JSON object on each line.
+
+    Raises:
+        InvalidArgument: the file is damaged, mixes kinds, or has too few labels.
+    """
+    lines = path.read_text(encoding="utf-8").splitlines()
+    objects = [_object(path, number, line) for number, line in enumerate(lines, start=1) if line.strip()]
+    kinds = {kind for _, item in objects for kind, keys in _KINDS.items() if keys == item.keys()}
+    if len(kinds) != 1:
+        what = f"mixes {' and '.join(sorted(kinds))}" if kinds else "has no labels"
+        raise InvalidArgument(f"{path} {what}. Expected one kind: {_expected()}")
+    (kind,) = kinds
+    places: dict[str, int] = {}
+    rows: list[tuple[int, ...]] = []
+    gold: list[Any] = []
+    documents: list[int] = []
+    for number, item in objects:
+        texts = _texts(item)
+        if not texts or not all(isinstance(text, str) and text.strip() for text in texts):
+            raise InvalidArgument(f"{path}, line {number}: texts must be str and not empty, got {texts!r}")
+        indices = tuple(places.setdefault(text, len(places)) for text in texts)
+        documents += indices if item.keys() == _DOCUMENT else indices[1:] if kind == "queries" else ()
+        if item.keys() == _DOCUMENT:
+            continue
+        if kind == "queries" and len(indices) < 2:
+            raise InvalidArgument(f"{path}, line {number}: the query has no relevant document")
+        if kind == "pairs" and (len(indices) != 2 or not isinstance(item["score"], int | float)):
+            raise InvalidArgument(f"{path}, line {number}: expected two texts and a number, got {item!r}")
+        rows.append(indices)
+        gold.append(item.get("score", item.get("class")))
+    if len(rows) < FEWEST:
+        raise InvalidArgument(f"{path} has {len(rows)} {kind}; expected {FEWEST} or more")
+    if kind != "queries" and len(set(map(str, gold))) < 2:
+        raise InvalidArgument(f"{path}: all labels are {gold[0]!r}, so nothing can be measured")
+    return Labels(
+        kind, tuple(places), tuple(rows), tuple(map(str, gold) if kind == "classes" else gold), tuple(set(documents))
+    )
+
+
+def _object(path: Path, number: int, line: str) -> tuple[int, dict[str, Any]]:
+    try:
+        item = json.loads(line)
+    except ValueError as error:
+        raise InvalidArgument(f"{path}, line {number} is not JSON: {error}") from error
+    if not isinstance(item, dict) or item.keys() not in (*_KINDS.values(), _DOCUMENT):
+        raise InvalidArgument(f"{path}, line {number}: expected {_expected()}, got {line[:80]}")
+    return number, item
+
+
+def _texts(item: Mapping[str, Any]) -> Sequence[Any]:
+    if "query" in item:
+        return [item["query"], *(item["relevant"] if isinstance(item["relevant"], list) else [None])]
+    if "texts" in item:
+        return item["texts"] if isinstance(item["texts"], list) else [None]
+    return [item.get("text", item.get("document"))]
+
+
+def _expected() -> str:
+    return ", or ".join(f"objects with {' and '.join(sorted(keys))}" for keys in _KINDS.values())

@@ -1,0 +1,135 @@
+"""What vectors score by labels."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from isorun.errors import InvalidArgument
+from isorun.quality import labels
+from isorun.quality.labels import Labels
+
+COUNT, WIDTH = 60, 16
+
+
+def written(folder: Path, lines: Sequence[Any]) -> Path:
+    path = folder / "labels.jsonl"
+    path.write_text("\n".join(json.dumps(line) for line in lines) + "\n\n")
+    return path
+
+
+def pairs(count: int = COUNT) -> list[Any]:
+    return [{"texts": ["pivot", f"text {index}"], "score": index / 10} for index in range(count)]
+
+
+def queries(count: int = COUNT) -> list[Any]:
+    relevant = [{"query": f"query {index}", "relevant": [f"document {index}"]} for index in range(count)]
+    return [*relevant, {"document": "another"}, {"document": "document 0"}]
+
+
+def classes(count: int = COUNT) -> list[Any]:
+    return [{"text": f"text {index}", "class": "even" if index % 2 == 0 else "odd"} for index in range(count)]
+
+
+def vectors_of(read: Labels) -> np.ndarray:
+    """Vectors that agree with the labels."""
+    random = np.random.default_rng(0)
+    vectors = 0.05 * random.standard_normal((len(read.texts), WIDTH))
+    for place, text in enumerate(read.texts):
+        number = int(text.split()[-1]) if text[-1].isdigit() else 0
+        if read.kind == "pairs":
+            angle = 0 if text == "pivot" else np.pi * (1 - number / COUNT) / 2
+            vectors[place] = np.eye(WIDTH)[0] * np.cos(angle) + np.eye(WIDTH)[1] * np.sin(angle)
+        elif read.kind == "queries":
+            vectors[place] += np.random.default_rng([1, number] if text != "another" else 2).standard_normal(WIDTH)
+        else:
+            vectors[place, number % 2] += 1
+    return vectors
+
+
+@pytest.mark.parametrize(
+    ("lines", "names"),
+    [(pairs, ["Spearman"]), (queries, ["nDCG@10", "recall@10"]), (classes, ["accuracy", "F1"])],
+)
+def test_scores_of_each_kind(tmp_path: Path, lines: Any, names: list[str]) -> None:
+    if lines is queries:
+        pytest.importorskip("ir_measures")
+    read = labels.read(written(tmp_path, lines()))
+    right = vectors_of(read)
+    same = read.compare(right, right)
+    assert list(same.figures) == names
+    assert all(figure == pytest.approx(1, abs=0.01) for figure in same.figures.values())
+    assert (same.kept.value, same.kept.high) == (1, 1)
+    assert 0.9 < same.kept.low < 1  # so many labels cannot show that nothing is lost
+    assert same.shortfall(0.9) == ""
+
+    worse = read.compare(right, right + 0.8 * np.random.default_rng(3).standard_normal(right.shape))
+    assert worse.kept.low < worse.kept.value < 1
+    assert worse.value == pytest.approx(worse.kept.value * worse.base)
+    assert names[0] in worse.shortfall(0.99)
+
+
+def test_the_gain_of_a_ranking_is_that_of_its_definition(tmp_path: Path) -> None:
+    """Each query's only relevant document is the second one of its ranking."""
+    pytest.importorskip("ir_measures")
+    read = labels.read(written(tmp_path, queries()))
+    vectors = np.zeros((len(read.texts), COUNT + 1))
+    for query, document in read.rows:
+        vectors[query, read.documents.index(document)] = 0.9
+        vectors[document, read.documents.index(document)] = 1
+    another = read.texts.index("another")
+    vectors[another, read.documents.index(another)] = 1
+    vectors[[query for query, _ in read.rows], read.documents.index(another)] = 1
+    measured = read.measure(vectors)
+    assert measured.figures["nDCG@10"] == pytest.approx(1 / np.log2(3))
+    assert measured.figures["recall@10"] == 1
+
+
+def test_f1_is_the_mean_over_classes(tmp_path: Path) -> None:
+    """One of thirty texts is of a rare class and voted into the other: accuracy hides it, F1 does not."""
+    lines = [{"text": f"text {index}", "class": "rare" if index == 0 else "common"} for index in range(30)]
+    read = labels.read(written(tmp_path, lines))
+    figures = read.measure(np.ones((30, 2))).figures
+    assert figures["accuracy"] == pytest.approx(29 / 30)
+    assert figures["F1"] == pytest.approx((2 * 29 / 59 + 0) / 2)
+
+
+def test_labels_that_do_not_fit_the_model(tmp_path: Path) -> None:
+    read = labels.read(written(tmp_path, pairs()))
+    opposite = vectors_of(read)
+    opposite[read.texts.index("pivot")] *= -1
+    with pytest.raises(InvalidArgument):
+        read.compare(opposite, opposite)
+
+
+@pytest.mark.parametrize(
+    "lines",
+    [
+        [],
+        pairs(3),
+        [*pairs(), *classes()],
+        [{"text": f"text {index}", "class": "same"} for index in range(COUNT)],
+        [*pairs(), {"texts": ["one"], "score": 1}],
+        [*pairs(), {"texts": ["one", "two"], "score": "high"}],
+        [*queries(), {"query": "nothing", "relevant": []}],
+        [*queries(), {"query": "text", "relevant": "text"}],
+        [*classes(), {"text": "", "class": "odd"}],
+        [*classes(), ["text", "odd"]],
+        [*classes(), {"text": "a", "class": "odd", "more": 1}],
+    ],
+)
+def test_rejects_wrong_files(tmp_path: Path, lines: Sequence[Any]) -> None:
+    with pytest.raises(InvalidArgument):
+        labels.read(written(tmp_path, lines))
+
+
+def test_rejects_a_file_that_is_not_json(tmp_path: Path) -> None:
+    path = tmp_path / "labels.jsonl"
+    path.write_text("text\todd\n")
+    with pytest.raises(InvalidArgument):
+        labels.read(path)
