@@ -34,6 +34,9 @@ def test_page_runs_in_an_empty_folder(page: Path, tmp_path: Path) -> None:
     command = [sys.executable, "-W", "error::DeprecationWarning", run_page.__file__, str(page)]
     ran = subprocess.run(command, cwd=folder, env=variables, capture_output=True, text=True, timeout=900)
     assert ran.returncode == 0, ran.stdout[-2000:] + ran.stderr[-4000:]
+    if page.name == "README.md":
+        (printed,) = re.findall(r"(?m)^```text\n(\[.*\])$", page.read_text())  # of the first example
+        assert ran.stdout.count(printed) == 2
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)

@@ -100,7 +100,9 @@ ACTS = {
 
 def _openblas():
     library = next(line.split()[-1] for line in Path("/proc/self/maps").read_text().splitlines() if "openblas" in line)
-    return ctypes.CDLL(library).scipy_openblas_set_num_threads64_
+    functions = ctypes.CDLL(library)
+    names = ("scipy_openblas_set_num_threads64_", "openblas_set_num_threads64_")  # of NumPy 2, and 1
+    return next(getattr(functions, name) for name in names if hasattr(functions, name))
 
 
 def change_what_is_inherited():
