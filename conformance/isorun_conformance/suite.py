@@ -17,6 +17,7 @@ from isorun_conformance.checks.accuracy import Accuracy
 from isorun_conformance.checks.bindings import Bindings
 from isorun_conformance.checks.circumstances import Circumstances
 from isorun_conformance.checks.concurrency import Concurrency
+from isorun_conformance.checks.determinism import Determinism
 from isorun_conformance.checks.device_arrays import DeviceArrays
 from isorun_conformance.checks.discovery import Discovery
 from isorun_conformance.checks.errors import Errors
@@ -42,6 +43,7 @@ class Conformance(  # pytest runs the last base first: from simple checks to tho
     DeviceArrays,
     Bindings,
     Threads,
+    Determinism,
     Options,
     Inputs,
     Outputs,

@@ -47,6 +47,7 @@ ON_DEVICE = [
 ]
 CASES = [
     *ON_DEVICE,
+    Case("RoundsByBatch", "rows_are_the_same_bits_in_every_batch", "in batches of 2,", {"precision": "fp32"}),
     Case("OtherName", "found_by_name", "__init__"),
     Case("ImportsAtTheTop", "availability_imports_no_runtime", "imports 'onnx'"),
     Case("UnknownDialect", "capabilities_are_valid", "'primitve'.*primitive"),

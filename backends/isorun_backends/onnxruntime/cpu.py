@@ -61,6 +61,7 @@ class OrtCpu(Backend):
         dynamic_shapes=True,
         thread_safe=True,
         usable_after_failure=True,
+        deterministic=True,
         checks_indices=True,
         runs_on_caller=True,
         package="onnxruntime",

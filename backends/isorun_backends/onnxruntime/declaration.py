@@ -17,6 +17,7 @@ from isorun_backends.onnxruntime.placement import CpuNodes
 _CAPABILITIES = (
     *("dialects", "precisions", "typed", "refused", "devices", "dynamic_shapes", "data_dependent_shapes"),
     *("thread_safe", "usable_after_failure", "checks_indices", "runs_on_caller", "tolerances", "priority", "faults"),
+    "deterministic",
 )
 _TYPES: Mapping[str, tuple[type, str]] = {
     "provider_options": (dict, "a table"),

@@ -11,7 +11,7 @@ from isorun.compilation.compiled_model import AS_GIVEN, MAIN, PACKED, CompiledMo
 from isorun.compilation.options import AUTO, Options
 from isorun.compilation.padding import removal
 from isorun.compilation.recompilation import Recompilations
-from isorun.errors import BackendUnavailable, InvalidArgument, nearest
+from isorun.errors import BackendUnavailable, InvalidArgument, UnsupportedModel, nearest
 from isorun.models.fixed_shapes import fix
 from isorun.models.lowering import ModelGraphs, Quantized
 from isorun.models.source import ModelSource, check_unchanged
@@ -93,7 +93,8 @@ class Compiler:
             samples: what int8 is calibrated on; ``None`` for texts that come with isorun.
 
         Raises:
-            UnsupportedModel: padding cannot be removed as requested, or the backend lacks an operator.
+            UnsupportedModel: padding cannot be removed as requested, or the backend lacks an operator; or as
+                :meth:`_one_graph` says.
             BackendUnavailable: the model is quantized already, and the backend would run it in floating point; or as
                 :meth:`isorun.plugin.backend.Backend.compile` says.
             BackendFailed: the runtime failed.
@@ -102,7 +103,8 @@ class Compiler:
         quantized = None
         if config.precision == "int8" and not self.graphs.info.quantized:
             quantized = self.calibrate(backend, config, samples)
-        offers, padding = backend.capabilities, self.options.padding
+        offers = backend.capabilities
+        padding = self._one_graph(backend, config) if self.options.deterministic else self.options.padding
         if padding == "remove" and not offers.data_dependent_shapes:
             raise BackendUnavailable(
                 backend.name,
@@ -142,6 +144,36 @@ class Compiler:
         if config.precision == "int8" and quantized is None:
             _check_in_8_bits(backend, model)
         return model
+
+    def _one_graph(self, backend: Backend, config: CompileConfig) -> str:
+        """Whether every batch runs without its padding or with it, in the place of ``"auto"``.
+
+        Raises:
+            BackendUnavailable: the backend does not compute rows alike in every batch.
+            UnsupportedModel: it is not known to for this model.
+        """
+        if not backend.capabilities.deterministic:
+            raise BackendUnavailable(
+                backend.name,
+                "a row's results depend on its batch, in the last bits, which deterministic=True excludes",
+                "Use ort-cpu, or omit deterministic.",
+            )
+        info = self.graphs.info
+        if info.mixes_rows:
+            raise UnsupportedModel(
+                f"deterministic=True: in {self.source.path}, a row's results depend on the other rows, by the node "
+                f"{info.mixes_rows!r}"
+            )
+        if not info.fused:
+            raise UnsupportedModel(f"deterministic=True: {self.source.path} is not an encoder that isorun fuses")
+        if info.windowed:
+            raise UnsupportedModel(
+                f"deterministic=True: {self.source.path} attends within windows, in blocks whose sums have another "
+                "order in another batch"
+            )
+        if self.options.padding != AUTO:
+            return self.options.padding
+        return "remove" if removal(AUTO, info, backend, config).by_batch else "keep"
 
     def _verify(self, lowered: LoweredModel) -> None:
         """Check that a user's own file, which a runtime has just read, is what was opened."""

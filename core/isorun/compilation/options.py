@@ -25,7 +25,7 @@ class Options:
     """The arguments of a session that decide how its model is compiled and run, validated.
 
     Attributes:
-        device, precision, padding, threads, tolerance, quality, environment, timeout: as for
+        device, precision, padding, deterministic, threads, tolerance, quality, environment, timeout: as for
             :class:`isorun.session.session.Session`.
         backend_options: the session's ``options``: see :meth:`of_backend`.
         calibration: the samples, as a list.
@@ -38,6 +38,7 @@ class Options:
     device: str | None = None
     precision: str = "fp32"
     padding: str = AUTO
+    deterministic: bool = False
     threads: int | None = None
     tolerance: float | None = None
     quality: float | None = None
@@ -57,6 +58,8 @@ class Options:
         thread_counts.check(self.threads)
         if self.padding not in PADDINGS:
             raise InvalidArgument(f"Invalid padding {self.padding!r}{did_you_mean(self.padding, PADDINGS)}")
+        if not isinstance(self.deterministic, bool):
+            raise TypeError(f"deterministic must be True or False, got {self.deterministic!r}")
         if self.calibration is not None and self.precision not in _CALIBRATED:
             raise InvalidArgument(
                 f"calibration has no effect with precision={self.precision!r}. Use precision='int8' or 'auto'"

@@ -62,6 +62,7 @@ def describe(model: ir.Model, *, any_mask: bool = False) -> ModelInfo:
         token_outputs=token_outputs,
         keeps_padding=keeps_padding,
         mixes_rows=batch_independence.find(model),
+        windowed=any(is_fused(node) and "window" in node.attributes for node in graph),
         masks=masks,
     )
 

@@ -57,6 +57,9 @@ class Session(ScheduledCalls):
         padding: ``"remove"`` runs dense layers on real tokens only; ``"keep"`` runs the graph unchanged; ``"auto"``
             chooses for every batch. Where padding may be removed, outputs with a value for each token are zero at
             masked positions in every batch; elsewhere the graph decides (``provenance.details["padding"]``).
+        deterministic: the same bits for a row whatever the batch, the padding and the number of threads, on one machine
+            and with one version of the runtime: one graph runs every batch. An error for a backend that cannot
+            (``isorun backends``), and for a model that is no fused encoder (docs/padding.md).
         threads: number of threads for one run; ``None`` for the cores that this process may use (CPU affinity and
             cgroup quota). An error if the backend does not support it.
         tolerance: for ``precision="auto"``, the minimum cosine similarity to fp32 of any request's outputs; ``None``
@@ -103,6 +106,7 @@ class Session(ScheduledCalls):
         device: str | None = None,
         precision: str = "fp32",
         padding: str = "auto",
+        deterministic: bool = False,
         threads: int | None = None,
         tolerance: float | None = None,
         quality: float | None = None,
@@ -121,6 +125,7 @@ class Session(ScheduledCalls):
             device=device,
             precision=precision,
             padding=padding,
+            deterministic=deterministic,
             threads=threads,
             tolerance=tolerance,
             quality=quality,
@@ -134,7 +139,7 @@ class Session(ScheduledCalls):
         self._resolved = resolve(Compiler(source, compile_options, cache), backend)
         self._model, self._backend = self._resolved.model, self._resolved.backend
         device_arrays = self._backend.capabilities.device_arrays
-        self._checker = FeedChecker(self._model.info, device_arrays=device_arrays, any_mask=True)
+        self._checker = FeedChecker(self._model.info, device_arrays=device_arrays, any_mask=not deterministic)
         self._max_queue = max_queue
         self._closers = ExitStack()
         self._closers.callback(self._resolved.close)

@@ -80,6 +80,7 @@ class Embedder(PromptedModel):
         if truncate_dim is not None and truncate_dim < 1:
             raise InvalidArgument(f"truncate_dim must be at least 1, got {truncate_dim}")
         self._pools = bool(modes)
+        self._by_row = bool(session_options.get("deterministic"))
         super().__init__(model, self._choose, max_length, batch_tokens, session_options)
         try:
             settings = self.settings
@@ -247,6 +248,10 @@ class Embedder(PromptedModel):
         normalize: bool | None,
         dimensions: int | None,
     ) -> Array:
+        if self._by_row and len(output) > 1:  # matrix products of NumPy depend on the number of rows
+            rows = [slice(index, index + 1) for index in range(len(output))]
+            finished = (self._finish(output[row], mask[row], skipped, normalize, dimensions) for row in rows)
+            return np.concatenate(list(finished))
         vectors = output
         if output.ndim == 3:
             if skipped:

@@ -110,6 +110,8 @@ class Capabilities:
             requests another number is rejected.
         tolerances: for a runtime that approximates (a polynomial for ``Erf``, say): precision to the precision whose
             limits of parity apply, such as ``{"fp32": "bf16"}``. Other precisions have their own limits.
+        deterministic: whether a row's outputs are the same bits in any batch, by one graph, with any padding, number of
+            threads and repetition, on one machine: what ``Session(deterministic=True)`` requires.
         faults: where the table of what the runtime computes wrongly is, an :class:`isorun.types.faults.KnownFaults`:
             ``package.module:NAME``. The module is imported where graphs are prepared, so it must import without the
             runtime. Affected nodes are rewritten, or the model is refused.
@@ -136,6 +138,7 @@ class Capabilities:
     tolerances: Mapping[str, str] = field(default_factory=dict)
     usable_after_failure: bool = False
     checks_indices: bool = False
+    deterministic: bool = False
     faults: str = ""
     unverified: tuple[str, ...] = ()
     static_shapes: StaticShapes | None = None

@@ -1,0 +1,55 @@
+"""Checks that a row's outputs are the same bits in any batch."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from isorun_conformance.checks.base import Checks, proves
+from isorun_conformance.sample_models import encoder
+
+_ROWS, _LENGTH = 24, 40
+_BATCHES = (1, 2, 7, _ROWS)
+_MODEL = "bert-2x128"
+
+
+class Determinism(Checks):
+    """What ``Session(deterministic=True)`` promises, where it is declared."""
+
+    @proves("determinism")
+    def test_rows_are_the_same_bits_in_every_batch(self, precision: str) -> None:
+        """In any order, beside rows of any length, with any number of threads."""
+        offers = self.under_test.capabilities
+        self.under_test.require(offers.deterministic, "determinism")
+        self.under_test.require(offers.dynamic_shapes, "dynamic shapes")
+        model = encoder(_MODEL, dynamic=True)
+        feeds = model.feeds(batch=_ROWS, sequence=_LENGTH, mask="right")
+        lengths = feeds["attention_mask"].sum(axis=1)
+        random = np.random.default_rng(0)
+        expected: list[list[np.ndarray]] = []
+        for threads in (1, 2) if offers.sets_threads else (None,):
+            with self.under_test.open(model, precision=precision, threads=threads, deterministic=True) as session:
+                tokens = session.model_info.token_outputs or ()
+                by_token = [spec.name in tokens for spec in session.get_outputs()]
+                for size in _BATCHES:
+                    order = np.arange(_ROWS) if size == 1 else random.permutation(_ROWS)
+                    rows: dict[int, list[np.ndarray]] = {}
+                    for first in range(0, _ROWS, size):
+                        batch = order[first : first + size]
+                        width = int(lengths[batch].max())
+                        outputs = session.run(None, {name: array[batch, :width] for name, array in feeds.items()})
+                        for place, row in enumerate(batch):
+                            rows[int(row)] = [
+                                output[place, : lengths[row]] if token else output[place]
+                                for output, token in zip(outputs, by_token, strict=True)
+                            ]
+                    if not expected:
+                        expected = [rows[row] for row in range(_ROWS)]
+                    changed = [
+                        row
+                        for row in range(_ROWS)
+                        if not all(np.array_equal(*pair) for pair in zip(rows[row], expected[row], strict=True))
+                    ]
+                    assert not changed, (
+                        f"in batches of {size}, with threads={threads}, {len(changed)} of {_ROWS} rows are not the "
+                        "bits that they are alone"
+                    )
