@@ -29,9 +29,10 @@ def conclusions(group: Group) -> list[str]:
         recall = quality.recall
         if recall.value == 1 or first is None or speed_up is None:
             continue
-        gain = "" if cell is first else f"takes {ratio(1 / speed_up)} as long as {first.name} and "
+        when = " in disturbed rounds" if _disturbed(cell) or _disturbed(first) else ""
+        gain = "" if cell is first else f"takes {ratio(1 / speed_up)} as long as {first.name}{when} and "
         if speed_up > 1:
-            gain = f"is {ratio(speed_up)} as fast as {first.name} and "
+            gain = f"is {ratio(speed_up)} as fast as {first.name}{when} and "
         between = f"{share(recall.low)} to {share(recall.high)}, 95% confidence, {quality.queries} texts"
         sentences.append(
             f"{cell.name} {gain}keeps {share(recall.value)} of the {quality.k} nearest neighbours ({between})."
@@ -41,6 +42,10 @@ def conclusions(group: Group) -> list[str]:
 
 def _measured(group: Group) -> list[CellResult]:
     return [cell for cell in group.cells if cell.status == "ok" and cell.result and cell.result.quality]
+
+
+def _disturbed(cell: CellResult) -> bool:
+    return cell.result is not None and cell.result.disturbed
 
 
 def _kept(cell: CellResult) -> float:

@@ -45,6 +45,10 @@ def test_a_conclusion_has_the_gain_and_the_loss() -> None:
         "300 texts",
     ):
         assert part in sentence
+    busy = cell("exact", "ok", 20.0, result=kept(1.0), disturbed=[1, 2, 3, 4, 5])
+    (doubtful,) = tradeoff.conclusions(group_of(busy, QUICK))
+    assert "disturbed" in doubtful
+    assert "disturbed" not in sentence
     (alone,) = tradeoff.conclusions(group_of(QUICK, LOSSY))
     assert "as fast" not in alone
 
