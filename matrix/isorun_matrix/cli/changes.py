@@ -82,10 +82,16 @@ def history(
     folders: Annotated[list[Path], typer.Argument(metavar="DIR", help="Folders of runs.", show_default=False)],
     only: Annotated[list[str] | None, typer.Option(metavar="PATTERN", help="Show only cells whose id matches.")] = None,
 ) -> None:
-    """Show how each cell changed over runs, in the order of their dates: p50 in ms, and a text plot."""
+    """Show how each cell changed over runs, in the order of their dates: p50 in ms, a text plot, and change points.
+
+    Exits with 1 if a change point is new, which is one that is not found without the last run.
+    """
     from isorun.cli import console
     from isorun_matrix.report import history as histories
     from isorun_matrix.results.folder import RunFolder
 
     out = console.stdout()
-    out.print(histories.render([RunFolder(folder).run() for folder in folders], only or ["*"], out.width))
+    runs, patterns = [RunFolder(folder).run() for folder in folders], only or ["*"]
+    out.print(histories.render(runs, patterns, out.width))
+    if any(point.new for points in histories.changes(runs, patterns).values() for point in points):
+        raise typer.Exit(1)

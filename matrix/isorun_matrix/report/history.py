@@ -1,8 +1,8 @@
-"""A cell over several runs: its p50 in each, and a plot of characters."""
+"""A cell over several runs: its p50 in each, a plot of characters, and where it changed."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from fnmatch import fnmatchcase
 
 from rich.console import Group, RenderableType
@@ -10,9 +10,10 @@ from rich.table import Table
 from rich.text import Text
 
 from isorun.errors import SpecError
+from isorun_matrix.measurement.statistics.change_points import ChangePoint, change_points
 from isorun_matrix.report import summary
 from isorun_matrix.report.formatting import NONE, number
-from isorun_matrix.results.records import Run
+from isorun_matrix.results.records import CellResult, Run
 from isorun_matrix.text import printable
 
 _BARS = "▁▂▃▄▅▆▇█"
@@ -30,14 +31,7 @@ def render(runs: Sequence[Run], patterns: Sequence[str], width: int) -> Renderab
         SpecError: no cell matches.
     """
     ordered = sorted(runs, key=lambda run: run.created)
-    by_id = [{cell.id: cell for cell in run.cells if not cell.control} for run in ordered]
-    names = [
-        name
-        for name in dict.fromkeys(name for cells in by_id for name in cells)
-        if any(fnmatchcase(name, pattern) or fnmatchcase(name, f"{pattern}/*") for pattern in patterns)
-    ]
-    if not names:
-        raise SpecError(f"No cell matches {' or '.join(map(repr, patterns))}")
+    names, by_id = _cells(ordered, patterns)
     left = width - min(32, max(map(len, names))) - len(runs) - 4
     shown = range(max(0, len(runs) - max(1, left // 8)), len(runs))
     table = Table(box=None, show_edge=False, pad_edge=False, padding=(0, 1, 0, 0))
@@ -58,7 +52,60 @@ def render(runs: Sequence[Run], patterns: Sequence[str], width: int) -> Renderab
         )
         for index, run in enumerate(ordered, start=1)
     ]
-    return Group(*lines, Text(), table)
+    found = changes(ordered, patterns)
+    below = [Text(), *(Text(printable(line)) for line in _sentences(found, ordered))] if found else []
+    return Group(*lines, Text(), table, *below)
+
+
+def changes(runs: Sequence[Run], patterns: Sequence[str]) -> dict[str, list[ChangePoint]]:
+    """Where cells changed, by their ids. Only runs on the processor of the last one count, and of a cell only those
+    that were not disturbed and correct.
+
+    Args:
+        runs, patterns: as for :func:`render`.
+
+    Raises:
+        SpecError: no cell matches.
+    """
+    ordered = sorted(runs, key=lambda run: run.created)
+    names, by_id = _cells(ordered, patterns)
+    here = [_processor(run) == _processor(ordered[-1]) for run in ordered]
+    found = {}
+    for name in names:
+        cells = [cells.get(name) if own else None for own, cells in zip(here, by_id, strict=True)]
+        found[name] = change_points([_calm(cell) for cell in cells], len(names))
+    return {name: points for name, points in found.items() if points}
+
+
+def _cells(ordered: Sequence[Run], patterns: Sequence[str]) -> tuple[list[str], list[dict[str, CellResult]]]:
+    """The ids of the cells that match, and all cells of each run by id."""
+    by_id = [{cell.id: cell for cell in run.cells if not cell.control} for run in ordered]
+    names = [
+        name
+        for name in dict.fromkeys(name for cells in by_id for name in cells)
+        if any(fnmatchcase(name, pattern) or fnmatchcase(name, f"{pattern}/*") for pattern in patterns)
+    ]
+    if not names:
+        raise SpecError(f"No cell matches {' or '.join(map(repr, patterns))}")
+    return names, by_id
+
+
+def _processor(run: Run) -> tuple[str | None, int]:
+    return run.environment.cpu.model, run.environment.cpu.usable_cores
+
+
+def _calm(cell: CellResult | None) -> float | None:
+    if cell is None or cell.status != "ok" or cell.result is None or cell.result.disturbed:
+        return None
+    return summary.median(cell)
+
+
+def _sentences(found: Mapping[str, Sequence[ChangePoint]], ordered: Sequence[Run]) -> Iterator[str]:
+    for name, points in found.items():
+        for point in points:
+            new = "new: " if point.new else ""
+            since = f"since run {point.run + 1} ({ordered[point.run].created[:10]})"
+            yield f"{new}{name} takes {point.ratio:.2f} x as long {since}"
 
 
 def plot(values: Sequence[float | None]) -> str:

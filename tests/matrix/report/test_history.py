@@ -1,11 +1,19 @@
 from __future__ import annotations
 
+from importlib.util import find_spec
+
+import numpy as np
 import pytest
 
+from isorun.cli import main
 from isorun.errors import SpecError
+from isorun_matrix.measurement.statistics.change_points import change_points
 from isorun_matrix.report import history
+from isorun_matrix.results.folder import RunFolder
 from isorun_matrix.results.records import Run
-from matrix_results import cell, printed, run
+from matrix_results import CPU, cell, printed, run
+
+needs_ruptures = pytest.mark.skipif(find_spec("ruptures") is None, reason="ruptures is not installed")
 
 
 def dated(day: int, *medians: float | None) -> Run:
@@ -23,6 +31,65 @@ def test_a_cell_over_runs_in_the_order_of_their_dates() -> None:
     assert [line.split(",")[0] for line in lines[:3]] == [f"run {day}: 2026-11-0{day}" for day in (1, 2, 3)]
     assert lines[-2:] == ["m/8x128/c0/fp32 █▇▅ 20.0 15.0 10.0", "m/8x128/c1/fp32 ██ 1.00 1.00 -"]
     assert shown([dated(1, 20.0, 1.0)], "*/c1/*")[-1].startswith("m/8x128/c1/fp32")
+
+
+def nights(*medians: float | None, cpu: str = "a CPU", disturbed: bool = False) -> list[Run]:
+    """A run of one cell each night."""
+    runs = []
+    for night, p50 in enumerate(medians, start=1):
+        busy = [1, 2, 3, 4, 5] if disturbed and night > 9 else []
+        only = cell("c", "crashed" if p50 is None else "ok", p50, disturbed=busy)
+        made = run(only, folder=f"/night{night}", cpu={**CPU, "flags": [], "governor": None, "model": cpu})
+        runs.append(made.model_copy(update={"created": f"2026-11-{night:02}T00:00"}))
+    return runs
+
+
+STEADY = (10.0, 10.2, 9.9, None, 10.1, 10.0, 9.8, 10.1, 10.0)
+
+
+@needs_ruptures
+def test_a_change_is_new_in_the_run_that_shows_it() -> None:
+    before = nights(*STEADY, 13.0)
+    assert history.changes(before, ["*"]) == {}  # one run is no change
+    (point,) = history.changes(nights(*STEADY, 13.0, 13.1), ["*"])["m/8x128/c/fp32"]
+    assert point.run in (8, 9)  # two runs do not tell it from the one before
+    assert point.new
+    assert point.ratio == pytest.approx(1.3, abs=0.02)
+    (point,) = history.changes(nights(*STEADY, 13.0, 13.1, 12.9), ["*"])["m/8x128/c/fp32"]
+    assert (point.run, point.new) == (9, False)
+    assert shown(nights(*STEADY, 13.0, 13.1))[-1].startswith("new: m/8x128/c/fp32 takes 1.3")
+
+
+@needs_ruptures
+def test_what_is_no_change() -> None:
+    assert history.changes(nights(*STEADY, 10.1, 9.9, 10.0), ["*"]) == {}
+    assert history.changes(nights(*[10.0] * 9, 10.1, 10.1), ["*"]) == {}  # too small
+    assert history.changes(nights(*STEADY[:4], 13.0, 13.1), ["*"]) == {}  # too few runs
+    assert history.changes(nights(*STEADY, 13.0, 13.1, disturbed=True), ["*"]) == {}
+    moved = [*nights(*STEADY), *nights(*STEADY, 13.0, 13.1, cpu="another")[9:]]
+    assert history.changes(moved, ["*"]) == {}
+
+
+@needs_ruptures
+@pytest.mark.parametrize(("medians", "code"), [((*STEADY, 13.0, 13.1), 1), ((*STEADY, 13.0, 13.1, 13.0), 0)])
+def test_the_command_fails_on_a_new_change(
+    medians: tuple[float | None, ...], code: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    runs = {run.folder: run for run in nights(*medians)}
+    monkeypatch.setattr(RunFolder, "run", lambda folder: runs[str(folder.path)])
+    assert main(["matrix", "history", *runs]) == code
+
+
+@needs_ruptures
+def test_how_often_changes_are_found() -> None:
+    random = np.random.default_rng(0)
+
+    def shares(last: float) -> float:
+        steps = np.concatenate([np.zeros(17), np.full(3, np.log(last))])
+        return float(np.mean([bool(change_points(list(np.exp(random.normal(steps, 0.03))))) for _ in range(100)]))
+
+    assert shares(1.0) <= 0.04
+    assert shares(1.25) >= 0.95
 
 
 def test_rejects_a_pattern_without_a_cell() -> None:

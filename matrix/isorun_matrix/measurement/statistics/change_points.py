@@ -1,0 +1,80 @@
+"""Where the time of a cell changed over many runs.
+
+The logarithms of the medians are divided into pieces of equal mean (PELT, least squares, by ``ruptures``). The noise is
+estimated from the differences of successive runs, so that a change hardly counts in it.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+FEWEST = 8
+"""Fewer runs show no change points."""
+
+_PENALTY = 30.0  # of a change, in squares of the noise; docs/matrix-compare.md has the error rates
+_PIECE = 3  # runs of a piece at least, whose median decides: a single slow run is no change
+_FLOOR = 0.005  # of the noise, relative: sessions differ by as much
+_MINIMUM = 0.02  # a smaller change is no news
+_SHIFT = 2  # how far another run moves the place of a change
+
+
+class ChangePoint(NamedTuple):
+    """A change of a cell.
+
+    Attributes:
+        run: the index of the first run after it.
+        ratio: the median of the runs after it, to the next change, divided by that of the runs before it.
+        new: whether it is not found without the last run.
+    """
+
+    run: int
+    ratio: float
+    new: bool
+
+
+def change_points(medians: Sequence[float | None], cells: int = 1) -> list[ChangePoint]:
+    """The changes of a cell.
+
+    Args:
+        medians: of the runs, the oldest first, all above 0; ``None`` for a run that does not count.
+        cells: how many cells are looked at; the more, the larger a change must be.
+
+    Returns:
+        The changes in their order; none if fewer than :data:`FEWEST` runs count.
+    """
+    runs = [index for index, median in enumerate(medians) if median is not None]
+    times = np.log([median for median in medians if median is not None])
+    earlier = [place for place, _ in _changes(times[:-1], cells)]
+    return [
+        ChangePoint(runs[place], ratio, not any(abs(place - known) <= _SHIFT for known in earlier))
+        for place, ratio in _changes(times, cells)
+    ]
+
+
+def _changes(times: npt.NDArray[np.float64], cells: int) -> list[tuple[int, float]]:
+    """Where the logarithms of times change, and by what ratio."""
+    places = _places(times, cells)
+    if not places:
+        return []
+    bounds = [0, *places, len(times)]
+    levels = [float(np.median(times[start:end])) for start, end in itertools.pairwise(bounds)]
+    ratios = [after - before for before, after in itertools.pairwise(levels)]
+    return [(place, math.exp(ratio)) for place, ratio in zip(places, ratios, strict=True) if abs(ratio) >= _MINIMUM]
+
+
+def _places(times: npt.NDArray[np.float64], cells: int) -> list[int]:
+    if len(times) < FEWEST:
+        return []
+    from ruptures import Pelt
+
+    steps = np.diff(times)
+    noise = max(1.4826 * float(np.median(np.abs(steps - np.median(steps)))) / np.sqrt(2), _FLOOR)
+    model = Pelt(model="l2", min_size=_PIECE, jump=1).fit((times / noise)[:, None])
+    *places, _ = model.predict(pen=_PENALTY + 2 * np.log(cells))
+    return [int(place) for place in places]
