@@ -26,11 +26,12 @@ if TYPE_CHECKING:
 
 GROUP = "isorun.commands"
 COMMANDS = (
-    *("backends", "fetch", "build", "fuse", "inspect", "run", "choose", "embed", "vectors", "parity"),
+    *("backends", "models", "fetch", "build", "fuse", "inspect", "run", "choose", "embed", "vectors", "parity"),
     *("plugin", "doctor", "cache", "env"),
 )
 _COMPLETION = "_ISORUN_COMPLETE"  # set by shells that complete a command line
-_MODULES = {"doctor": "doctor.command"}  # a command in a folder: its package runs where typer is absent
+_MODULES = {"doctor": "doctor.command", "models": "families"}
+"""The modules of other names: of ``doctor``, in a folder whose package runs where typer is absent."""
 
 app = typer.Typer(
     name="isorun",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Set
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -12,6 +12,13 @@ if TYPE_CHECKING:
     from isorun.graph.builders.heads import Head
     from isorun.models.weights import SafeTensors
 
+TITLES: Mapping[str, str] = {
+    "sequence-classification": "classes of texts",
+    "token-classification": "classes of tokens",
+    "question-answering": "answers",
+    "masked-language-model": "masked words",
+}
+"""The tasks in words."""
 _POOLINGS = {"cls": "first", "bos": "first", "mean": "mean", "late": "late"}
 _DEFAULT_POOLING = {"modernbert": "cls", "eurobert": "late"}
 
@@ -70,6 +77,14 @@ def known(kind: Any) -> Mapping[str, Head]:
     if kind in rotary_config.KINDS:
         return rotary_config.family_of(kind).heads
     return ARCHITECTURES[kind].heads if kind in ARCHITECTURES else {}
+
+
+def families() -> Mapping[str, Set[str]]:
+    """The tasks whose heads isorun builds, by ``model_type``, in the order of the alphabet."""
+    from isorun.graph.builders.architectures import ARCHITECTURES
+    from isorun.models import rotary_config
+
+    return {kind: known(kind).keys() for kind in sorted({*ARCHITECTURES, *rotary_config.KINDS})}
 
 
 def named(settings: Mapping[str, Any], invalid: Callable[[str], InvalidModel]) -> str | None:
