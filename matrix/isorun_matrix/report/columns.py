@@ -108,7 +108,7 @@ COLUMNS = (
     Column(
         "low end",
         "quality.recall.low",
-        "markdown html parity",
+        "markdown parity",
         share,
         "of the 95 % interval of neighbours",
         optional=True,

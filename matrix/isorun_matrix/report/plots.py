@@ -77,7 +77,7 @@ def quality(group: Group) -> Plot | None:
         kept_by = {cell.id: kept.recall.value for cell, _, kept in shown}
         line = _series("beaten by none", [_median(cell) for cell in front], [kept_by[cell.id] for cell in front], True)
         series.append(line | {"front": True})
-    title = f"share of the {shown[0][2].k} nearest neighbours kept"
+    title = f"neighbours kept of {shown[0][2].k}, share"
     return _lines("Latency and what a search keeps", series, "p50, ms", title, marks=True, near=True)
 
 
