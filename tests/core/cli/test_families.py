@@ -5,11 +5,19 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+import pytest
+
 import exports
+from archives import unpack
+from isorun.graph import pipeline
 from isorun.graph.builders.heads import TASKS
-from isorun.models import heads
+from isorun.models import checkpoint, heads
 
 DOCS = Path(__file__).parents[3] / "docs" / "models.md"
+LISTED = [(kind, task) for kind, tasks in heads.families().items() for task in sorted(tasks)]
+ENDINGS = {task: ending.removeprefix("For") for ending, task in TASKS.items()}
+TWINS = {"mt5": ("t5", ""), "new": ("gte", "new.")}
+"""The types whose tensors are named as those of a type with fixtures, and the prefix that differs, if any."""
 
 
 def test_lists_every_family_with_its_heads(isorun):
@@ -44,3 +52,24 @@ def test_docs_show_the_table():
         *(f"| {', '.join(kinds)} | {' | '.join(row)} |" for row, kinds in rows.items()),
     ]
     assert "\n".join(table) in DOCS.read_text()
+
+
+@pytest.mark.parametrize(("kind", "task"), LISTED)
+def test_every_listed_head_is_built(kind, task, tmp_path):
+    twin, prefix = TWINS.get(kind, (kind, ""))
+    folder = unpack("heads", tmp_path, f"{twin}-{ENDINGS[task]}")
+    if twin != kind:
+        rename(folder, kind, f"{twin}.", prefix)
+    assert checkpoint.build(folder, tmp_path / "built.onnx") == []
+    graph = pipeline.read(tmp_path / "built.onnx").model.graph
+    names = {value.name for value in graph.outputs}
+    assert "logits" in names or {"start_logits", "end_logits"} <= names
+
+
+def rename(folder: Path, kind: str, before: str, after: str) -> None:
+    """Make a checkpoint one of another type; ``after``, if any, replaces the prefix of its tensors."""
+    config, weights = folder / "config.json", folder / "model.safetensors"
+    config.write_text(json.dumps(json.loads(config.read_text()) | {"model_type": kind}))
+    if after:
+        assert len(before) == len(after), "the header's length is stored before it"
+        weights.write_bytes(weights.read_bytes().replace(f'"{before}'.encode(), f'"{after}'.encode()))
