@@ -8,12 +8,12 @@ from pathlib import Path
 import pytest
 
 import exports
+import head_table
 from archives import unpack
 from isorun.graph import pipeline
 from isorun.graph.builders.heads import TASKS
 from isorun.models import checkpoint, heads
 
-DOCS = Path(__file__).parents[3] / "docs" / "models.md"
 LISTED = [(kind, task) for kind, tasks in heads.families().items() for task in sorted(tasks)]
 ENDINGS = {task: ending.removeprefix("For") for ending, task in TASKS.items()}
 TWINS = {"mt5": ("t5", ""), "new": ("gte", "new.")}
@@ -42,16 +42,7 @@ def test_every_family_of_an_export_with_a_head_is_listed():
 
 
 def test_docs_show_the_table():
-    """Families with the same heads share a row."""
-    rows: dict[tuple[str, ...], list[str]] = {}
-    for kind, tasks in heads.families().items():
-        rows.setdefault(tuple("yes" if task in tasks else "-" for task in heads.TITLES), []).append(f"`{kind}`")
-    table = [
-        f"| `model_type` | {' | '.join(heads.TITLES.values())} |",
-        "|---" * 5 + "|",
-        *(f"| {', '.join(kinds)} | {' | '.join(row)} |" for row, kinds in rows.items()),
-    ]
-    assert "\n".join(table) in DOCS.read_text()
+    assert head_table.page() == head_table.PAGE.read_text(), "run python tools/head_table.py"
 
 
 @pytest.mark.parametrize(("kind", "task"), LISTED)
