@@ -16,6 +16,7 @@ from isorun.models.pooling import normalized, pool
 from isorun.models.sentences import NORMALIZE, POOLINGS, Layer, SentenceSettings, WordWeights
 from isorun.models.tokenizer import Tokens
 from isorun.models.vectors import POOLED, TOKENS, applied
+from isorun.text import vector_types
 from isorun.text.encoded import Encoded
 from isorun.text.identity import Compatibility, VectorIdentity, compared, digest_of, pack, probe_texts
 from isorun.text.inputs import stream_of
@@ -47,6 +48,10 @@ class Embedder(PromptedModel):
         truncate_dim: keep that many leading dimensions, for models trained for it (Matryoshka); ``None`` for the
             model's.
         max_length: the maximum number of tokens of a text, special tokens included; ``None`` for the model's.
+        quantize: the type of the vectors: ``"int8"`` or ``"uint8"``, a byte for a value, or ``"binary"`` or
+            ``"ubinary"``, a bit; ``None`` for float32. As ``quantize_embeddings`` of sentence-transformers.
+        ranges: for ``"int8"`` and ``"uint8"``: (2, dimension), the least and the greatest value of each dimension in
+            vectors of typical texts. An index keeps them: other ranges make other vectors.
         batch_tokens: the maximum size of a batch, rows times its longest row; ``None`` for 4096. A text's vector does
             not depend on it, except in models such as dynamically quantized ones, whose results depend on the other
             texts of a batch: those embed one text at a time, with one warning, unless ``batch_tokens`` is given.
@@ -70,6 +75,8 @@ class Embedder(PromptedModel):
         default_prompt: str | None = None,
         truncate_dim: int | None = None,
         max_length: int | None = None,
+        quantize: str | None = None,
+        ranges: npt.ArrayLike | None = None,
         batch_tokens: int | None = None,
         **session_options: Any,
     ) -> None:
@@ -94,6 +101,8 @@ class Embedder(PromptedModel):
             self._normalize_last = normalize is True
             self._truncate_dim = truncate_dim or settings.truncate_dim
             self.dimension: int = self._dimension(truncate_dim)
+            self._kind = quantize
+            self._ranges = vector_types.check(quantize, ranges, self.dimension)
         except BaseException:
             self.close()
             raise
@@ -125,12 +134,13 @@ class Embedder(PromptedModel):
             backend=provenance.backend,
             version=", ".join(versions),
             quantizer=json.dumps(quantizer, sort_keys=True) if quantizer else "",
+            stored=" ".join(filter(None, (self._kind, "" if self._ranges is None else digest_of(self._ranges)))),
         )
 
     def vector_record(self) -> dict[str, Any]:
         """:attr:`identity` as plain data for JSON, with the vectors of a few hundred texts that come with isorun as
         ``probe``: by them, :meth:`compatible_with` measures what mixing vectors costs."""
-        return {**self.identity.as_dict(), "probe": pack(self.embed(self.encode(probe_texts()), progress=False))}
+        return {**self.identity.as_dict(), "probe": pack(self._embed(self.encode(probe_texts()), progress=False))}
 
     def compatible_with(self, record: Mapping[str, Any]) -> Compatibility:
         """Whether this embedder's vectors may be searched with those of a record.
@@ -154,7 +164,7 @@ class Embedder(PromptedModel):
         normalize: bool | None = None,
         truncate_dim: int | None = None,
         progress: bool | None = None,
-    ) -> Array:
+    ) -> npt.NDArray[Any]:
         """Embed texts.
 
         Args:
@@ -167,7 +177,8 @@ class Embedder(PromptedModel):
             progress: show a progress bar on standard error; ``None``: on a terminal, if it takes more than two seconds.
 
         Returns:
-            (number of texts, :attr:`dimension` or ``truncate_dim``), float32, in the order of the texts.
+            (number of texts, :attr:`dimension` or ``truncate_dim``), float32, in the order of the texts. With
+            ``quantize``, int8 or uint8; of bits, an eighth as wide.
 
         Raises:
             InvalidFeeds: an item of ``texts`` is not a str, or not valid Unicode.
@@ -177,9 +188,24 @@ class Embedder(PromptedModel):
         Warns:
             TruncationWarning: texts exceed ``max_length`` and were cut.
         """
+        return self._stored(self._embed(texts, prompt_name, prompt, normalize, truncate_dim, progress))
+
+    def _embed(
+        self,
+        texts: Iterable[str] | Encoded,
+        prompt_name: str | None = None,
+        prompt: str | None = None,
+        normalize: bool | None = None,
+        truncate_dim: int | None = None,
+        progress: bool | None = None,
+    ) -> Array:
         items, prefix = self._prompted(texts, prompt, prompt_name)
         width = self._width(truncate_dim)
         return self._collect(items, self._finisher(prefix, normalize, truncate_dim), (width,), progress)
+
+    def _stored(self, vectors: Array) -> npt.NDArray[Any]:
+        """Vectors in the type that was requested."""
+        return vectors if self._kind is None else vector_types.quantized(vectors, self._kind, self._ranges)
 
     def embed_iter(
         self, texts: Iterable[str], *, prompt_name: str | None = None, prompt: str | None = None
@@ -199,7 +225,8 @@ class Embedder(PromptedModel):
         prefixed = (prefix + text for text in stream_of(texts))
         finish = self._finisher(prefix)
         return _in_order(
-            (batch.positions, finish(output, batch.mask)) for batch, (output,) in self._run(self._batches(prefixed))
+            (batch.positions, self._stored(finish(output, batch.mask)))
+            for batch, (output,) in self._run(self._batches(prefixed))
         )
 
     async def aembed(
@@ -210,12 +237,12 @@ class Embedder(PromptedModel):
         prompt: str | None = None,
         normalize: bool | None = None,
         truncate_dim: int | None = None,
-    ) -> Array:
+    ) -> npt.NDArray[Any]:
         """Embed texts without blocking the event loop; concurrent callers share the machine and, where that pays,
         batches. Arguments, result and errors are those of :meth:`embed`, and ``QueueFull``."""
         items, prefix = self._prompted(texts, prompt, prompt_name)
         width = self._width(truncate_dim)
-        return await self._arun(items, self._finisher(prefix, normalize, truncate_dim), (width,))
+        return self._stored(await self._arun(items, self._finisher(prefix, normalize, truncate_dim), (width,)))
 
     def _width(self, truncate_dim: int | None) -> int:
         if truncate_dim is None:
@@ -228,6 +255,8 @@ class Embedder(PromptedModel):
             raise InvalidArgument(
                 f"truncate_dim must be from 1 to {self.dimension}, the embedder's dimension, got {truncate_dim!r}"
             )
+        if self._kind in vector_types.BITS and truncate_dim % 8:
+            raise InvalidArgument(f"truncate_dim must be a multiple of 8 for vectors of bits, got {truncate_dim}")
         return truncate_dim
 
     def _choose(self, outputs: dict[str, int]) -> str:

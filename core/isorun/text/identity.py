@@ -15,7 +15,7 @@ from isorun.compilation import corpus
 from isorun.errors import InvalidArgument
 from isorun.quality import Interval, agreement
 
-_VERSION = 1
+_VERSION = 2
 _EXACT = ("fp32", "fp64")
 _NUMERIC = ("precision", "backend", "version", "quantizer")
 """What changes how vectors are computed, not what they mean."""
@@ -40,6 +40,7 @@ class VectorIdentity:
         precision: what the backend computes in.
         backend, version: the backend and its package's version.
         quantizer: how an int8 model was calibrated; empty for others.
+        stored: the type of the vectors, with a digest of the ranges; empty for float32.
     """
 
     model: str
@@ -55,6 +56,7 @@ class VectorIdentity:
     backend: str
     version: str
     quantizer: str
+    stored: str
 
     def __str__(self) -> str:
         return f"isorun-{_VERSION}-{_digest(asdict(self))[:24]}"

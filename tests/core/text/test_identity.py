@@ -30,9 +30,12 @@ IDENTITY = VectorIdentity(
     backend="ort-cpu",
     version="onnxruntime 1.31.1",
     quantizer="",
+    stored="",
 )
 OTHERS = {
-    **dict.fromkeys(("model", "tokenizer", "pooling", "layers", "prompt", "backend", "version", "quantizer"), "other"),
+    **dict.fromkeys(
+        ("model", "tokenizer", "pooling", "layers", "prompt", "backend", "version", "quantizer", "stored"), "other"
+    ),
     **{"normalized": False, "dimension": 4, "include_prompt": False, "max_length": None, "precision": "fp64"},
 }
 NUMERIC = {"precision", "backend", "version", "quantizer"}
