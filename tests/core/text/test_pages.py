@@ -44,8 +44,10 @@ def run(page: str) -> dict[str, Any]:
 
 @pytest.mark.usefixtures("folder")
 def test_the_page_on_embeddings() -> None:
-    vectors = run("embeddings.md")["vectors"]
+    names = run("embeddings.md")
+    vectors, small = names["vectors"], names["small"]
     assert vectors.shape == (1, 128)
+    assert (small.shape, small.dtype) == ((1, 384), np.int8)
     np.testing.assert_allclose(np.linalg.norm(vectors), 1, rtol=1e-6)
 
 
