@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 import os
 import signal
 from collections.abc import Callable, Iterator
@@ -30,6 +31,15 @@ signal.signal(signal.SIGINT, signal.default_int_handler)
 def pytest_xdist_auto_num_workers() -> int:
     """For ``-n auto``: more than there are cores, since many tests wait for other processes and for time limits."""
     return usable_cores() + 1
+
+
+@pytest.fixture(autouse=True)
+def _root_logger() -> None:
+    """As Python makes it, whatever libraries have done: ``onnxruntime.quantization`` calls ``logging.basicConfig``."""
+    root = logging.getLogger()
+    root.setLevel(logging.WARNING)
+    for handler in [handler for handler in root.handlers if type(handler) is logging.StreamHandler]:
+        root.removeHandler(handler)
 
 
 @pytest.fixture(scope="session", autouse=True)
