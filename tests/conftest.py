@@ -34,12 +34,12 @@ def pytest_xdist_auto_num_workers() -> int:
 
 
 @pytest.fixture(autouse=True)
-def _root_logger() -> None:
-    """As Python makes it, whatever libraries have done: ``onnxruntime.quantization`` calls ``logging.basicConfig``."""
-    root = logging.getLogger()
-    root.setLevel(logging.WARNING)
-    for handler in [handler for handler in root.handlers if type(handler) is logging.StreamHandler]:
-        root.removeHandler(handler)
+def _loggers() -> None:
+    """As Python makes them, whatever libraries and earlier tests have done: some call ``logging.basicConfig``."""
+    for logger, level in ((logging.getLogger(), logging.WARNING), (logging.getLogger("isorun"), logging.NOTSET)):
+        logger.setLevel(level)
+        for handler in [handler for handler in logger.handlers if type(handler) is logging.StreamHandler]:
+            logger.removeHandler(handler)
 
 
 @pytest.fixture(scope="session", autouse=True)
