@@ -10,6 +10,9 @@ from isorun.system.disturbance import is_disturbed
 from isorun.types import Provenance
 from isorun_matrix.measurement.parity import CellParity
 from isorun_matrix.measurement.statistics.latencies import Interval, Latency, Spread, Throughput
+from isorun_matrix.measurement.statistics.verdicts import NEEDED
+
+_CACHED = 0.9  # a ratio of the times with repeated and with varied feeds below which a runtime seems to cache answers
 
 
 @dataclass(frozen=True)
@@ -157,3 +160,9 @@ class Figures(_Common):
     def disturbed(self) -> bool:
         """Whether every round was disturbed."""
         return all(measured.disturbed for measured in self.rounds)
+
+    @property
+    def cached(self) -> bool:
+        """Whether the runtime seems to answer repeated feeds from a cache: one round or two may be chance."""
+        calm = sum(not measured.disturbed for measured in self.rounds)
+        return calm >= NEEDED and self.repeated < _CACHED

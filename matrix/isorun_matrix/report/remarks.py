@@ -8,7 +8,6 @@ from collections.abc import Iterable, Iterator, Sequence
 from isorun_matrix.measurement.statistics.verdicts import NEEDED
 from isorun_matrix.report.formatting import counts, number, shortened
 from isorun_matrix.report.summary import Group, calm_rounds
-from isorun_matrix.results.audit import CACHED
 from isorun_matrix.results.records import LACKING, CellResult
 
 
@@ -99,7 +98,7 @@ def warnings(group: Group) -> Iterator[str]:
             "Other programs or virtual machines used the cores, or a cell has more threads than there are cores."
         )
     calm = [(cell, result) for cell, result in measured if not result.disturbed]
-    cached = [f"{cell.name} ({result.repeated:.2f} x)" for cell, result in calm if result.repeated < CACHED]
+    cached = [f"{cell.name} ({result.repeated:.2f} x)" for cell, result in calm if result.cached]
     if cached:
         yield f"faster where feeds repeat, as if answers were cached: {shortened(cached)}"
     unsteady = [cell.name for cell, result in calm if not result.steady]

@@ -21,9 +21,6 @@ from isorun_matrix.results.folder import RunFolder
 from isorun_matrix.results.layout import JOB, SAMPLES
 from isorun_matrix.results.records import LACKING, MEASURED, PlannedCell, RoundResult, RunRecord
 
-CACHED = 0.9
-"""A ratio of the times with repeated and with varied feeds below which a runtime seems to cache answers."""
-
 _NS_PER_MS = 1e6
 Problem = tuple[str, str]
 
@@ -51,7 +48,7 @@ def _cell_problems(folder: RunFolder, record: RunRecord, planned: PlannedCell) -
     if rounds and calm < max(NEEDED, record.spec.rounds):
         required = max(NEEDED, record.spec.rounds)
         yield f"has {calm} undisturbed rounds, expected {required}. Use run --resume --remeasure disturbed"
-    if cell.result is not None and calm and cell.result.repeated < CACHED:
+    if cell.result is not None and cell.result.cached:
         yield f"takes {cell.result.repeated:.2f} x as long when feeds repeat, as if answers were cached (TEST04)"
     if len({result.seed for result in rounds}) < len(rounds):
         yield "has two rounds with the same seed (TEST05)"

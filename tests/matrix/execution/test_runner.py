@@ -231,6 +231,15 @@ def test_check_finds_what_was_changed(isorun: Isorun, tiny: Path, tmp_path: Path
         assert problem in text, text
 
 
+def test_check_finds_cached_answers(isorun: Isorun, tiny: Path, tmp_path: Path) -> None:
+    for rounds, expected in ((2, False), (3, True)):
+        spec = SLOW.replace("rounds: 1", f"rounds: {rounds}")
+        out = tmp_path / str(rounds)
+        cell = "  - {name: fake, options: {do: cache, seconds: 0.02}}\n"
+        assert isorun("run", spec_file(tmp_path, spec + cell), "--out", out).returncode == 0
+        assert ("(TEST04)" in isorun("check", out).stderr) is expected
+
+
 def test_the_references_of_a_model_are_computed_in_one_session(isorun: Isorun, tiny: Path, tmp_path: Path) -> None:
     text = (
         SLOW.replace("shapes: [1x4]", "shapes: [1x4, 2x4]").replace("repetitions: 12", "repetitions: 3") + "  - fake\n"

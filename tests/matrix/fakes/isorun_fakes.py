@@ -45,6 +45,7 @@ class FakeExecutable(Executable):
         self._after = config.options.get("after", 0)
         self._seconds = config.options.get("seconds", 0)
         self._config = config
+        self._last = b""
 
     def run(self, output_names: Sequence[str] | None, feeds: Feeds) -> list[Any]:
         self._after -= 1
@@ -62,7 +63,8 @@ class FakeExecutable(Executable):
         if self._do == "chatty":
             print("the runtime says hello", flush=True)
             sys.stderr.write("and complains\n")
-        time.sleep(self._seconds)
+        last, self._last = self._last, feeds["input_ids"].tobytes()
+        time.sleep(0 if self._do == "cache" and last == self._last else self._seconds)
         ids = feeds["input_ids"].astype(np.float64)[:, :, None]
         hidden = np.sin(ids * np.arange(1.0, 5.0))
         if self._do == "zeros":
