@@ -105,7 +105,8 @@ class Reference:
     Attributes:
         cases: the names of all sets of feeds.
         tokens: real tokens in each set; ``None`` for a model without a sequence.
-        mask: the input that is 0 at padding; ``None`` for a model without one.
+        mask: the input that says which tokens are padding; ``None`` for a model without one.
+        marks_padding: whether this input is 1 at padding.
         token_level: outputs with a value for each token; ``None`` to tell by shape.
         notes: remarks on the feeds.
         provenance: what computed the reference.
@@ -119,6 +120,7 @@ class Reference:
     notes: Sequence[str]
     provenance: Mapping[str, Any]
     neighbours: int | None = None
+    marks_padding: bool = False
 
 
 @dataclass(kw_only=True)

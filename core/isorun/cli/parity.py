@@ -173,7 +173,7 @@ class _Comparison:
                     mask: compare(
                         _named(outputs, session.run(None, feeds)),
                         expected[mask],
-                        feeds.get(info.mask) if info.mask else None,
+                        info.attended(feeds),
                         DEFAULT_TOLERANCES[limits],
                         token_level=info.token_outputs,
                     )

@@ -31,7 +31,7 @@ def run(
     """
     models.check_output(output)
     backend = request.backend
-    masks = {case: feeds.get(info.mask) if info.mask else None for case, feeds in cases.items()}
+    masks = {case: info.attended(feeds) for case, feeds in cases.items()}
     with console.working(f"Reducing {request.model}") as show:
         reduction = reduce(request, cases, masks, output, show)
     if as_json:

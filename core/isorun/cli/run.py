@@ -103,7 +103,7 @@ def run(
         modes = (pooling,) if pooling else SentenceSettings.from_json(declared).pooling if declared else ()
         result.pooling = "+".join(modes) or None
         if len(result.texts) > 1 and modes:
-            _pool(result, modes, arrays, session.model_info.mask)
+            _pool(result, modes, session.model_info.attended(arrays))
         if repeat:
             result.latency = _time(session, arrays, repeat)
         if output is not None:
@@ -129,12 +129,12 @@ def _encode(path: Path, texts: Sequence[str], session: Session) -> dict[str, np.
     return feeds_of(encoded, info)
 
 
-def _pool(result: _Result, modes: Sequence[str], feeds: Mapping[str, np.ndarray], mask: str | None) -> None:
+def _pool(result: _Result, modes: Sequence[str], mask: np.ndarray | None) -> None:
     name = next((name for name, value in result.outputs.items() if getattr(value, "ndim", 0) == 3), None)
     if name is None:
         return
     hidden = result.outputs[name]
-    real = np.ones(hidden.shape[:2], np.int64) if mask is None else feeds[mask]
+    real = np.ones(hidden.shape[:2], np.int64) if mask is None else mask
     result.pooled, result.cosine = name, cosine_matrix(pool(hidden, real, modes))
 
 

@@ -77,7 +77,7 @@ class Buckets:
 
     def __init__(self, backend: str, static: StaticShapes, info: ModelInfo) -> None:
         self._backend, self._static = backend, static
-        self._specs, self._mask = info.inputs, info.mask or ""
+        self._info, self._specs, self._mask = info, info.inputs, info.mask or ""
         batch, no_batch = _batch(info)
         length, no_length = _length(info)
         self.exact: dict[str, str] = {name: why for name, why in (("batch", no_batch), ("length", no_length)) if why}
@@ -147,7 +147,9 @@ class Buckets:
             array = feeds[name]
             if part.rows is not None and name in self.by_row and len(part.rows) != len(array):
                 array = array[part.rows]
-            padded[name] = array if array.shape == shape else _pad(array, shape, repeat=name in self.by_row)
+            if array.shape != shape:
+                array = _pad(array, shape, self._info.padding_of(name), repeat=name in self.by_row)
+            padded[name] = array
         return padded
 
     def cut(self, name: str, result: np.ndarray, part: Part) -> np.ndarray:
@@ -169,7 +171,7 @@ class Buckets:
             return
         rounded = self._round(length)
         # A fully masked row attends to all its positions equally, so padding changes it.
-        kept = feeds[self._mask].any(axis=1)
+        kept = self._info.attended(feeds).any(axis=1)
         if kept.all():
             yield every, rounded, True
         elif rounded == length or every is None or not kept.any():
@@ -211,11 +213,9 @@ class Buckets:
                 )
 
 
-def _pad(array: np.ndarray, shape: tuple[int, ...], *, repeat: bool) -> np.ndarray:
-    """An array in a larger shape: zeros after the end of a row, and copies of the last row."""
-    padded = np.zeros(shape, array.dtype)
-    if array.dtype == object:
-        padded[...] = ""
+def _pad(array: np.ndarray, shape: tuple[int, ...], padding: int, *, repeat: bool) -> np.ndarray:
+    """An array in a larger shape: padding after the end of a row, and copies of the last row."""
+    padded = np.full(shape, "" if array.dtype == object else padding, array.dtype)
     padded[tuple(slice(size) for size in array.shape)] = array
     if repeat and len(array):
         padded[len(array) :] = padded[len(array) - 1]

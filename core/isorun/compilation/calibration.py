@@ -22,7 +22,7 @@ from isorun.plugin.backend import Backend
 from isorun.system.cache import sha256, versioned
 from isorun.system.hardware import cpu_flags
 from isorun.system.progress import logged
-from isorun.types import INDEX_ERRORS, CompileConfig, Feeds, LoweredModel
+from isorun.types import INDEX_ERRORS, CompileConfig, Feeds, LoweredModel, ModelInfo
 
 if TYPE_CHECKING:
     from isorun.graph.transforms.precision.int8 import QuantizedDense
@@ -58,7 +58,7 @@ def calibrate(
             "Only encoders can be quantized, and isorun does not recognize the model as one. Use another precision"
         )
     feeds, origin = _feeds(graphs, samples)
-    _warn_of_few(graphs.info.mask, feeds)
+    _warn_of_few(graphs.info, feeds)
     reduce_range = not cpu_flags().intersection(_VNNI)
     digest = sha256(b"".join(name.encode() + np.asarray(batch[name]).tobytes() for batch in feeds for name in batch))
     key = sha256(f"{graphs.source.fingerprint}|{digest}|{reduce_range}".encode())[:40]
@@ -93,11 +93,12 @@ def _feeds(graphs: ModelGraphs, samples: corpus.Samples | None) -> tuple[list[Fe
     return corpus.random_batches(graphs.info), "random tokens"
 
 
-def _warn_of_few(mask: str | None, feeds: Sequence[Feeds]) -> None:
+def _warn_of_few(info: ModelInfo, feeds: Sequence[Feeds]) -> None:
     """Warn of samples with few real tokens."""
-    if mask is None:
+    if info.mask is None:
         return  # which tokens are real is not known
-    tokens = sum(int(np.count_nonzero(batch[mask])) for batch in feeds if mask in batch)
+    masks = (info.attended(batch) for batch in feeds)
+    tokens = sum(int(np.count_nonzero(mask)) for mask in masks if mask is not None)
     if tokens < _FEW:
         warnings.warn(
             f"Calibrated on {tokens} tokens, the model may be inaccurate on others: MiniLM's minimum cosine to fp32 "

@@ -94,7 +94,6 @@ class CompiledModel:
         self._binary = binary
         self._verify = verify
         self._recompilations = recompilations or Recompilations()
-        self._mask = lowered.info.mask or ""
         self._masks = lowered.info.masks if lower else ()
         self._by_token = frozenset(lowered.info.token_outputs or ())
         self._refusal = ""
@@ -228,7 +227,7 @@ class CompiledModel:
                 return self._graph_as_given(name, mask), self._removal.zeros
         if not self._removal.by_batch:
             return self._main, False
-        mask = feeds.get(self._mask)
+        mask = self.info.attended(feeds)
         if mask is None:  # the packed graph reads the model's default mask
             return self._packed or self._packed_or_main(), False
         padding = mask.size - np.count_nonzero(mask)
@@ -253,7 +252,7 @@ class CompiledModel:
 
     def _graph_as_given(self, name: str, mask: np.ndarray) -> CompiledGraph:
         if self._binary:
-            raise not_binary(name, mask, self._binary)
+            raise not_binary(name, mask, self.info.padding_of(name), self._binary)
         with self._compiling:
             if self._as_given is None:
                 _logger.info("the model is compiled as given: %r has other values than 0 and 1", name)
@@ -303,7 +302,7 @@ class CompiledModel:
     ) -> list[Any]:
         """What a plugin returned, if it is right; with zeros at padding."""
         outputs = graph.checked(method, output_names, results, feeds)
-        if zeros and (mask := feeds.get(self._mask)) is not None:
+        if zeros and (mask := self.info.attended(feeds)) is not None:
             set_to_zero(
                 {name: outputs[index] for index, name in enumerate(output_names) if name in self._by_token}, mask
             )

@@ -132,7 +132,8 @@ def as_feeds(graphs: ModelGraphs, samples: Samples) -> list[Feeds]:
     checker = FeedChecker(info)
     checked = [checker.check(batch) for batch in (_encoded(graphs, strings) if strings else feeds)]
     if not any(_has_token(info, batch) for batch in checked):
-        raise InvalidFeeds(f"The samples for calibration have no real token: {info.mask!r} is 0 throughout")
+        padding = info.padding_of(info.mask or "")
+        raise InvalidFeeds(f"The samples for calibration have no real token: {info.mask!r} is {padding} throughout")
     return checked
 
 
@@ -234,7 +235,8 @@ def _encoded_own(graphs: ModelGraphs, listed: Sequence[str]) -> list[Feeds]:
 
 
 def _has_token(info: ModelInfo, feeds: Feeds) -> bool:
-    return info.mask is None or info.mask not in feeds or bool(np.any(feeds[info.mask]))
+    attended = info.attended(feeds)
+    return attended is None or bool(np.any(attended))
 
 
 def _content(sample: Any) -> Any:

@@ -39,7 +39,7 @@ def describe(model: ir.Model, *, any_mask: bool = False) -> ModelInfo:
         any_mask: its masks may have other values than 0 and 1.
     """
     graph = model.graph
-    mask, token_outputs = mask_input.find(graph)
+    mask, marks_padding, token_outputs = mask_input.find(graph)
     keeps_padding, zeroed = padding_removal.examine(model)
     if token_outputs is not None:  # what is zero at padding in the packed graph has to be so in the other
         known = {*token_outputs, *zeroed}
@@ -59,6 +59,7 @@ def describe(model: ir.Model, *, any_mask: bool = False) -> ModelInfo:
         metadata=_metadata(model),
         quantized=any(node.op_type in QUANTIZING for node in graph.all_nodes()),
         mask=mask,
+        marks_padding=marks_padding,
         token_outputs=token_outputs,
         keeps_padding=keeps_padding,
         mixes_rows=batch_independence.find(model),
@@ -130,23 +131,41 @@ def _limits(graph: ir.Graph) -> dict[str, int | None]:
 
 def _longest_read(graph: ir.Graph) -> int | None:
     """The rows of the shortest constant of which as many are read as rows are long: one that is sliced, such as
-    MobileBERT's positions, or a table of rotations; ``None`` if there is none."""
+    MobileBERT's positions, looked up in order, such as Marian's, or a table of rotations; ``None`` if there is none."""
     probes = Probes(graph)
     turns = (inputs(node).get("cos") for node in graph if is_fused(node) and node.op_type in (ATTENTION, CORE, PACKED))
     rows = [sizes(cos)[0] for cos in turns if cos is not None and is_constant(cos)]
+    embeddings = [node for node in graph if is_fused(node) and node.op_type in EMBEDDINGS]
+
+    def embedded(length: int) -> dict[ir.Value, np.ndarray]:
+        """What embeddings return, whose sizes are read."""
+        tables = {node.outputs[0]: node.inputs[TABLES.ids[0][1]] for node in embeddings}
+        return {
+            value: np.zeros((probes.rows, length, sizes(words)[1]), np.float32)
+            for value, words in tables.items()
+            if words is not None
+        }
+
     for node in graph if not probes.fixed else ():
-        if node.domain != "" or node.op_type != "Slice" or not is_constant(node.inputs[0]):
+        if node.domain != "" or node.op_type not in ("Gather", "Slice") or not is_constant(node.inputs[0]):
             continue
-        value, table = node.outputs[0], node.inputs[0]
+        value, table = node.inputs[1] if node.op_type == "Gather" else node.outputs[0], node.inputs[0]
         assert table is not None
-        if data_inputs(value):
+        assert value is not None
+        if data_inputs(value) or node.attributes.get_int("axis", 0) != 0:
             continue
         try:
-            shapes = [probes.evaluator(probes.feeds(length))(value).shape for length in probes.lengths]
+            read = [probes.evaluator({**probes.feeds(at), **embedded(at)})(value) for at in probes.lengths]
         except CannotEvaluate as why:
             _logger.info("the rows of %r that are read are unknown: %s", table.name, why)
             continue
-        rows += [rows for *read, rows in zip(*shapes, sizes(table), strict=True) if tuple(read) == probes.lengths]
+        if node.op_type == "Slice":
+            shapes = zip(*(part.shape for part in read), sizes(table), strict=True)
+            rows += [rows for *lengths, rows in shapes if tuple(lengths) == probes.lengths]
+        elif all(
+            part.size == length and part.max() == length - 1 for part, length in zip(read, probes.lengths, strict=True)
+        ):
+            rows.append(sizes(table)[0])
     return min(rows, default=None)
 
 

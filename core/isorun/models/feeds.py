@@ -51,7 +51,8 @@ class FeedChecker:
         # Runtimes differ in their behaviour for token ids out of range, so they are rejected here.
         masks = {info.mask, *info.masks}
         bounded = [spec for spec in info.inputs if spec.bounds and spec.dtype and not (any_mask and spec.name in masks)]
-        self._ranges = [_range(spec, is_mask=spec.name in masks) for spec in bounded]
+        paddings = {name: info.padding_of(name) for name in masks if name}
+        self._ranges = [_range(spec, paddings.get(spec.name)) for spec in bounded]
 
     def check(self, feeds: Feeds) -> Feeds:
         """The feeds of :meth:`check_call`, for all outputs."""
@@ -186,21 +187,22 @@ def _axes(spec: TensorSpec, limits: Mapping[str, int | None]) -> _Axes:
 
 
 class _Range(NamedTuple):
-    """The range of values that an input accepts, and the unsigned type in which one comparison checks both ends."""
+    """The range of values that an input accepts, the unsigned type in which one comparison checks both ends, and of a
+    mask, what it holds at padding."""
 
     name: str
     minimum: int
     maximum: int
     unsigned: np.dtype[Any] | None
-    is_mask: bool
+    padding: int | None
 
 
-def _range(spec: TensorSpec, *, is_mask: bool) -> _Range:
+def _range(spec: TensorSpec, padding: int | None) -> _Range:
     assert spec.dtype is not None
     assert spec.bounds is not None
     minimum, maximum = spec.bounds
     signed = spec.dtype.kind == "i" and minimum == 0
-    return _Range(spec.name, minimum, maximum, np.dtype(f"u{spec.dtype.itemsize}") if signed else None, is_mask)
+    return _Range(spec.name, minimum, maximum, np.dtype(f"u{spec.dtype.itemsize}") if signed else None, padding)
 
 
 def is_binary(mask: np.ndarray) -> bool:
@@ -212,23 +214,24 @@ def is_binary(mask: np.ndarray) -> bool:
     return bool(positive.item(positive.argmax()) <= 1)
 
 
-def not_binary(name: str, mask: np.ndarray, reason: str = "") -> InvalidFeeds:
-    """The error for a mask that holds other values than 0 and 1."""
+def not_binary(name: str, mask: np.ndarray, padding: int, reason: str = "") -> InvalidFeeds:
+    """The error for a mask that holds other values than 0 and 1, of which one means padding."""
     index = tuple(np.argwhere((mask != 0) & (mask != 1))[0])
+    reason = reason and f" {reason}"
     return InvalidFeeds(
-        f"Input {name!r} must contain 1 for real tokens and 0 for padding{reason and f' {reason}'}, "
+        f"Input {name!r} must contain {1 - padding} for real tokens and {padding} for padding{reason}, "
         f"got {mask[index]} at [{', '.join(map(str, index))}]"
     )
 
 
 def _check_ranges(ranges: Iterable[_Range], feeds: Feeds) -> None:
-    for name, minimum, maximum, unsigned, is_mask in ranges:
+    for name, minimum, maximum, unsigned, padding in ranges:
         array = feeds.get(name)
         if type(array) is not np.ndarray or not array.size:  # omitted, on a GPU, or empty
             continue
-        if is_mask:
+        if padding is not None:
             if not is_binary(array):
-                raise not_binary(name, array)
+                raise not_binary(name, array, padding)
             continue
         # argmax and item take a sixth of the time of max on a short array
         if unsigned is not None:  # negative numbers are large ones as unsigned

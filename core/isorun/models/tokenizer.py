@@ -273,7 +273,7 @@ def feeds_of(encoded: Mapping[str, npt.NDArray[np.int64]], info: ModelInfo) -> d
     Raises:
         InvalidFeeds: the model has a required input that is not derived from text.
     """
-    named = {**encoded, **({info.mask: encoded["attention_mask"]} if info.mask else {})}
+    named = {**encoded, **({info.mask: info.as_mask(encoded["attention_mask"])} if info.mask else {})}
     if missing := [spec.name for spec in info.required if spec.name not in named]:
         raise InvalidFeeds(f"The model needs {', '.join(missing)}, which text alone cannot provide. Pass feeds instead")
     return {spec.name: named[spec.name].astype(spec.dtype or np.int64) for spec in info.inputs if spec.name in named}

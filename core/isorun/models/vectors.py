@@ -30,7 +30,7 @@ class TextVectors:
     """
 
     def __init__(self, settings: SentenceSettings, info: ModelInfo) -> None:
-        self._settings, self._mask = settings, info.mask
+        self._settings, self._info = settings, info
         names = [output.name for output in info.outputs]
         weighted = any(isinstance(step, WordWeights) for step in settings.token_steps)  # by token ids: not an output's
         wanted = (POOLED,) if POOLED in names else TOKENS if settings.pooling and not weighted else ()
@@ -44,7 +44,8 @@ class TextVectors:
         """The vectors of a batch: (rows with a real token, width)."""
         assert self._output is not None
         vectors = np.asarray(outputs[self._output], np.float32)
-        mask = np.ones(vectors.shape[:2], np.int64) if self._mask is None else np.asarray(feeds[self._mask])
+        fed = self._info.attended(feeds)
+        mask = np.ones(vectors.shape[:2], np.int64) if fed is None else np.asarray(fed)
         if vectors.ndim == 3:
             for step in self._settings.token_steps:
                 vectors = applied(step, vectors)
@@ -52,7 +53,7 @@ class TextVectors:
         for step in self._settings.steps:
             vectors = applied(step, vectors)
         vectors = vectors[:, : self._settings.truncate_dim]
-        return vectors if self._mask is None else vectors[(mask != 0).any(axis=1)]
+        return vectors if fed is None else vectors[(mask != 0).any(axis=1)]
 
     @classmethod
     def of(cls, source: ModelSource, info: ModelInfo) -> TextVectors:

@@ -94,8 +94,8 @@ def compare(
     Args:
         outputs: output name to array.
         reference: output name to array; floating-point arrays may have a wider type than the output.
-        mask: (batch, sequence), nonzero at real tokens: the feed of ``ModelInfo.mask``; ``None`` to compare outputs as
-            a whole.
+        mask: (batch, sequence), nonzero at real tokens: :meth:`ModelInfo.attended` of the feeds; ``None`` to compare
+            outputs as a whole.
         tolerance: the limits.
         token_level: the token-level outputs, ``ModelInfo.token_outputs``; ``None`` for outputs whose first two
             dimensions are the mask's.

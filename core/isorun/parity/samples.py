@@ -173,7 +173,8 @@ def random_feeds(
     feeds = {}
     for spec in info.required:
         shape = _shape(spec, batch, sequence, dims)
-        feeds[spec.name] = _mask(spec, shape, mask) if spec.name == info.mask else _random(spec, rng, shape)
+        is_mask = spec.name == info.mask
+        feeds[spec.name] = _mask(info, spec, shape, mask) if is_mask else _random(spec, rng, shape)
     for axis, name, size in ((0, "batch", batch), (1, "sequence", sequence)):
         if size is not None and not any(feed.ndim > axis and feed.shape[axis] == size for feed in feeds.values()):
             shapes = ", ".join(f"{name} {list(feed.shape)}" for name, feed in feeds.items())
@@ -187,11 +188,11 @@ def _shape(spec: TensorSpec, batch: int, sequence: int | None, dims: Mapping[str
     return resolve_shape(spec, batch, sequence, dims)
 
 
-def _mask(spec: TensorSpec, shape: tuple[int, ...], mask: np.ndarray | None) -> np.ndarray:
+def _mask(info: ModelInfo, spec: TensorSpec, shape: tuple[int, ...], mask: np.ndarray | None) -> np.ndarray:
     full = np.ones(shape, dtype=np.int64) if mask is None else mask
     if full.shape != shape:
         raise InvalidFeeds(f"Input {spec.name!r} has shape {list(shape)}, but the mask has {list(full.shape)}")
-    return full.astype(spec.dtype or np.int64)
+    return info.as_mask(full).astype(spec.dtype or np.int64)
 
 
 def _random(spec: TensorSpec, rng: np.random.Generator, shape: tuple[int, ...]) -> np.ndarray:

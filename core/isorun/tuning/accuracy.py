@@ -247,7 +247,7 @@ def differ(info: ModelInfo, results: Sequence[Any], expected: Sequence[Any], fee
 
 def _by_request(info: ModelInfo, results: Sequence[Any], feeds: Feeds) -> dict[str, Any]:
     """Each output as one row per request that has a real token, with the values of all its real tokens."""
-    mask = feeds.get(info.mask) if info.mask else None
+    mask = info.attended(feeds)
     rows: dict[str, Any] = {}
     for spec, result in zip(info.outputs, results, strict=True):
         if isinstance(result, np.ndarray) and result.size and result.ndim and result.dtype.kind in "fV":

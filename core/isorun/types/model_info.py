@@ -76,6 +76,8 @@ class ModelInfo:
         metadata: what the model says about itself.
         quantized: whether its activations were already 8-bit.
         mask: the mask input (batch, sequence), 0 at padding; ``None`` if there is none or it is unknown.
+        marks_padding: whether this input is 0 at real tokens instead, as ``src_key_padding_mask`` of PyTorch. Read it
+            by :meth:`attended`, and write it by :meth:`as_mask`.
         token_outputs: the token-level outputs (batch, sequence, ...); ``None`` if unknown.
         keeps_padding: why padding cannot be removed; empty if it can. In that case, padding to the right of a row with
             at least one real token does not change the results of that row.
@@ -95,6 +97,7 @@ class ModelInfo:
     metadata: ModelMetadata = field(default_factory=ModelMetadata)
     quantized: bool = False
     mask: str | None = None
+    marks_padding: bool = False
     token_outputs: tuple[str, ...] | None = None
     keeps_padding: str = "the model has not been analysed"
     mixes_rows: str = ""
@@ -110,6 +113,20 @@ class ModelInfo:
     def required(self) -> list[TensorSpec]:
         """The inputs without a default value, which must be fed."""
         return [spec for spec in self.inputs if not spec.overridable]
+
+    def attended(self, feeds: Feeds) -> Any:
+        """The mask in feeds, (batch, sequence), nonzero at real tokens; ``None`` if there is none."""
+        mask = feeds.get(self.mask) if self.mask else None
+        return mask == 0 if self.marks_padding and mask is not None else mask
+
+    def as_mask(self, attended: np.ndarray) -> np.ndarray:
+        """The feed of :attr:`mask`, but for its dtype, for an array (batch, sequence) of 1 at real tokens and 0 at
+        padding."""
+        return 1 - attended if self.marks_padding else attended
+
+    def padding_of(self, name: str) -> int:
+        """What an input holds at padding."""
+        return int(self.marks_padding and name == self.mask)
 
     @classmethod
     def from_dict(cls, fields: Mapping[str, Any]) -> ModelInfo:

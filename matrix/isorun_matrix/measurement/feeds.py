@@ -52,13 +52,13 @@ def make(workload: Workload, origin: str, info: ModelInfo) -> tuple[dict[str, Ar
             rng = np.random.default_rng([workload.seed, 1, index])
             mask = MASKS[kind](workload.batch, workload.sequence, rng)
             masked = _random_set(workload, info, rng, mask)
-            sets[f"{_MASKED}{kind}"] = masked if workload.texts is None else _filled(masked, timed[0], info.mask)
+            sets[f"{_MASKED}{kind}"] = masked if workload.texts is None else _filled(masked, timed[0], info)
     return sets, notes
 
 
 def varied(workload: Workload, info: ModelInfo, first: Arrays) -> dict[str, Arrays]:
     """Feeds with the mask of ``first`` and other values."""
-    mask = None if info.mask is None else first[info.mask]
+    mask = None if info.mask is None else np.asarray(info.attended(first), np.int64)
     rng = np.random.default_rng([workload.seed, 2])
     return {name: _random_set(workload, info, rng, mask) for name in VARIED}
 
@@ -68,10 +68,10 @@ def timed(names: Iterable[str]) -> list[str]:
     return [name for name in names if name.startswith(_TIMED)]
 
 
-def tokens(feeds: Mapping[str, np.ndarray], workload: Workload, mask: str | None) -> int | None:
+def tokens(feeds: Mapping[str, np.ndarray], workload: Workload, info: ModelInfo) -> int | None:
     """The number of real tokens in a batch; ``None`` for a model without a sequence."""
-    if mask is not None:
-        return int(np.count_nonzero(feeds[mask]))
+    if info.mask is not None:
+        return int(np.count_nonzero(info.attended(feeds)))
     return None if workload.sequence is None else workload.batch * workload.sequence
 
 
@@ -133,15 +133,16 @@ def _random_set(workload: Workload, info: ModelInfo, rng: np.random.Generator, m
     return random_feeds(info, rng, batch=workload.batch, sequence=workload.sequence, mask=mask, dims=workload.dims)
 
 
-def _filled(masked: Arrays, texts: Arrays, mask: str) -> Arrays:
-    """Feeds with the tokens of texts where the mask is not 0, row by row, cut or repeated to fit it."""
+def _filled(masked: Arrays, texts: Arrays, info: ModelInfo) -> Arrays:
+    """Feeds with the tokens of texts where the mask has real ones, row by row, cut or repeated to fit it."""
+    attended = info.attended(masked)
     rows = [
         (np.flatnonzero(in_mask), np.flatnonzero(in_text))
-        for in_mask, in_text in zip(masked[mask], texts[mask], strict=True)
+        for in_mask, in_text in zip(attended, info.attended(texts), strict=True)
     ]
     filled = {name: array.copy() for name, array in masked.items()}
     for name, array in filled.items():
-        if name != mask and array.shape == masked[mask].shape:
+        if name != info.mask and array.shape == attended.shape:
             for row, (in_mask, in_text) in enumerate(rows):
                 array[row, in_mask] = np.resize(texts[name][row, in_text], len(in_mask))
     return filled

@@ -55,6 +55,8 @@ def check(
     cases = {}
     for case, outputs_of_case in outputs:
         mask = None if reference.mask is None else feeds.load(feeds_file, case)[reference.mask]
+        if mask is not None and reference.marks_padding:
+            mask = mask == 0
         parity = compare(
             outputs_of_case, feeds.load(outputs_file, case), mask, tolerance, token_level=reference.token_level
         )

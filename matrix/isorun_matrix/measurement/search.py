@@ -64,7 +64,7 @@ def reference(workload: Workload, model: PreparedModel, info: ModelInfo, path: P
     if cut:
         notes.append(f"quality: texts are cut to {workload.sequence} tokens")
     texts = {name: np.concatenate([batch[name] for batch in sets]) for name in sets[0]}
-    if info.mask is not None and not (texts[info.mask] != 0).any(axis=1).all():
+    if info.mask is not None and not (info.attended(texts) != 0).any(axis=1).all():
         raise InvalidFeeds("A text of quality has no token. Remove it")
     usable = [backend for backend in listing.candidates(cache) if backend.status == "available"]
     computed, _ = with_own_file(

@@ -23,7 +23,8 @@ REAL = np.ones((5, LENGTH), np.int64)
 REAL[1, LENGTH // 2 :] = REAL[2, : LENGTH // 3] = REAL[3, 1::2] = REAL[4] = 0
 SEGMENTS = REAL * np.where(np.arange(LENGTH) < LENGTH // 2, 1, 2)
 RANDOM = np.random.default_rng(0).integers(-1, 4, REAL.shape)
-FUSED = ("lowered", "boolean", "positive", "product", "segments")
+INVERTED = ("inverted", "inverted boolean", "inverted comparison")
+FUSED = ("lowered", "boolean", "positive", "product", "segments", *INVERTED)
 ALIKE = 1e-4
 
 

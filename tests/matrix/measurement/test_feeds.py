@@ -96,9 +96,9 @@ def test_a_model_without_a_mask_has_no_padding() -> None:
 
 def test_tokens() -> None:
     mask = np.array([[1, 1, 0], [1, 0, 0]])
-    assert feeds.tokens({"input_mask": mask}, WORKLOAD, "input_mask") == 3
-    assert feeds.tokens({"input_mask": mask}, WORKLOAD, None) == 16
-    assert feeds.tokens({}, replace(WORKLOAD, sequence=None), None) is None
+    assert feeds.tokens({"input_mask": mask}, WORKLOAD, ModelInfo((), (), 17, mask="input_mask")) == 3
+    assert feeds.tokens({"input_mask": mask}, WORKLOAD, ModelInfo((), (), 17)) == 16
+    assert feeds.tokens({}, replace(WORKLOAD, sequence=None), ModelInfo((), (), 17)) is None
 
 
 @pytest.fixture

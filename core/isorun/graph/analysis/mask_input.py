@@ -9,6 +9,8 @@ token-level outputs are those whose first two dimensions have the same names or 
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import onnx_ir as ir
 
 from isorun.graph.analysis import tokens
@@ -26,21 +28,30 @@ def key_masks(graph: ir.Graph) -> set[ir.Value | None]:
 
 def mask_inputs(graph: ir.Graph) -> list[str]:
     """The inputs, other than booleans, that fused attentions use as key masks, possibly cast."""
-    sources = {tokens.source(mask) for mask in key_masks(graph) if mask is not None}
+    sources = {tokens.origin(mask)[0] for mask in key_masks(graph) if mask is not None}
     return [value.name or "" for value in graph.inputs if value in sources and value.dtype != ir.DataType.BOOL]
 
 
-def find(graph: ir.Graph) -> tuple[str | None, tuple[str, ...] | None]:
-    """``ModelInfo.mask`` and ``ModelInfo.token_outputs`` of a graph."""
+class MaskInput(NamedTuple):
+    """``ModelInfo.mask``, ``ModelInfo.marks_padding`` and ``ModelInfo.token_outputs`` of a graph."""
+
+    name: str | None = None
+    marks_padding: bool = False
+    token_outputs: tuple[str, ...] | None = None
+
+
+def find(graph: ir.Graph) -> MaskInput:
+    """The mask input of a graph."""
     masks = key_masks(graph)
     if not masks:
         return _by_name(graph)
-    sources = {None if mask is None else tokens.source(mask) for mask in masks}
+    sources = {None if mask is None else tokens.origin(mask) for mask in masks}
     source = sources.pop()
-    if sources or source is None or not source.is_graph_input():
-        return None, None
+    if sources or source is None or not source[0].is_graph_input():
+        return MaskInput()
     by_token = _by_token(graph)
-    return source.name, tuple(value.name for value in graph.outputs if value in by_token and value.name)
+    token_outputs = tuple(value.name for value in graph.outputs if value in by_token and value.name)
+    return MaskInput(source[0].name, source[1], token_outputs)
 
 
 def _by_token(graph: ir.Graph) -> dict[ir.Value, int]:
@@ -65,18 +76,19 @@ def _by_token(graph: ir.Graph) -> dict[ir.Value, int]:
     return ranks
 
 
-def _by_name(graph: ir.Graph) -> tuple[str | None, tuple[str, ...] | None]:
+def _by_name(graph: ir.Graph) -> MaskInput:
     mask = next((value for value in graph.inputs if value.name == _CONVENTIONAL_NAME), None)
     if mask is None or mask.shape is None or len(mask.shape) != 2:
-        return None, None
+        return MaskInput()
     if any(_size(size) is None for size in mask.shape):
-        return mask.name, None
+        return MaskInput(mask.name)
     mask_sizes = [_size(size) for size in mask.shape]
     shapes = {value.name or "": value.shape for value in graph.outputs}
     sizes = {name: None if shape is None else [_size(size) for size in shape[:2]] for name, shape in shapes.items()}
     if any(size is None or None in size for size in sizes.values()):
-        return mask.name, None
-    return mask.name, tuple(name for name, size in sizes.items() if size == mask_sizes)
+        return MaskInput(mask.name)
+    by_token = tuple(name for name, size in sizes.items() if size == mask_sizes)
+    return MaskInput(mask.name, token_outputs=by_token)
 
 
 def _size(size: int | ir.SymbolicDim) -> int | str | None:

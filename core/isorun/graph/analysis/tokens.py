@@ -24,8 +24,8 @@ _FUSED = {  # and the number of token-level inputs
     **{functions.ROTATE: 1, functions.NORMALIZE_HEADS: 1},
     **dict.fromkeys(functions.GATED, 2),
 }
-# Operators that preserve a mask's zeros.
-_PASS_ON = frozenset(("Cast", "Expand", "Identity", "Unsqueeze"))
+# Operators that preserve a mask's zeros, or exchange them with its ones.
+_PASS_ON = frozenset(("Cast", "Expand", "Identity", "Not", "Unsqueeze"))
 _MAX_POSITIONS = 16  # a node that reads more is not a pooler
 
 
@@ -98,7 +98,7 @@ def positions_read(node: ir.Node, rank: int) -> list[int]:
 
 def is_mask(value: ir.Value | None, mask: ir.Value) -> bool:
     """Whether a factor of hidden states is the mask, possibly cast and broadcast over the hidden dimension."""
-    expanded = False
+    expanded = inverted = False
     while value is not None and (node := value.producer()) is not None:
         if node.domain != "" or node.op_type not in _PASS_ON:
             break
@@ -106,8 +106,9 @@ def is_mask(value: ir.Value | None, mask: ir.Value) -> bool:
             expanded = _integers(node.inputs[1]) in ([-1], [2])
             if not expanded:
                 return False
+        inverted ^= node.op_type == "Not"
         value = node.inputs[0]
-    return expanded and value is source(mask)
+    return expanded and (value, inverted) == origin(mask)
 
 
 def source(mask: ir.Value) -> ir.Value:
@@ -116,6 +117,15 @@ def source(mask: ir.Value) -> ir.Value:
         assert node.inputs[0] is not None
         mask = node.inputs[0]
     return mask
+
+
+def origin(mask: ir.Value) -> tuple[ir.Value, bool]:
+    """The value that a mask is computed from, and whether it is inverted: 0 where the mask is not."""
+    inverted = False
+    while (node := (mask := source(mask)).producer()) is not None and node.domain == "" and node.op_type == "Not":
+        assert node.inputs[0] is not None
+        mask, inverted = node.inputs[0], not inverted
+    return mask, inverted
 
 
 def constant(value: ir.Value | None) -> ir.TensorProtocol | None:

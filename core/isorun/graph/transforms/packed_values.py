@@ -61,7 +61,7 @@ class PackedValues:
             shape = self.once("shape", self.mask)
             target = self.node("Concat", f"{name}.target", [shape, self.ints((1,))], axis=0)
             whole = self.node("Expand", f"{name}.whole", [value, target])
-            width = self.node("Shape", f"{name}.width", [value], start=2)
+            width = self.node("Shape", f"{name}.width", [value], start=-1)
             by_token = self.node("Concat", f"{name}.by_token", [self.ints((-1,)), width], axis=0)
             flat = self.node("Reshape", f"{name}.flat", [whole, by_token])
             return self.node("Gather", name, [flat, self.layout["kept"]], axis=0)

@@ -208,7 +208,7 @@ class _Removal(PackedValues):
         """A value of tokens in packed form; (B, S, W) values, or such that broadcast to it, are gathered."""
         if value in self._packed:
             return value
-        if value.shape is None or len(value.shape) != 3:
+        if value.shape is None or len(value.shape) not in (2, 3):
             raise UnsupportedModel(
                 f"Padding cannot be removed: {name} reads {value.name!r}, which may not have a value for each token"
             )
@@ -303,7 +303,7 @@ class _Removal(PackedValues):
 def _is_of_tokens(value: ir.Value) -> bool:
     """Whether a value may be (B, S, W), or broadcast to it."""
     floating = value.dtype is not None and value.dtype.is_floating_point()
-    return floating and value.const_value is None and value.shape is not None and len(value.shape) == 3
+    return floating and value.const_value is None and value.shape is not None and len(value.shape) in (2, 3)
 
 
 def _key_mask(graph: ir.Graph) -> ir.Value:

@@ -17,7 +17,7 @@ class Collator:
     """Assembles batches from single requests of one model, and splits their outputs.
 
     If the graph is known not to see padding, requests of different lengths share a batch: shorter ones are padded on
-    the right with zeros, mask 0. Otherwise only requests of equal shapes share one.
+    the right with zeros, masked. Otherwise only requests of equal shapes share one.
 
     Args:
         info: the model.
@@ -27,7 +27,7 @@ class Collator:
     def __init__(self, info: ModelInfo, checker: FeedChecker) -> None:
         self._specs = {spec.name: spec for spec in info.inputs}
         self._checker = checker
-        self._counted_mask = info.mask
+        self._info = info
         self._masks = info.masks
         self._mask = None if info.keeps_padding else info.mask
         mask_shape = self._specs[self._mask].shape if self._mask else None
@@ -87,7 +87,7 @@ class Collator:
         return self._single(outputs, checked, keep_axis=keep_axis)
 
     def _single(self, outputs: Sequence[str], feeds: Feeds, *, keep_axis: bool) -> Request:
-        mask = None if self._mask is None else feeds.get(self._mask)
+        mask = None if self._mask is None else self._info.attended(feeds)
         # With other values in a mask, the model runs as given, and may see padding and other rows.
         as_given = any(not is_binary(feeds[name]) for name in self._masks if name in feeds)
         # A fully masked row attends to all its positions equally: padding would change it.
@@ -111,7 +111,7 @@ class Collator:
             if name not in self._by_token or all(array.shape == first.shape for array in arrays):
                 feeds[name] = np.concatenate(arrays)
                 continue
-            feeds[name] = np.zeros((len(arrays), longest, *first.shape[2:]), first.dtype)
+            feeds[name] = np.full((len(arrays), longest, *first.shape[2:]), self._info.padding_of(name), first.dtype)
             for row, array in zip(feeds[name], arrays, strict=True):
                 row[: array.shape[1]] = array[0]
         return feeds
@@ -140,14 +140,14 @@ class Collator:
 
     def sizes(self, feeds: Feeds) -> tuple[int, int, int]:
         """Rows, real tokens and padding of a batch."""
-        mask = feeds.get(self._counted_mask) if self._counted_mask is not None else None
+        mask = self._info.attended(feeds)
         if isinstance(mask, np.ndarray) and mask.ndim == 2:
             tokens = int(np.count_nonzero(mask))
             return len(mask), tokens, mask.size - tokens
         return self._rows(feeds), int(np.prod(_largest(feeds)[:2])), 0
 
     def _rows(self, feeds: Feeds) -> int:
-        mask = feeds.get(self._counted_mask) if self._counted_mask is not None else None
+        mask = self._info.attended(feeds)
         return next(iter(_largest(feeds) if mask is None else mask.shape), 1)
 
 

@@ -45,8 +45,9 @@ def _reference(session: Session, job: ReferenceJob, folder: Path, pause: Callabl
     neighbours = search.reference(workload, job.model, info, folder / SEARCH, notes)
     return Reference(
         cases=list(cases),
-        tokens={case: feeds.tokens(arrays, workload, info.mask) for case, arrays in cases.items()},
+        tokens={case: feeds.tokens(arrays, workload, info) for case, arrays in cases.items()},
         mask=info.mask,
+        marks_padding=info.marks_padding,
         token_level=None if info.token_outputs is None else sorted(info.token_outputs),
         notes=notes,
         provenance=session.provenance.as_dict(),

@@ -26,7 +26,7 @@ OUTPUTS = {
 def test_the_outputs_of_an_export_whose_dimensions_have_other_names(label: str) -> None:
     model = exports.model(label)
     fuse(model)
-    assert mask_input.find(model.graph) == ("attention_mask", OUTPUTS[label])
+    assert mask_input.find(model.graph) == ("attention_mask", False, OUTPUTS[label])
 
 
 @pytest.mark.parametrize("family", ["esm", "mobilebert", "xlm-r-xl"])
@@ -74,15 +74,15 @@ g (float[{dims}] {name}, float[N] z) => (float[{dims}, 4] each, float[N, 4] pool
 @pytest.mark.parametrize(
     ("dims", "name", "found"),
     [
-        ("N, S", "attention_mask", ("attention_mask", ("each",))),
-        ("2, 4", "attention_mask", ("attention_mask", ("each",))),
-        ("N, ?", "attention_mask", ("attention_mask", None)),
-        ("N", "attention_mask", (None, None)),
-        ("N, S", "input_mask", (None, None)),
+        ("N, S", "attention_mask", ("attention_mask", False, ("each",))),
+        ("2, 4", "attention_mask", ("attention_mask", False, ("each",))),
+        ("N, ?", "attention_mask", ("attention_mask", False, None)),
+        ("N", "attention_mask", (None, False, None)),
+        ("N, S", "input_mask", (None, False, None)),
     ],
 )
 def test_without_an_attention_names_decide(
-    dims: str, name: str, found: tuple[str | None, tuple[str, ...] | None]
+    dims: str, name: str, found: tuple[str | None, bool, tuple[str, ...] | None]
 ) -> None:
     graph = ir.from_onnx_text(PLAIN.format(dims=dims, name=name)).graph
     assert mask_input.find(graph) == found

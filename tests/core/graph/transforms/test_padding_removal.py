@@ -140,7 +140,7 @@ def test_heads(backend: str, dialect: str, head: str, tmp_path: Path) -> None:
         "question-answering": ("last_hidden_state", "start_logits", "end_logits"),
         "masked-language-model": ("last_hidden_state", "logits"),
     }
-    assert known == ("attention_mask", tokens[head])
+    assert known == ("attention_mask", False, tokens[head])
     by_token = tuple(value.name in tokens[head] for value in made.graph.outputs)
     for mask in MASKS.values():
         fed = small_bert.feeds(np.array(mask))

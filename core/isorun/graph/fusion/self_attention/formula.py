@@ -233,9 +233,8 @@ class AttentionProbe:
             sample[layer.output] = random.normal(size=sample[layer.output].shape).astype(np.float32)
         if mask is None or mask.origin is None:
             return sample, np.ones((rows, length), np.int64)
-        dtype = np.dtype(bool) if mask.origin.dtype is None else mask.origin.dtype.numpy()
         attend = self._probes.masks(length)
-        sample[mask.origin] = attend.astype(dtype)
+        sample[mask.origin] = mask.of_origin(attend)
         return sample, attend
 
     def long_turn(self, pattern: AttentionPattern, formula: Formula, length: int) -> Turn:

@@ -89,8 +89,8 @@ class _Fusion:
                     key_masks.append(term)
                 else:
                     biases[term.value] = term
-        origins = {term.origin: None for term in key_masks if term.origin is not None}
-        for what, values in (("masks", origins), ("biases", biases)):
+        origins = {(term.origin, term.inverted): term.origin for term in key_masks if term.origin is not None}
+        for what, values in (("masks", [*origins.values()]), ("biases", [*biases])):
             if len(values) > 1:
                 names = ", ".join(sorted(repr(value.name) for value in values))
                 raise CannotFuse(f"expected at most one of its {what}, got {len(values)}: {names}")
@@ -107,14 +107,15 @@ class _Fusion:
         is_half = subgraph.dtype(pattern.layers[0].weight) == ir.DataType.FLOAT16
         if reach != Reach() and masked is not None and masked > FINITE_MASK and not is_half:
             raise CannotFuse(f"its mask differs between queries and lowers scores by {masked}")
-        return KeyMask(next(iter(origins), None), masked, reach), bias
+        origin, inverted = next(iter(origins), (None, False))
+        return KeyMask(origin, masked, reach, inverted), bias
 
     def _rewrite(
         self, pattern: AttentionPattern, formula: Formula, mask: KeyMask | None, bias: ir.Value | None
     ) -> None:
         before = pattern.context.producer()
         assert before is not None
-        key_mask = self._key_mask(None if mask is None else mask.origin, pattern, before)
+        key_mask = self._key_mask(mask, pattern, before)
         rows = None
         if pattern.flat:
             rest = self._number("isorun.rest", [-1])
@@ -204,20 +205,27 @@ class _Fusion:
             self._biases[bias] = bias if canonical is None else canonical
         return self._biases[bias]
 
-    def _key_mask(self, origin: ir.Value | None, pattern: AttentionPattern, before: ir.Node) -> ir.Value:
-        """The mask as (B, S) int64; ones if the model has no mask."""
-        if origin is not None and origin.dtype == ir.DataType.INT64:
-            return origin
-        key = _rows(pattern) if origin is None else origin
-        if key not in self._masks:
-            if origin is None:
+    def _key_mask(self, mask: KeyMask | None, pattern: AttentionPattern, before: ir.Node) -> ir.Value:
+        """The mask as (B, S) int64, nonzero at keys; ones if the model has no mask."""
+        if mask is None or mask.origin is None:
+            key: object = _rows(pattern)
+            if key not in self._masks:
                 shape = self._batch_and_length(pattern, before)
                 self._masks[key] = subgraph.insert(before, "Expand", [self._number("isorun.attend", 1), shape])
-            else:
-                mask = origin
-                if origin.dtype in (ir.DataType.FLOAT, ir.DataType.FLOAT16, ir.DataType.DOUBLE):
-                    mask = subgraph.cast(before, mask, ir.DataType.BOOL)
-                self._masks[key] = subgraph.cast(before, mask, ir.DataType.INT64)
+            return self._masks[key]
+        value = mask.origin
+        if value.dtype == ir.DataType.INT64 and not mask.inverted:
+            return value
+        key = (value, mask.inverted)
+        if key not in self._masks:
+            floating = value.dtype in (ir.DataType.FLOAT, ir.DataType.FLOAT16, ir.DataType.DOUBLE)
+            if (mask.inverted or floating) and value.dtype != ir.DataType.BOOL:
+                value = subgraph.cast(before, value, ir.DataType.BOOL)
+            if mask.inverted:
+                inverse = subgraph.insert(before, "Not", [value])
+                inverse.type, inverse.shape = value.type, value.shape
+                value = inverse
+            self._masks[key] = subgraph.cast(before, value, ir.DataType.INT64)
         return self._masks[key]
 
     def _batch_and_length(self, pattern: AttentionPattern, before: ir.Node) -> ir.Value:

@@ -5,7 +5,8 @@ one batch with every kind of mask (none, right, left, holes, all) at several len
 
 - a **key mask** has one value wherever the key is attended to and another wherever it is masked, for every query and
   head. Its origin is a (batch, sequence) value: an input of the graph, or the first comparison of an input that is not
-  a mask itself (``input_ids != pad``);
+  a mask itself (``input_ids != pad``). It is inverted if its origin is nonzero at padding (PyTorch's
+  ``src_key_padding_mask``);
 - a **window** has these values for keys within a distance of the query only, and the masked one for all others; a
   **causal** mask for keys that are not after it. They may be a key mask at the same time, or not depend on any input;
 - a **paired** mask is a key mask that masks every key for a query that is masked itself;
@@ -76,15 +77,23 @@ class KeyMask:
     """A mask over keys.
 
     Attributes:
-        origin: the (B, S) value that it is computed from; nonzero for keys that are attended to. ``None`` for a mask
-            that depends on positions alone.
+        origin: the (B, S) value that it is computed from; nonzero for keys that are attended to, or for those that are
+            not if it is inverted. ``None`` for a mask that depends on positions alone.
         masked: the number added to a masked key's score; ``None`` for a mask that is not added to scores.
         reach: which of these keys each query attends to.
+        inverted: whether the origin is nonzero at padding.
     """
 
     origin: ir.Value | None
     masked: float | None
     reach: Reach = Reach()
+    inverted: bool = False
+
+    def of_origin(self, attend: np.ndarray) -> np.ndarray:
+        """What its origin is for a mask (B, S) of 0 and 1."""
+        assert self.origin is not None
+        dtype = np.dtype(bool) if self.origin.dtype is None else self.origin.dtype.numpy()
+        return np.asarray((attend != 0) ^ self.inverted, dtype)
 
 
 @dataclass(frozen=True)
@@ -128,9 +137,10 @@ class MaskClassifier:
         if not inputs:
             return self._by_length(value, around)
         reasons = []
-        for origin in self._origins(value, inputs, around):
+        origins = self._origins(value, inputs, around)
+        for inverted, origin in product((False, True), origins):
             try:
-                return [self._key_mask(value, origin, around)]
+                return [self._key_mask(value, KeyMask(origin, None, inverted=inverted), around)]
             except (CannotFuse, CannotEvaluate) as why:
                 reasons.append(str(why))
         node = value.producer()
@@ -183,7 +193,13 @@ class MaskClassifier:
                 origins.append(ancestor)
         return origins
 
-    def _key_mask(self, value: ir.Value, origin: ir.Value, around: Around) -> KeyMask:
+    def _key_mask(self, value: ir.Value, supposed: KeyMask, around: Around) -> KeyMask:
+        """A value as a mask of a supposed origin.
+
+        Raises:
+            CannotFuse: it is none.
+        """
+        assert supposed.origin is not None
         attended: set[float] = set()
         masked: set[float] = set()
         floating = False
@@ -192,10 +208,9 @@ class MaskClassifier:
         lengths = self._probes.lengths if self._probes.fixed else (*self._probes.lengths, self._long_length(value))
         for length in lengths:
             masks = self._probes.masks(length)
-            dtype = np.dtype(bool) if origin.dtype is None else origin.dtype.numpy()
-            result = self._evaluator(around, length, {origin: masks.astype(dtype)})(value)
+            result = self._evaluator(around, length, {supposed.origin: supposed.of_origin(masks)})(value)
             if result.shape[:1] == (rows,) and result.size == rows:
-                return self._guard(value, origin, result.reshape(rows), masks)
+                return self._guard(value, supposed, result.reshape(rows), masks)
             if result.ndim not in (2, 4) or result.shape[0] != rows or result.shape[-1] != length:
                 raise CannotFuse(f"{value.name!r} is not a key mask: shape {result.shape} for a mask of {masks.shape}")
             floating = result.dtype.kind == "f"
@@ -212,19 +227,19 @@ class MaskClassifier:
             or not all(_is_within(reached, reach) for reached in reaches.values())
         ):
             raise CannotFuse(f"{value.name!r} is not a key mask: it differs between lengths")
-        return KeyMask(origin, masked.pop() if floating else None, reach)
+        return replace(supposed, masked=masked.pop() if floating else None, reach=reach)
 
     def _evaluator(self, around: Around, length: int, samples: Samples | None = None) -> Evaluate:
         return self._probes.evaluator(
             {**self._probes.feeds(length), **around(self._probes.rows, length), **(samples or {})}
         )
 
-    def _guard(self, value: ir.Value, origin: ir.Value, result: np.ndarray, masks: np.ndarray) -> KeyMask:
+    def _guard(self, value: ir.Value, supposed: KeyMask, result: np.ndarray, masks: np.ndarray) -> KeyMask:
         """A value that distinguishes fully masked rows. Its effect is tested on the attention as a whole."""
         some = masks.any(axis=1)
         if len(np.unique(result[some])) != 1 or result[some][0] in result[~some]:
             raise CannotFuse(f"{value.name!r} is not a key mask: it is {result.tolist()} for rows with different masks")
-        return KeyMask(origin, None)
+        return supposed
 
     def _long_length(self, value: ir.Value) -> int:
         """A length above twice every whole number in a value's computation, within the tables that it slices."""
