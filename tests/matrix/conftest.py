@@ -36,9 +36,9 @@ def isorun(
 
     def run(*arguments: object) -> subprocess.CompletedProcess[str]:
         words = [*map(str, arguments)]
-        if words[0] in ("run", "ab"):
+        if words[0] in ("run", "ab", "bisect"):
             done = subprocess.run(
-                [*command, *words], env=environment, capture_output=True, text=True, timeout=120, check=False
+                [*command, *words], env=environment, capture_output=True, text=True, timeout=300, check=False
             )
         else:
             capsys.readouterr()

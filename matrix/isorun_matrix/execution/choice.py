@@ -23,6 +23,7 @@ class Choice:
             spec says.
         fingerprints: of the models that are required, where the run is a rerun of another.
         prepared: a run whose seed and references this one uses, so that several machines have the same.
+        any_version: whether environments may have versions of runtimes that isorun does not support.
     """
 
     resume: bool = False
@@ -30,6 +31,7 @@ class Choice:
     remeasure_disturbed: bool = False
     fingerprints: Mapping[str, str] | None = None
     prepared: RunFolder | None = None
+    any_version: bool = False
 
 
 def select(planned: Plan, patterns: Sequence[str]) -> set[str]:

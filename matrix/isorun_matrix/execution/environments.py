@@ -32,15 +32,17 @@ class Available:
     capabilities: Mapping[str, Capabilities] = field(default_factory=dict)
 
 
-def make(spec: Spec, progress: Lines) -> dict[str, Available]:
+def make(spec: Spec, progress: Lines, *, any_version: bool = False) -> dict[str, Available]:
     """The environments that a spec's backends run in, by name; missing ones are created.
 
-    One that cannot be created affects its own cells only.
+    One that cannot be created, or unless ``any_version`` has a version that isorun does not support, affects its own
+    cells only.
     """
     available = {}
     for name, backends in spec.isolated.items():
         try:
-            available[name] = _inspect(_find_or_create(name, spec.environments.get(name), progress), backends)
+            environment = _find_or_create(name, spec.environments.get(name), progress)
+            available[name] = _inspect(environment, backends, any_version=any_version)
         except IsorunError as error:
             available[name] = Available(IsolatedEnvironment(failure=str(error)))
     return available
@@ -73,9 +75,9 @@ def _find_or_create(name: str, declared: Environment | None, progress: Lines) ->
     return created
 
 
-def _inspect(environment: environments.Environment, backends: Sequence[str]) -> Available:
+def _inspect(environment: environments.Environment, backends: Sequence[str], *, any_version: bool) -> Available:
     packages = environment.packages()
-    if old := versions.too_old(packages):
+    if not any_version and (old := versions.too_old(packages)):
         raise EnvironmentBroken(f"environment {environment.name!r} cannot be used: {'; '.join(old)}")
     capabilities = {}
     with closing(Worker(environment)) as worker:

@@ -92,6 +92,7 @@ def aggregate(trial: Trial | None, rounds: Sequence[Measured]) -> Figures:
                 measured.measurement.stolen,
                 measured.measurement.disturbed,
                 any(measured is used for used in calm),
+                measured.measurement.memory_mib.of_session,
             )
             for measured in rounds
         ],

@@ -29,6 +29,11 @@ class Memory:
     peak: float | None
     gpu: float | None
 
+    @property
+    def of_session(self) -> float | None:
+        """What the session took at its peak."""
+        return None if self.peak is None or self.before_load is None else self.peak - self.before_load
+
 
 @dataclass(frozen=True)
 class Repetition:
@@ -124,6 +129,7 @@ class Round:
         started: date and time.
         p50: the median latency in milliseconds.
         used: whether the figures of the cell include it: a disturbed round is left out if another one is not.
+        session_mib: what the session took in RAM at its peak, its worker included; ``None`` if unknown.
     """
 
     number: int
@@ -135,6 +141,7 @@ class Round:
     stolen: float | None
     disturbed: bool
     used: bool
+    session_mib: float | None = None
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from rich.console import Group as Stack
@@ -28,7 +28,7 @@ class Compared:
 
     Attributes:
         ratio: the time of B divided by that of A; ``None`` where that is not known.
-        of: what was compared: ``p50``, or ``cpu`` (CPU time of a run) where too few rounds were undisturbed.
+        of: what was compared, such as ``p50``, or ``cpu`` (CPU time of a run) where too few rounds were undisturbed.
         faster: whether B is shown to be.
     """
 
@@ -50,22 +50,42 @@ class Compared:
         return "faster" if self.faster else self.ratio.verdict
 
 
-def compare(run: Run, pairs: Sequence[Pair]) -> list[Compared]:
-    """Compare the sides of each pair. The cells of a shape are a family."""
+def _cpu_times(cell: CellResult) -> Medians:
+    """The CPU time of a run in each round, which other programs change little."""
+    rounds = () if cell.result is None else cell.result.rounds
+    return {measured.number: measured.cpu_ms for measured in rounds if measured.cpu_ms}
+
+
+Measures = Mapping[str, tuple[Callable[[CellResult], Medians], bool]]
+"""What is compared, by name: its value in each round of a cell, and whether it is a time."""
+
+TIME: Measures = {"p50": (summary.calm_rounds, True), "cpu": (_cpu_times, True)}
+
+
+def compare(run: Run, pairs: Sequence[Pair], measures: Measures = TIME) -> list[Compared]:
+    """Compare the sides of each pair. The cells of a shape are a family.
+
+    Args:
+        run: has the cells of all pairs.
+        pairs: what to compare.
+        measures: by name, in the order in which they are used where the ones before have too few rounds.
+    """
     cells = {cell.id: cell for cell in run.cells}
     return [
         compared
         for shape in dict.fromkeys(cells[pair.a].shape for pair in pairs)
-        for compared in _at_shape(cells, [pair for pair in pairs if cells[pair.a].shape == shape], shape)
+        for compared in _at_shape(cells, [pair for pair in pairs if cells[pair.a].shape == shape], shape, measures)
     ]
 
 
-def _at_shape(cells: Mapping[str, CellResult], pairs: Sequence[Pair], shape: str) -> Iterator[Compared]:
+def _at_shape(
+    cells: Mapping[str, CellResult], pairs: Sequence[Pair], shape: str, measures: Measures
+) -> Iterator[Compared]:
     measured = [cell for cell in cells.values() if cell.shape == shape]
     noise = max((group.noise or 0.0 for group in summary.groups(measured)), default=0.0)
     families = {
-        of: verdicts.Family([rounds(cell) for cell in measured], 2 * len(pairs), noise)
-        for of, rounds in (("p50", summary.calm_rounds), ("cpu", _cpu_times))
+        of: verdicts.Family([rounds(cell) for cell in measured], 2 * len(pairs), noise if is_time else 0.0)
+        for of, (rounds, is_time) in measures.items()
     }
     for pair in pairs:
         a, b = cells[pair.a], cells[pair.b]
@@ -77,12 +97,6 @@ def _at_shape(cells: Mapping[str, CellResult], pairs: Sequence[Pair], shape: str
                 break
         else:
             yield Compared(pair.id, a, b)
-
-
-def _cpu_times(cell: CellResult) -> Medians:
-    """The CPU time of a run in each round, which other programs change little."""
-    rounds = () if cell.result is None else cell.result.rounds
-    return {measured.number: measured.cpu_ms for measured in rounds if measured.cpu_ms}
 
 
 def render(compared: Sequence[Compared], width: int) -> RenderableType:

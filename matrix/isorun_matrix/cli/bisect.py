@@ -1,0 +1,203 @@
+"""``isorun matrix bisect``."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from isorun.cli import CHECK_FAILED, models, options
+
+if TYPE_CHECKING:
+    from isorun_matrix.execution.bisection.search import Found, Step
+    from isorun_matrix.execution.bisection.subject import Subject
+    from isorun_matrix.execution.progress import Lines
+
+    Judge = Callable[[str], Step]
+
+
+def _percent(text: str) -> float:
+    try:
+        value = float(text.removesuffix("%"))
+    except ValueError:
+        value = -1.0
+    if not 0 <= value < 1000:
+        raise typer.BadParameter(f"expected a percentage, such as 5%, got {text!r}")
+    return value
+
+
+Percent = typer.Option(metavar="PERCENT", parser=_percent, show_default=False)
+
+
+def bisect(
+    model: models.Model,
+    backend: Annotated[str, typer.Option(metavar="NAME", help="The backend.", show_default=False)],
+    good: Annotated[str, typer.Option(metavar="VERSION", help="A release that was good.", show_default=False)],
+    bad: Annotated[str, typer.Option(metavar="VERSION", help="A newer one that is not.", show_default=False)],
+    slower: Annotated[
+        float | None,
+        typer.Option(metavar="PERCENT", parser=_percent, help="Search for more time than that. Default: 5%."),
+    ] = None,
+    memory: Annotated[
+        float | None,
+        typer.Option(metavar="PERCENT", parser=_percent, help="Search for more memory of the session than that."),
+    ] = None,
+    differs: Annotated[bool, typer.Option("--differs", help="Search for other outputs.")] = False,
+    max_rel: Annotated[
+        float | None,
+        typer.Option(
+            metavar="LIMIT",
+            min=0,
+            max=0.99,
+            help="With --differs: the relative error that counts as the same. Default: the precision's tolerance.",
+        ),
+    ] = None,
+    package: Annotated[
+        str | None, typer.Option(metavar="NAME", help="The package to bisect. Default: that of the backend's runtime.")
+    ] = None,
+    install: Annotated[
+        list[str] | None,
+        typer.Option(metavar="REQUIREMENT", help="What else each environment needs, as for pip. Repeatable."),
+    ] = None,
+    shape: Annotated[str, typer.Option(metavar="BATCHxSEQUENCE", help="The shape of the feeds.")] = "8x128",
+    precision: Annotated[str, typer.Option(metavar="NAME", help="The precision of the sessions.")] = "fp32",
+    threads: options.Threads = None,
+    option: options.Settings = None,
+    reference: Annotated[
+        str, typer.Option(metavar="NAME", help="The backend that outputs must agree with; not for --differs.")
+    ] = "reference",
+    rounds: Annotated[int, typer.Option(metavar="N", min=3, help="Rounds in which releases are measured.")] = 12,
+    out: Annotated[
+        Path | None, typer.Option(metavar="DIR", help="The folder for results. Default: a new one in isorun-results.")
+    ] = None,
+    resume: Annotated[
+        bool, typer.Option("--resume", help="Continue the bisection in --out and keep what is already measured.")
+    ] = False,
+    as_json: options.AsJson = False,
+) -> None:
+    """Find the release of a runtime that made a model slower, larger or different, by a binary search.
+
+    Releases come from the package index, each in an isolated environment. First the good and the bad one are compared;
+    without a verdict on them, the search does not start, and the exit code is 1.
+    """
+    import shlex
+
+    from isorun.cli import console
+    from isorun.system.cache import Cache
+    from isorun_matrix.cli.run import new_folder, running
+    from isorun_matrix.execution import progress
+    from isorun_matrix.execution.bisection import record, releases, search
+    from isorun_matrix.execution.bisection.subject import Subject
+    from isorun_matrix.results.folder import RunFolder
+
+    if resume and out is None:
+        raise typer.BadParameter("--resume needs --out, the folder of the bisection to continue")
+    if sum((slower is not None, memory is not None, differs)) > 1:
+        raise typer.BadParameter("--slower, --memory and --differs are mutually exclusive")
+    if max_rel is not None and not differs:
+        raise typer.BadParameter("--max-rel has no effect without --differs")
+    path = models.model_path(model, Cache()).absolute()
+    settings = options.settings_of(option)
+    named = package or _package(backend)
+    subject = Subject(path, backend, named, tuple(install or ()), shape, precision, threads, settings, reference)
+    subject.spec([good], 1)  # raises where an argument is invalid
+    criterion = "differs" if differs else "memory" if memory is not None else "slower"
+    percent = memory if memory is not None else 5.0 if slower is None else slower
+    limits: dict[str, Any] = {"max_rel": max_rel} if differs else {"percent": percent, "rounds": rounds}
+    request = {**asdict(subject), "model": str(path), "good": good, "bad": bad, "search": criterion, **limits}
+    folder = out or new_folder(f"{path.stem}-bisect")
+    kept = record.Record(folder, request, resume=resume)
+    candidates = kept.releases = kept.releases or releases.between(named, good, bad)
+    shown = progress.for_stderr()
+    shown.note(f"{named}: {len(candidates)} releases, {candidates[0]} to {candidates[-1]}; results go to {folder}")
+    words: dict[str, list[Any]] = {
+        "backend": [backend],
+        "good": [good],
+        "bad": [bad],
+        "shape": [shape],
+        "precision": [precision],
+    }
+    words |= {"package": [package], "install": install or [], "option": option or [], "threads": [threads]}
+    words |= {"max-rel": [max_rel]} if differs else {criterion: [f"{percent:g}%"], "rounds": [rounds]}
+    arguments = [f"--{name}={value}" for name, values in words.items() for value in values if value is not None]
+    arguments += ["--differs"] if differs else []
+    with running("bisect", [str(path), *arguments], RunFolder(folder), shown), kept.writing():
+        judge, explain = _judge(criterion, subject, candidates, folder, shown, limits)
+
+        def step(release: str, left: int) -> search.Step:
+            shown.note(f"{named} {release}: {left} releases may be the first bad one")
+            judged = kept.step(release, judge)
+            shown.note(f"{named} {release} is {judged.verdict}: {judged.evidence}")
+            return judged
+
+        last = step(candidates[-1], len(candidates) - 1)
+        outcome = search.search(candidates, step) if last.verdict == "bad" else None
+        causes = explain(outcome) if outcome is not None else []
+        kept.write(found=outcome and asdict(outcome), causes=causes)
+    if as_json:
+        steps = [asdict(judged) for judged in kept.steps.values()]
+        console.json_out({"request": request, "steps": steps, "found": outcome and asdict(outcome), "causes": causes})
+    else:
+        rows = [(item.release, item.verdict, item.evidence) for item in _sorted(kept.steps, candidates)]
+        console.table((named, "", f"against {candidates[0]}"), rows)
+        print()
+        print("\n".join(_conclusion(named, candidates, last, outcome, causes)))
+    here = [subject.environment(release) for release in kept.steps]
+    shown.note(f"The environments stay. To remove one: isorun env remove {shlex.quote(here[0])}")
+    if outcome is None:
+        raise typer.Exit(CHECK_FAILED)
+
+
+def _package(backend: str) -> str:
+    """The distribution of a backend's runtime."""
+    from packaging.requirements import Requirement
+
+    from isorun.errors import BackendNotFound, InvalidArgument
+    from isorun.plugin import listing
+
+    try:
+        offers = listing.load(backend).capabilities
+    except BackendNotFound as error:
+        raise InvalidArgument(f"{error}. If only the environments have it, name its --package") from None
+    if offers.requirement is None:
+        raise InvalidArgument(f"{backend} does not name the package of its runtime. Add --package")
+    return Requirement(offers.requirement).name
+
+
+def _judge(
+    criterion: str, subject: Subject, releases: list[str], folder: Path, shown: Lines, limits: Mapping[str, Any]
+) -> tuple[Judge, Callable[[Found], list[str]]]:
+    """What judges a release, and what explains the release that the search names."""
+    from isorun.parity import DEFAULT_TOLERANCES, Tolerance
+    from isorun_matrix.execution.bisection import measured, operators, outputs
+
+    if criterion == "differs":
+        limit = limits["max_rel"]
+        tolerance = DEFAULT_TOLERANCES[subject.precision] if limit is None else Tolerance(limit, limit, 1e-9)
+        by_outputs = outputs.ByOutputs(subject, releases[0], tolerance, shown)
+        return by_outputs, by_outputs.explain
+    of = measured.MEMORY if criterion == "memory" else measured.TIME
+    percent, rounds = limits["percent"], limits["rounds"]
+    judge = measured.ByMeasure(subject, releases[0], releases[-1], of, percent, folder, rounds, shown)
+    if criterion == "memory":
+        return judge, lambda _: ["isorun does not measure the memory of single operators."]
+    return judge, lambda found: operators.explain(subject, found, shown)
+
+
+def _sorted(steps: Mapping[str, Step], releases: list[str]) -> list[Step]:
+    return [steps[release] for release in releases if release in steps]
+
+
+def _conclusion(package: str, releases: list[str], last: Step, found: Found | None, causes: list[str]) -> list[str]:
+    if found is None:
+        shown = "is as good as" if last.verdict == "good" else "cannot be compared with"
+        return [f"No verdict: {package} {last.release} {shown} {releases[0]}: {last.evidence}"]
+    if found.between:
+        between = ", ".join(found.between)
+        first = f"The first bad release is {package} {found.first_bad} or one of those that were skipped: {between}."
+    else:
+        first = f"The first bad release is {package} {found.first_bad}."
+    return [first, f"The last good one is {found.last_good}.", *causes]

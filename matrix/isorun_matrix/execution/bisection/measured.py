@@ -1,0 +1,110 @@
+"""Judging releases by time or memory: each is measured in turns with the good and the bad one, in one session."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from isorun.errors import BackendUnavailable
+from isorun_matrix.execution import runner
+from isorun_matrix.execution.bisection.search import Step, Verdict
+from isorun_matrix.execution.bisection.subject import Subject
+from isorun_matrix.execution.choice import Choice
+from isorun_matrix.execution.progress import Lines
+from isorun_matrix.measurement.statistics.verdicts import Medians
+from isorun_matrix.report.comparison import ab
+from isorun_matrix.report.comparison.ab import Compared
+from isorun_matrix.report.formatting import number
+from isorun_matrix.results.folder import RunFolder
+from isorun_matrix.results.records import CellResult
+from isorun_matrix.spec.pairs import Pair
+
+
+def memory_rounds(cell: CellResult) -> Medians:
+    """What the session of a cell took at its peak in each round, in MiB: its worker's memory included."""
+    rounds = () if cell.result is None else cell.result.rounds
+    return {measured.number: measured.session_mib for measured in rounds if measured.session_mib}
+
+
+TIME = ab.TIME
+MEMORY: ab.Measures = {"memory": (memory_rounds, False)}
+
+
+@dataclass(frozen=True)
+class ByMeasure:
+    """Judges a release: bad if it takes more than the good one, by more than ``percent``.
+
+    Attributes:
+        good, bad: the ends of the search.
+        measures: what is compared: :data:`TIME` or :data:`MEMORY`.
+        folder: of all runs; each release has one below it.
+        rounds: of a run; twice as many if those decide nothing.
+    """
+
+    subject: Subject
+    good: str
+    bad: str
+    measures: ab.Measures
+    percent: float
+    folder: Path
+    rounds: int
+    progress: Lines
+
+    def __call__(self, release: str) -> Step:
+        """Measure a release, together with the good one and the bad one.
+
+        Raises:
+            BackendUnavailable: the good release, or later the bad one, does not run the model.
+        """
+        for rounds in (self.rounds, 2 * self.rounds):
+            compared = self._measure(list(dict.fromkeys((self.good, release, self.bad))), rounds)
+            verdict, evidence = judge(*compared, percent=self.percent)
+            if verdict is not None:
+                return Step(release, verdict, evidence)
+        return Step(release, "skipped", f"undecided after {2 * self.rounds} rounds: {evidence}")
+
+    def _measure(self, releases: Sequence[str], rounds: int) -> list[Compared]:
+        """The last releases, each compared with the one before."""
+        folder = RunFolder(self.folder / releases[1])
+        first = RunFolder(self.folder / self.bad)
+        choice = Choice(resume=True, prepared=first if len(releases) > 2 else None, any_version=True)
+        spec = self.subject.spec(releases, rounds)
+        run = runner.run(spec, folder.path, folder, self.progress, choice)
+        cells = {cell.label: cell for cell in run.cells if not cell.control}
+        for end in {*releases} & {self.good, self.bad} - {releases[1]}:
+            if cells[end].status != "ok":
+                raise BackendUnavailable(
+                    self.subject.backend,
+                    f"{self.subject.package} {end} does not run the model ({cells[end].status}: {cells[end].reason})",
+                    "Choose another release for --good or --bad.",
+                )
+        ids = [cells[release].id for release in releases]
+        pairs = [Pair(b, a, b) for a, b in itertools.pairwise(ids)]
+        return ab.compare(run, pairs, self.measures)
+
+
+def judge(candidate: Compared, worst: Compared | None = None, *, percent: float) -> tuple[Verdict | None, str]:
+    """The verdict on a release, and the evidence.
+
+    Args:
+        candidate: how it compares with the good one.
+        worst: how the bad one compares with it.
+        percent: how much more than the good one it must take to be bad.
+
+    Returns:
+        ``bad`` if it is shown to take more, and by more than ``percent``; ``good`` if its interval has nothing above
+        ``percent``, or the bad one is shown to take more than it; ``None`` if neither is shown.
+    """
+    ratio, limit = candidate.ratio, 1 + percent / 100
+    if ratio is None:
+        failed = candidate.b.status != "ok"
+        return "skipped", f"{candidate.b.status}: {candidate.b.reason}" if failed else candidate.verdict
+    unit = {"p50": "time", "cpu": "CPU time"}.get(candidate.of, candidate.of)
+    ends = f"{number(ratio.interval.low)} to {number(ratio.interval.high)}"
+    evidence = f"{number(ratio.ratio)} x the {unit} of {candidate.a.label} ({ends})"
+    if ratio.verdict == "slower" and ratio.ratio > limit:
+        return "bad", evidence
+    better = worst is not None and worst.verdict == "slower"
+    return "good" if ratio.interval.high <= limit or better else None, evidence

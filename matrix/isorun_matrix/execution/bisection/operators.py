@@ -1,0 +1,111 @@
+"""Which operators take longer in one release than in another, by ONNX Runtime's own profile."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import median
+from tempfile import TemporaryDirectory
+
+from isorun import Session
+from isorun.errors import BackendNotFound, IsorunError
+from isorun.parity.samples import masked_cases
+from isorun.plugin import listing
+from isorun_matrix.execution.bisection.search import Found
+from isorun_matrix.execution.bisection.subject import Subject
+from isorun_matrix.execution.progress import Lines
+from isorun_matrix.measurement.statistics.verdicts import Family
+
+OPTION = "profile_prefix"
+"""The option of a backend that writes the time of every node."""
+
+_SESSIONS = 6
+_WARM_UP, _RUNS = 3, 20
+_SHOWN = 5
+
+
+@dataclass(frozen=True)
+class Slower:
+    """An operator in two releases.
+
+    Attributes:
+        operator: its type.
+        before, after: the time that all nodes of it take in a run, in milliseconds.
+        shown: whether the difference is more than chance explains, at 95 % for all operators together.
+    """
+
+    operator: str
+    before: float
+    after: float
+    shown: bool
+
+
+def explain(subject: Subject, found: Found, progress: Lines) -> list[str]:
+    """Which operators take longer in the first bad release than in the last good one, in sentences."""
+    try:
+        known = listing.load(subject.backend).capabilities.options
+    except BackendNotFound:
+        known = {}
+    if OPTION not in known:
+        return [f"Which operator takes longer is unknown: {subject.backend} reports no time of single operators."]
+    progress.note(f"Profiling {found.last_good} and {found.first_bad}")
+    try:
+        longer = slower(subject, found.last_good, found.first_bad)
+    except IsorunError as error:
+        return [f"Its operators cannot be profiled: {error}"]
+    lines = [f"{item.operator}: {item.before:.3f} ms to {item.after:.3f} ms in a run" for item in longer if item.shown]
+    if not lines:
+        return ["No operator is shown to take longer by itself."]
+    return ["Operators that take longer, all nodes of a type together, by how much they add:", *lines[:_SHOWN]]
+
+
+def slower(subject: Subject, good: str, bad: str) -> list[Slower]:
+    """The operators that take longer in ``bad``, those that add most first.
+
+    Both releases run in turns, in six sessions each.
+    """
+    rounds: dict[str, list[dict[str, float]]] = {good: [], bad: []}
+    for index in range(_SESSIONS):
+        for release in (good, bad) if index % 2 else (bad, good):
+            rounds[release].append(_profile(subject, release))
+    names = {name for profiles in rounds.values() for profile in profiles for name in profile}
+    operators = []
+    for name in names:
+        before, after = ([profile.get(name, 0.0) for profile in rounds[release]] for release in (good, bad))
+        # One that only one release has is no ratio: fusion names operators differently.
+        shown = not all(before) or not all(after)
+        if not shown:
+            family = Family([dict(enumerate(before)), dict(enumerate(after))], 2 * len(names))
+            ratio = family.ratio(1, 0)
+            shown = ratio is not None and ratio.verdict == "slower"
+        operators.append(Slower(name, median(before), median(after), shown))
+    longer = [operator for operator in operators if operator.after > operator.before]
+    return sorted(longer, key=lambda operator: operator.before - operator.after)
+
+
+def _profile(subject: Subject, release: str) -> dict[str, float]:
+    """The time of a run in milliseconds by operator: for each node, the median of its runs."""
+    with TemporaryDirectory(prefix="isorun-profile-") as folder:
+        options = {"options": {OPTION: str(Path(folder) / "profile")}}
+        with Session(subject.model, **subject.session(release, **options), cache_dir=None) as session:
+            batch, _, sequence = subject.shape.partition("x")
+            feeds = next(iter(masked_cases(session.model_info, int(batch), int(sequence or 1), 0).values()))
+            for _ in range(_WARM_UP + _RUNS):
+                session.run(None, feeds)
+        times: dict[str, dict[str, list[float]]] = {}
+        for operator, node, milliseconds in _nodes(Path(folder)):
+            times.setdefault(operator, {}).setdefault(node, []).append(milliseconds)
+    return {
+        operator: sum(median(runs[_WARM_UP:]) for runs in nodes.values() if len(runs) > _WARM_UP)
+        for operator, nodes in times.items()
+    }
+
+
+def _nodes(folder: Path) -> Iterator[tuple[str, str, float]]:
+    """Each node of each run in a profile: operator, name and milliseconds."""
+    for path in folder.iterdir():
+        for event in json.loads(path.read_text(encoding="utf-8")):
+            if event.get("cat") == "Node" and event["name"].endswith("_kernel_time"):
+                yield event["args"]["op_name"], event["name"], event["dur"] / 1e3

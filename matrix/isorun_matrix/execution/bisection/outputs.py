@@ -1,0 +1,98 @@
+"""Judging releases by their outputs, and naming the operator whose value differs first."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from isorun import Session
+from isorun.cli import parity_layers
+from isorun.errors import IsorunError
+from isorun.parity import Parity, Tolerance, compare
+from isorun.parity.samples import masked_cases
+from isorun_matrix.execution.bisection.search import Found, Step
+from isorun_matrix.execution.bisection.subject import Subject
+from isorun_matrix.execution.processes.session import named
+from isorun_matrix.execution.progress import Lines
+
+_SEED = 0
+
+
+@dataclass(frozen=True)
+class ByOutputs:
+    """Judges a release: bad if its outputs differ from those of the good one, on five kinds of mask.
+
+    Attributes:
+        good: the release to compare with.
+        tolerance: of the outputs.
+    """
+
+    subject: Subject
+    good: str
+    tolerance: Tolerance
+    progress: Lines
+
+    def __call__(self, release: str) -> Step:
+        """Run both releases.
+
+        Raises:
+            IsorunError: the good release does not run the model.
+        """
+        expected = self._expected
+        try:
+            parities = self._compare(self._run(release, self.subject.model), expected)
+        except IsorunError as error:
+            return Step(release, "skipped", str(error))
+        worst = max(parity.as_dict()["max_rel"] or 0.0 for parity in parities.values())
+        reasons = [f"{reason} (mask: {mask})" for mask, parity in parities.items() for reason in parity.reasons]
+        if reasons:
+            return Step(release, "bad", reasons[0])
+        return Step(release, "good", f"max rel {worst:.2g} from {self.good}")
+
+    def explain(self, found: Found) -> list[str]:
+        """Where the first bad release departs first from the last good one, by the values of the fused operators."""
+        self.progress.note(f"Comparing the operators of {found.last_good} and {found.first_bad}")
+        try:
+            with parity_layers.exposed(self.subject.model) as (path, operators):
+                releases = (found.last_good, found.first_bad)
+                expected, outputs = (self._run(release, path, **parity_layers.SETTINGS) for release in releases)
+                departure = parity_layers.first_departure(self._compare(outputs, expected), operators)
+        except IsorunError as error:
+            return [f"Its operators cannot be compared: {error}"]
+        if departure is None:
+            return ["With the values of its fused operators as outputs, the model does not differ."]
+        return [f"It differs first at {departure}"]
+
+    @cached_property
+    def _expected(self) -> _Outputs:
+        return self._run(self.good, self.subject.model)
+
+    def _run(self, release: str, model: Path, **settings: Any) -> _Outputs:
+        self.subject.prepare(release, self.progress)
+        with Session(model, **self.subject.session(release), **settings) as session:
+            info = session.model_info
+            batch, _, sequence = self.subject.shape.partition("x")
+            cases = masked_cases(info, int(batch), int(sequence or 1), _SEED)
+            values = {case: named(session, session.run(None, feeds)) for case, feeds in cases.items()}
+            masks = {case: feeds.get(info.mask) if info.mask else None for case, feeds in cases.items()}
+            return _Outputs(values, masks, info.token_outputs)
+
+    def _compare(self, outputs: _Outputs, expected: _Outputs) -> dict[str, Parity]:
+        return {
+            case: compare(values, expected.values[case], mask, self.tolerance, token_level=expected.token_level)
+            for (case, values), mask in zip(outputs.values.items(), outputs.masks.values(), strict=True)
+        }
+
+
+@dataclass(frozen=True)
+class _Outputs:
+    """Outputs by name for each kind of mask, and what comparing them needs."""
+
+    values: Mapping[str, Mapping[str, np.ndarray]]
+    masks: Mapping[str, np.ndarray | None]
+    token_level: tuple[str, ...] | None

@@ -1,0 +1,86 @@
+"""What is bisected: a model on a backend, in environments that differ in one package."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from isorun.errors import EnvironmentBroken
+from isorun.plugin import registry
+from isorun_matrix.execution import environments
+from isorun_matrix.execution.progress import Lines
+from isorun_matrix.spec.spec import Spec
+
+
+@dataclass(frozen=True)
+class Subject:
+    """A model on a backend.
+
+    Attributes:
+        model: the ONNX file, or the folder of a checkpoint.
+        backend: its name.
+        package: the distribution whose releases are compared.
+        install: what else is installed in each environment, as for pip.
+        shape: of the feeds, such as ``8x128``.
+        precision, threads, options: of the sessions.
+        reference: the backend here that outputs must agree with, where time or memory is measured.
+    """
+
+    model: Path
+    backend: str
+    package: str
+    install: tuple[str, ...] = ()
+    shape: str = "8x128"
+    precision: str = "fp32"
+    threads: int | None = None
+    options: Mapping[str, Any] = field(default_factory=dict)
+    reference: str = "reference"
+
+    def environment(self, release: str) -> str:
+        """The name of the isolated environment with a release."""
+        return f"{self.package}-{release}"
+
+    def spec(self, releases: Sequence[str], rounds: int) -> Spec:
+        """A matrix of releases, whose labels they are."""
+        source = {"checkpoint" if self.model.is_dir() else "path": str(self.model.absolute())}
+        widest = "fp64" if "fp64" in registry.get(self.reference).capabilities.precisions else "fp32"
+        return Spec.model_validate(
+            {
+                "models": {"model": source},
+                "environments": {
+                    self.environment(release): {"install": [f"{self.package}=={release}", *self.install]}
+                    for release in releases
+                },
+                "backends": [
+                    {
+                        "name": self.backend,
+                        "label": release,
+                        "environment": self.environment(release),
+                        "options": dict(self.options),
+                    }
+                    for release in releases
+                ],
+                "reference": {"backend": self.reference, "precision": widest},
+                "shapes": [self.shape],
+                "precisions": [self.precision],
+                "threads": self.threads,
+                "rounds": rounds,
+            }
+        )
+
+    def session(self, release: str, **more: Any) -> dict[str, Any]:
+        """The arguments of a session in the environment of a release, without the model."""
+        own = {"environment": self.environment(release), "precision": self.precision, "threads": self.threads}
+        return {"backend": self.backend, **own, **more, "options": {**self.options, **more.get("options", {})}}
+
+    def prepare(self, release: str, progress: Lines) -> None:
+        """Create the environment of a release, unless it exists.
+
+        Raises:
+            EnvironmentBroken: it cannot be created or used.
+        """
+        (available,) = environments.make(self.spec([release], 1), progress, any_version=True).values()
+        if available.record.failure is not None:
+            raise EnvironmentBroken(available.record.failure)

@@ -1,0 +1,122 @@
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+import releases
+from matrix_runs import Isorun
+from releases import PACKAGE
+
+FAKES = Path(__file__).parents[1] / "fakes"
+WRONG = {"do": "left"}  # wrong with padding on the left
+
+
+@pytest.fixture
+def index(environment: dict[str, str], tmp_path: Path) -> Path:
+    """A folder for wheels, which is the package index of the commands."""
+    folder = tmp_path / "index"
+    folder.mkdir()
+    return folder
+
+
+def publish(environment: dict[str, str], index: Path, **behaviours: dict[str, object]) -> None:
+    """Releases by names such as ``v1_0``."""
+    named = {name[1:].replace("_", "."): behaviour for name, behaviour in behaviours.items()}
+    environment |= releases.publish(index, named, FAKES)
+
+
+def arguments(tiny: Path, out: Path, *more: str) -> list[str]:
+    ends = ["--backend", "paced", "--package", PACKAGE, "--good", "1", "--bad", "1.5", "--shape", "2x4"]
+    return ["bisect", str(tiny), *ends, "--out", str(out), *more]
+
+
+def test_names_the_release_that_differs_and_skips_broken_ones(
+    isorun: Isorun, environment: dict[str, str], index: Path, tiny: Path, tmp_path: Path
+) -> None:
+    unusable: dict[str, object] = {"do": "unsupported"}
+    publish(environment, index, v1_0={}, v1_1={}, v1_2=unusable, v1_3={}, v1_4=WRONG, v1_5=WRONG, v1_6={})
+    out = tmp_path / "out"
+    done = isorun(*arguments(tiny, out, "--differs"))
+    assert done.returncode == 0, done.stderr
+    assert f"The first bad release is {PACKAGE} 1.4." in done.stdout
+    assert "fake lacks Gather" in done.stdout
+    assert "mask: left" in done.stdout
+    kept = json.loads((out / "bisect.json").read_text())
+    assert kept["found"] == {"last_good": "1.3", "first_bad": "1.4", "between": []}
+    assert {step["release"]: step["verdict"] for step in kept["steps"]} == {
+        "1.5": "bad",
+        "1.2": "skipped",
+        "1.3": "good",
+        "1.4": "bad",
+    }
+
+    assert isorun(*arguments(tiny, out, "--differs")).returncode == 2  # without --resume
+    assert isorun(*arguments(tiny, out, "--memory", "5%", "--resume")).returncode == 2
+    kept["steps"] = kept["steps"][:2]
+    (out / "bisect.json").write_text(json.dumps(kept))
+    again = isorun(*arguments(tiny, out, "--differs", "--resume", "--json"))
+    assert "1.5 is bad" in again.stderr
+    assert json.loads(again.stdout)["found"] == kept["found"]
+
+
+def test_equal_ends_have_no_verdict(
+    isorun: Isorun, environment: dict[str, str], index: Path, tiny: Path, tmp_path: Path
+) -> None:
+    publish(environment, index, v1_0={}, v1_1={}, v1_5={})
+    done = isorun(*arguments(tiny, tmp_path / "out", "--differs"))
+    assert done.returncode == 1
+    assert "No verdict" in done.stdout
+    assert "1.1" not in done.stderr  # not even installed
+
+
+def test_the_good_release_must_run(
+    isorun: Isorun, environment: dict[str, str], index: Path, tiny: Path, tmp_path: Path
+) -> None:
+    publish(environment, index, v1_0={"do": "unsupported"}, v1_5={})
+    assert isorun(*arguments(tiny, tmp_path / "out", "--differs")).returncode == 3
+    swapped = [*arguments(tiny, tmp_path / "other"), "--good", "1.5", "--bad", "1.0"]
+    assert "must be older" in isorun(*swapped).stderr
+    absent = isorun(*arguments(tiny, tmp_path / "other"), "--bad", "3")
+    assert (absent.returncode, "has no release '3'" in absent.stderr) == (2, True)
+
+
+@pytest.mark.parametrize(
+    "more", [["--resume"], ["--slower", "5%", "--differs"], ["--max-rel", "1e-3"], ["--memory", "many"]]
+)
+def test_wrong_usage(isorun: Isorun, tiny: Path, more: list[str]) -> None:
+    words = ["bisect", str(tiny), "--backend", "ort-cpu", "--good", "1", "--bad", "2"]
+    assert isorun(*words, *more).returncode == 2
+
+
+@pytest.mark.long  # two minutes each
+@pytest.mark.parametrize(("option", "worse"), [("--slower=20%", {"seconds": 0.02}), ("--memory=20%", {"mib": 400})])
+def test_names_the_release_that_takes_more(
+    isorun: Isorun,
+    environment: dict[str, str],
+    index: Path,
+    tiny: Path,
+    tmp_path: Path,
+    option: str,
+    worse: dict[str, object],
+) -> None:
+    base: dict[str, object] = {"seconds": 0.01}
+    publish(environment, index, v1_0=base, v1_1=base, v1_2=base | worse, v1_5=base | worse)
+    done = isorun(*arguments(tiny, tmp_path / "out", option, "--reference", "fake", "--rounds", "3"))
+    assert done.returncode == 0, done.stderr
+    assert f"The first bad release is {PACKAGE} 1.2." in done.stdout
+    same = ["--good", "1.0", "--bad", "1.1"]
+    done = isorun(*arguments(tiny, tmp_path / "same", option, "--reference", "fake", "--rounds", "3"), *same)
+    assert (done.returncode, "No verdict" in done.stdout) == (1, True), done.stderr
+
+
+@pytest.mark.long  # installs five releases of ONNX Runtime
+def test_names_the_onnx_runtime_that_changed_outputs(isorun: Isorun, bert: Path, tmp_path: Path) -> None:
+    """1.27.0 changed what the CPU's attention computes, within the tolerance."""
+    out = tmp_path / "out"
+    words = ["bisect", str(bert), "--backend", "ort-cpu", "--good", "1.26", "--bad", "1.28", "--shape", "4x32"]
+    done = isorun(*words, "--differs", "--max-rel", "1e-8", "--out", str(out), "--json")
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout)["found"] == {"last_good": "1.26.0", "first_bad": "1.27.0", "between": []}
+    assert "differs first at layer 0" in "".join(json.loads(done.stdout)["causes"])

@@ -1,0 +1,46 @@
+from __future__ import annotations
+
+import itertools
+
+import pytest
+
+from isorun_matrix.execution.bisection.measured import MEMORY, TIME, judge
+from isorun_matrix.report.comparison import ab
+from isorun_matrix.results.records import CellResult
+from isorun_matrix.spec.pairs import Pair
+from matrix_results import ROUNDS, cell, run
+
+
+def release(label: str, p50: float, spread: float = 1.0, mib: float = 100.0) -> CellResult:
+    medians = [p50 * (1 + (factor - 1) * spread) for factor in (0.99, 1, 1.01, 0.995, 1.007)]
+    measured = cell(label, "ok", p50, medians=medians).model_dump(mode="json")
+    for number, place in enumerate(measured["result"]["rounds"]):
+        place["session_mib"] = mib * ROUNDS[number]
+    return CellResult.from_plain(measured)
+
+
+def verdict(*cells: CellResult, measures: ab.Measures = TIME) -> str | None:
+    pairs = [Pair(b.id, a.id, b.id) for a, b in itertools.pairwise(cells)]
+    return judge(*ab.compare(run(*cells), pairs, measures), percent=5)[0]
+
+
+@pytest.mark.parametrize(
+    ("middle", "expected"), [(10.0, "good"), (10.3, "good"), (12.0, "bad"), (11.0, "bad"), (9.0, "good")]
+)
+def test_judges_by_time(middle: float, expected: str) -> None:
+    assert verdict(release("1.0", 10), release("1.1", middle), release("1.2", 12)) == expected
+
+
+def test_a_noisy_release_that_the_bad_one_exceeds_is_good() -> None:
+    noisy = release("1.1", 10, spread=6)
+    assert verdict(release("1.0", 10), noisy) is None
+    assert verdict(release("1.0", 10), noisy, release("1.2", 20)) == "good"
+
+
+def test_judges_by_memory_alone() -> None:
+    assert verdict(release("1.0", 10), release("1.1", 20), measures=MEMORY) == "good"
+    assert verdict(release("1.0", 10), release("1.1", 10, mib=120), measures=MEMORY) == "bad"
+
+
+def test_a_release_that_fails_is_skipped() -> None:
+    assert verdict(release("1.0", 10), cell("1.1", "crashed"), release("1.2", 12)) == "skipped"
