@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from isorun.cli import CHECK_FAILED, models, options
+from isorun.cli import CHECK_FAILED
 
 if TYPE_CHECKING:
     from isorun_matrix.execution.bisection.search import Found, Step
@@ -29,11 +29,10 @@ def _percent(text: str) -> float:
     return value
 
 
-Percent = typer.Option(metavar="PERCENT", parser=_percent, show_default=False)
-
-
 def bisect(
-    model: models.Model,
+    model: Annotated[
+        str, typer.Argument(metavar="MODEL", help="An ONNX file, a checkpoint's folder, or a name.", show_default=False)
+    ],
     backend: Annotated[str, typer.Option(metavar="NAME", help="The backend.", show_default=False)],
     good: Annotated[str, typer.Option(metavar="VERSION", help="A release that was good.", show_default=False)],
     bad: Annotated[str, typer.Option(metavar="VERSION", help="A newer one that is not.", show_default=False)],
@@ -64,8 +63,12 @@ def bisect(
     ] = None,
     shape: Annotated[str, typer.Option(metavar="BATCHxSEQUENCE", help="The shape of the feeds.")] = "8x128",
     precision: Annotated[str, typer.Option(metavar="NAME", help="The precision of the sessions.")] = "fp32",
-    threads: options.Threads = None,
-    option: options.Settings = None,
+    threads: Annotated[
+        int | None, typer.Option(metavar="N", min=1, help="Threads of a run. Default: all usable cores.")
+    ] = None,
+    option: Annotated[
+        list[str] | None, typer.Option(metavar="KEY=VALUE", help="A setting of the backend; repeatable.")
+    ] = None,
     reference: Annotated[
         str, typer.Option(metavar="NAME", help="The backend that outputs must agree with; not for --differs.")
     ] = "reference",
@@ -76,7 +79,7 @@ def bisect(
     resume: Annotated[
         bool, typer.Option("--resume", help="Continue the bisection in --out and keep what is already measured.")
     ] = False,
-    as_json: options.AsJson = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
     """Find the release of a runtime that made a model slower, larger or different, by a binary search.
 
@@ -85,7 +88,7 @@ def bisect(
     """
     import shlex
 
-    from isorun.cli import console
+    from isorun.cli import console, models, options
     from isorun.system.cache import Cache
     from isorun_matrix.cli.run import new_folder, running
     from isorun_matrix.execution import progress
