@@ -64,8 +64,10 @@ class Workload:
         feeds: how many sets of feeds are timed.
         masks: further kinds of padding on which only parity is checked.
         backend, precision: what computes the reference.
-        search: texts whose neighbours are compared; ``None`` if they are not.
+        search: texts whose vectors are judged; ``None`` if they are not.
         neighbours: how many neighbours of each text count.
+        labels: judge the vectors instead of their neighbours: JSON objects (:mod:`isorun.quality.labels`), whose texts
+            are ``search``.
     """
 
     id: str
@@ -83,6 +85,7 @@ class Workload:
     time_limit: float
     search: Sequence[str] | None = None
     neighbours: int = K
+    labels: Sequence[Mapping[str, Any]] | None = None
 
 
 @dataclass(frozen=True)
@@ -110,7 +113,8 @@ class Reference:
         token_level: outputs with a value for each token; ``None`` to tell by shape.
         notes: remarks on the feeds.
         provenance: what computed the reference.
-        neighbours: how many nearest neighbours of a text are compared; ``None`` if they are not.
+        neighbours: how many nearest neighbours of a text are compared, unless there are labels; ``None`` if vectors are
+            not judged.
     """
 
     cases: Sequence[str]

@@ -47,6 +47,7 @@ class Score:
         value, base: that figure, and the same in fp32.
         kept: their ratio.
         figures: every figure.
+        judged_on: how many labels there are, in words.
     """
 
     name: str
@@ -54,6 +55,17 @@ class Score:
     base: float
     kept: Interval
     figures: Mapping[str, float]
+    judged_on: str
+
+    @property
+    def share(self) -> Interval:
+        """What is kept, as of an :class:`~isorun.quality.neighbours.Agreement`."""
+        return self.kept
+
+    @property
+    def whole(self) -> str:
+        """What the share is of, in words."""
+        return f"{self.name} in fp32"
 
     def shortfall(self, minimum: float) -> str:
         """Why the score is too low, in words; empty if the low end of what is kept reaches a minimum."""
@@ -101,7 +113,8 @@ class Labels:
                 f"{name} is {expected.figures[name]:.3f} in fp32: the labels do not fit the model. Check the file"
             )
         kept = interval.ratio(len(self.rows), measured.of_rows, expected.of_rows)
-        return Score(name, measured.figures[name], expected.figures[name], kept, measured.figures)
+        values = measured.figures[name], expected.figures[name]
+        return Score(name, *values, kept, measured.figures, f"{len(self.rows)} {self.kind}")
 
     def measure(self, vectors: Vectors) -> Measured:
         """What the vectors of the texts score."""
@@ -160,17 +173,45 @@ class Labels:
 
 
 def read(path: Path) -> Labels:
-    """Read labels.
-
-    Args:
-        path: a file with a JSON object on each line.
+    """Read labels from a file with a JSON object on each line.
 
     Raises:
         InvalidArgument: the file is damaged, mixes kinds, or has too few labels.
     """
-    lines = path.read_text(encoding="utf-8").splitlines()
-    objects = [_object(path, number, line) for number, line in enumerate(lines, start=1) if line.strip()]
-    kinds = {kind for _, item in objects for kind, keys in _KINDS.items() if keys == item.keys()}
+    return parse(objects(path), str(path))
+
+
+def objects(path: Path) -> dict[int, Any]:
+    """The JSON on each line of a file that is not blank, by the number of the line.
+
+    Raises:
+        InvalidArgument: the file is not UTF-8, or a line is not JSON.
+    """
+    parsed = {}
+    try:
+        for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), start=1):
+            if line.strip():
+                parsed[number] = json.loads(line)
+    except UnicodeDecodeError as error:
+        raise InvalidArgument(f"{path} is not UTF-8 text: {error}") from error
+    except ValueError as error:
+        raise InvalidArgument(f"{path}, line {number} is not JSON: {error}") from error
+    return parsed
+
+
+def parse(items: Mapping[int, Any], path: str) -> Labels:
+    """Labels from JSON objects.
+
+    Args:
+        items: the objects by the numbers of their lines.
+        path: where they come from, for messages.
+
+    Raises:
+        InvalidArgument: they are no labels, of several kinds, or too few.
+    """
+    for number, item in items.items():
+        _check(path, number, item)
+    kinds = {kind for item in items.values() for kind, keys in _KINDS.items() if keys == item.keys()}
     if len(kinds) != 1:
         what = f"mixes {' and '.join(sorted(kinds))}" if kinds else "has no labels"
         raise InvalidArgument(f"{path} {what}. Expected one kind: {_expected()}")
@@ -179,7 +220,7 @@ def read(path: Path) -> Labels:
     rows: list[tuple[int, ...]] = []
     gold: list[Any] = []
     documents: list[int] = []
-    for number, item in objects:
+    for number, item in items.items():
         texts = _texts(item)
         if not texts or not all(isinstance(text, str) and text.strip() for text in texts):
             raise InvalidArgument(f"{path}, line {number}: texts must be str and not empty, got {texts!r}")
@@ -202,14 +243,9 @@ def read(path: Path) -> Labels:
     )
 
 
-def _object(path: Path, number: int, line: str) -> tuple[int, dict[str, Any]]:
-    try:
-        item = json.loads(line)
-    except ValueError as error:
-        raise InvalidArgument(f"{path}, line {number} is not JSON: {error}") from error
+def _check(path: str, number: int, item: Any) -> None:
     if not isinstance(item, dict) or item.keys() not in (*_KINDS.values(), _DOCUMENT):
-        raise InvalidArgument(f"{path}, line {number}: expected {_expected()}, got {line[:80]}")
-    return number, item
+        raise InvalidArgument(f"{path}, line {number}: expected {_expected()}, got {json.dumps(item)[:80]}")
 
 
 def _texts(item: Mapping[str, Any]) -> Sequence[Any]:

@@ -44,6 +44,21 @@ class Agreement:
     k: int
     queries: int
 
+    @property
+    def share(self) -> Interval:
+        """What is kept, as of a :class:`~isorun.quality.labels.Score`."""
+        return self.recall
+
+    @property
+    def whole(self) -> str:
+        """What the share is of, in words."""
+        return f"the {self.k} nearest neighbours"
+
+    @property
+    def judged_on(self) -> str:
+        """How many texts there are, in words."""
+        return f"{self.queries} texts"
+
     def shortfall(self, minimum: float) -> str:
         """Why the share that is kept is too small, in words; empty if its low end reaches a minimum."""
         if self.recall.low >= minimum:

@@ -16,6 +16,7 @@ from isorun.types import Capabilities
 from isorun_matrix.jobs import CONTROL, Cell, ModelJob, Workload
 from isorun_matrix.spec.backends import Variant
 from isorun_matrix.spec.models import Model
+from isorun_matrix.spec.quality import labels_of
 from isorun_matrix.spec.shapes import Shape
 from isorun_matrix.spec.spec import Spec
 
@@ -114,9 +115,11 @@ def _workload(spec: Spec, seed: int, name: str, model: Model, shape: Shape) -> W
 
 
 def _search(spec: Spec) -> dict[str, Any]:
-    """The texts whose neighbours are compared, by default isorun's that no model is calibrated on."""
+    """The texts whose vectors are judged: labelled ones, or by default isorun's that no model is calibrated on."""
     if spec.quality is None:
         return {}
+    if spec.quality.labels is not None:
+        return {"search": labels_of(spec.quality.labels).texts, "labels": spec.quality.labels}
     own = (text for kind in corpus.texts(held_out=True).values() for text in kind)
     return {"search": spec.quality.texts or list(dict.fromkeys(own)), "neighbours": spec.quality.k}
 

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from isorun.quality import Agreement
+from isorun.quality.labels import Score
 from isorun.system.disturbance import is_disturbed
 from isorun.types import Provenance
 from isorun_matrix.measurement.parity import CellParity
@@ -49,11 +50,11 @@ class Trial:
 
     Attributes:
         parity: on every set of feeds.
-        quality: what a search keeps; ``None`` if it was not measured.
+        quality: what a search, or a score by labels, keeps; ``None`` if it was not measured.
     """
 
     parity: CellParity
-    quality: Agreement | None = None
+    quality: Agreement | Score | None = None
 
 
 @dataclass(frozen=True)
@@ -161,7 +162,7 @@ class Figures(_Common):
     spread_ms: Spread
     repeated: float
     rounds: Sequence[Round]
-    quality: Agreement | None = None
+    quality: Agreement | Score | None = None
 
     @property
     def disturbed(self) -> bool:

@@ -1,4 +1,4 @@
-"""What a search keeps when a cell computes its vectors (:mod:`isorun.quality`).
+"""What a search, or a score by labels, keeps when a cell computes the vectors (:mod:`isorun.quality`).
 
 The model's own file in fp32 computes the vectors that others are compared with, as for ``isorun choose``. A cell is fed
 the texts in batches of its shape, as it is timed.
@@ -6,6 +6,7 @@ the texts in batches of its shape, as it is timed.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -20,6 +21,7 @@ from isorun.models.source import ModelSource, open_model
 from isorun.models.vectors import TextVectors
 from isorun.plugin import listing
 from isorun.quality import Agreement, agreement
+from isorun.quality.labels import Score
 from isorun.system.cache import Cache
 from isorun.tuning.accuracy import Run
 from isorun.tuning.backend import with_own_file
@@ -27,8 +29,9 @@ from isorun.types import ModelInfo
 from isorun_matrix.jobs import CellJob, PreparedModel, Workload
 from isorun_matrix.measurement import feeds
 from isorun_matrix.measurement.feeds import Arrays
+from isorun_matrix.spec.quality import labels_of
 
-_FEEDS, _VECTORS = "feeds", "vectors"
+_FEEDS, _VECTORS, _LABELS = "feeds", "vectors", "labels"
 
 
 def reference(workload: Workload, model: PreparedModel, info: ModelInfo, path: Path, notes: list[str]) -> int | None:
@@ -72,12 +75,14 @@ def reference(workload: Workload, model: PreparedModel, info: ModelInfo, path: P
         usable,
         lambda run: _vectors(run, vectors, texts, workload.batch),
     )
-    feeds.save(path, {_FEEDS: texts, _VECTORS: {_VECTORS: computed[: len(workload.search)]}})
+    labelled = np.frombuffer(json.dumps(workload.labels).encode(), np.uint8)
+    judged = {_VECTORS: computed[: len(workload.search)], _LABELS: labelled}
+    feeds.save(path, {_FEEDS: texts, _VECTORS: judged})
     return workload.neighbours
 
 
-def kept(session: Session, job: CellJob, path: Path) -> Agreement | None:
-    """What a search keeps; ``None`` if the reference has no vectors.
+def kept(session: Session, job: CellJob, path: Path) -> Agreement | Score | None:
+    """What is kept; ``None`` if the reference has no vectors.
 
     Args:
         session: of the cell.
@@ -86,15 +91,20 @@ def kept(session: Session, job: CellJob, path: Path) -> Agreement | None:
 
     Raises:
         BackendFailed: a vector is not finite.
+        InvalidArgument: the labels do not fit the model.
     """
     if job.reference.neighbours is None:
         return None
-    expected = feeds.load(path, _VECTORS)[_VECTORS]
+    judged = feeds.load(path, _VECTORS)
+    expected, items = judged[_VECTORS], json.loads(judged[_LABELS].tobytes())
     vectors = TextVectors.of(_source(job.model, Cache()), session.model_info)
     computed = _vectors(lambda batch: session.run(None, batch), vectors, feeds.load(path, _FEEDS), job.cell.batch)
     if not np.isfinite(computed).all():
         raise BackendFailed(f"{job.cell.backend} computed a vector of a text that is not finite")
-    return agreement(expected, computed[: len(expected)], k=job.reference.neighbours)
+    computed = computed[: len(expected)]
+    if items is not None:
+        return labels_of(items).compare(expected, computed)
+    return agreement(expected, computed, k=job.reference.neighbours)
 
 
 def _source(model: PreparedModel, cache: Cache) -> ModelSource:

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from isorun_matrix.report.formatting import NONE, cosine, count, number, ratio, share
+from isorun_matrix.report.formatting import NONE, cosine, count, interval, number, ratio, share
 from isorun_matrix.report.summary import Group
 from isorun_matrix.results.records import CellResult
 
@@ -45,7 +45,7 @@ class Column:
             return None if group is None else getattr(group, self.path)(cell)
         value: Any = cell if self.path in CellResult.model_fields else cell.result
         for name in self.path.split("."):
-            value = None if value is None else getattr(value, name)
+            value = value.get(name) if isinstance(value, Mapping) else getattr(value, name, None)
         return value
 
     def text(self, cell: CellResult, group: Group | None = None) -> str:
@@ -53,6 +53,8 @@ class Column:
         value = self.value(cell, group)
         return NONE if value is None else self.show(value)
 
+
+_LABELLED = "markdown html parity all"
 
 COLUMNS = (
     Column("backend", "label", "terminal markdown html compare parity all", str),
@@ -105,12 +107,33 @@ COLUMNS = (
         optional=True,
         replaces="max rel",
     ),
+    *(
+        Column(name, f"quality.figures.{name}", f"terminal {_LABELLED}", share, "by labels", True, "max rel")
+        for name in ("Spearman", "nDCG@10", "accuracy")
+    ),
+    *(Column(name, f"quality.figures.{name}", _LABELLED, share, "by labels", True) for name in ("recall@10", "F1")),
+    Column(
+        "kept",
+        "quality.kept.value",
+        "terminal markdown html parity all",
+        share,
+        "share of the score by labels in fp32",
+        optional=True,
+    ),
     Column(
         "low end",
-        "quality.recall.low",
+        "quality.share.low",
         "markdown parity",
         share,
-        "of the 95 % interval of neighbours",
+        "of the 95 % interval of what is kept",
+        optional=True,
+    ),
+    Column(
+        "quality",
+        "quality.share",
+        "compare",
+        interval,
+        "share of the neighbours, or of the score by labels, that is kept, with its 95 % interval",
         optional=True,
     ),
     Column(

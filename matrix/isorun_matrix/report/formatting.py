@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
+from isorun.quality import Interval
+
 NONE = "-"
 _SHOWN = 3
 
@@ -36,6 +38,11 @@ def ratio(value: float) -> str:
 def share(value: float) -> str:
     """A share to three places: 0.951."""
     return f"{value:.3f}"
+
+
+def interval(value: Interval) -> str:
+    """A share with its interval: 0.951 (0.940-0.962)."""
+    return f"{share(value.value)} ({share(value.low)}-{share(value.high)})"
 
 
 def cosine(value: float) -> str:

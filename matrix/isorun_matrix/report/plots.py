@@ -62,23 +62,23 @@ def accuracy(group: Group) -> Plot | None:
 
 
 def quality(group: Group) -> Plot | None:
-    """Latency against what a search keeps, with a line along the cells that no other one beats in both; ``None`` if it
+    """Latency against what vectors keep, with a line along the cells that no other one beats in both; ``None`` if it
     was not measured in several cells."""
     shown = [(cell, cell.result, cell.result.quality) for cell in group.cells if cell.result and cell.result.quality]
     if len(shown) < 2:
         return None
     series = [
-        _series(cell.name, [result.latency_ms.p50], [kept.recall.value], _correct(cell))
-        | {"above": [kept.recall.high - kept.recall.value], "below": [kept.recall.value - kept.recall.low]}
+        _series(cell.name, [result.latency_ms.p50], [kept.share.value], _correct(cell))
+        | {"above": [kept.share.high - kept.share.value], "below": [kept.share.value - kept.share.low]}
         for cell, result, kept in shown
     ]
     front = tradeoff.best(group)
     if len(front) > 1:
-        kept_by = {cell.id: kept.recall.value for cell, _, kept in shown}
+        kept_by = {cell.id: kept.share.value for cell, _, kept in shown}
         line = _series("beaten by none", [_median(cell) for cell in front], [kept_by[cell.id] for cell in front], True)
         series.append(line | {"front": True})
-    title = f"neighbours kept of {shown[0][2].k}, share"
-    return _lines("Latency and what a search keeps", series, "p50, ms", title, marks=True, near=True)
+    title = f"kept of {shown[0][2].whole}, share"
+    return _lines("Latency and what vectors keep", series, "p50, ms", title, marks=True, near=True)
 
 
 def load(group: Group) -> Plot | None:

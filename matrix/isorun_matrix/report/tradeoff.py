@@ -1,4 +1,4 @@
-"""What a search keeps of its results, weighed against speed."""
+"""What a search, or a score by labels, keeps, weighed against speed."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from isorun_matrix.results.records import CellResult
 
 
 def best(group: Group) -> list[CellResult]:
-    """The correct cells that no other one beats in both speed and what a search keeps, the fastest first."""
+    """The correct cells that no other one beats in both speed and what vectors keep, the fastest first."""
     ranked = sorted((p50, -_kept(cell), cell.id) for cell in _measured(group) if (p50 := median(cell)) is not None)
     cells = {cell.id: cell for cell in group.cells}
     front: list[CellResult] = []
@@ -19,24 +19,22 @@ def best(group: Group) -> list[CellResult]:
 
 
 def conclusions(group: Group) -> list[str]:
-    """A sentence for each of the best cells that loses neighbours: what it gains in speed, and what it keeps."""
+    """A sentence for each of the best cells that loses something: what it gains in speed, and what it keeps."""
     first = group.baseline
     sentences = []
     for cell in best(group):
         assert cell.result is not None
         assert cell.result.quality is not None
         quality, speed_up = cell.result.quality, group.speed_up(cell)
-        recall = quality.recall
-        if recall.value == 1 or first is None or speed_up is None:
+        kept = quality.share
+        if kept.value == 1 or first is None or speed_up is None:
             continue
         when = " in disturbed rounds" if _disturbed(cell) or _disturbed(first) else ""
         gain = "" if cell is first else f"takes {ratio(1 / speed_up)} as long as {first.name}{when} and "
         if speed_up > 1:
             gain = f"is {ratio(speed_up)} as fast as {first.name}{when} and "
-        between = f"{share(recall.low)} to {share(recall.high)}, 95% confidence, {quality.queries} texts"
-        sentences.append(
-            f"{cell.name} {gain}keeps {share(recall.value)} of the {quality.k} nearest neighbours ({between})."
-        )
+        between = f"{share(kept.low)} to {share(kept.high)}, 95% confidence, {quality.judged_on}"
+        sentences.append(f"{cell.name} {gain}keeps {share(kept.value)} of {quality.whole} ({between}).")
     return sentences
 
 
@@ -51,4 +49,4 @@ def _disturbed(cell: CellResult) -> bool:
 def _kept(cell: CellResult) -> float:
     assert cell.result is not None
     assert cell.result.quality is not None
-    return cell.result.quality.recall.value
+    return cell.result.quality.share.value

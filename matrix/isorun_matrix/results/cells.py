@@ -58,7 +58,7 @@ def assemble(folder: Stored, planned: PlannedCell, spec: RecordedSpec) -> CellRe
             state |= {"status": "parity-failed", "reason": state["result"].parity.summary}
         quality = state["result"].quality
         if state["status"] == "ok" and quality and spec.quality and (lack := quality.shortfall(spec.quality.minimum)):
-            state |= {"status": "quality-failed", "reason": f"a search {lack}"}
+            state |= {"status": "quality-failed", "reason": lack}
         state["kept"] = planned.failure
     loads = [folder.load(planned.id, planned.key or "", scenario) for scenario in spec.load]
     state["loads"] = [load for load in loads if load is not None]

@@ -28,7 +28,7 @@ _DEPTH = 64  # maximum nesting; recursive code would fail on deeper data
 STATUSES = {
     "ok": "ran, and its outputs are right",
     "parity-failed": "ran, and its outputs exceed the tolerance or are not finite",
-    "quality-failed": "ran, and a search with its vectors keeps too few of its results",
+    "quality-failed": "ran, and its vectors lose too many nearest neighbours, or too much of the score by labels",
     "unavailable": "the backend does not support what is requested, or is not available here",
     "unsupported": "the backend lacks an operator of the model",
     "error": "isorun or the runtime reported an error",

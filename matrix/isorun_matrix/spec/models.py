@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Annotated, Any, Self
 
 from pydantic import BeforeValidator, Field, ValidationInfo, WithJsonSchema, field_validator, model_validator
@@ -12,12 +13,22 @@ from isorun_matrix.spec.field_types import Name, Strict, located
 from isorun_matrix.spec.shapes import Shape
 
 
-def _read_texts(value: Any, info: ValidationInfo) -> Any:
-    if not isinstance(value, str):
-        return value
+def existing_file(value: str, info: ValidationInfo) -> Path:
+    """The path of a file in a spec.
+
+    Raises:
+        ValueError: there is no such file.
+    """
     path = located(value, info)
     if not path.is_file():
         raise ValueError(f"file not found: {path}{near_file(path)}")
+    return path
+
+
+def _read_texts(value: Any, info: ValidationInfo) -> Any:
+    if not isinstance(value, str):
+        return value
+    path = existing_file(value, info)
     try:
         lines = path.read_text(encoding="utf-8").splitlines()
     except (OSError, UnicodeDecodeError) as error:

@@ -1,21 +1,59 @@
-"""What a search must keep when cells compute its vectors."""
+"""What vectors must keep when cells compute them."""
 
 from __future__ import annotations
 
-from pydantic import Field, field_validator
+from typing import Annotated, Any, Self
+
+from pydantic import BeforeValidator, Field, ValidationInfo, WithJsonSchema, field_validator, model_validator
 
 from isorun.compilation.options import QUALITY
-from isorun.quality import FEWEST, K
+from isorun.errors import InvalidArgument
+from isorun.quality import FEWEST, K, labels
+from isorun.quality.labels import Labels
 from isorun_matrix.spec.field_types import Count, OrString
-from isorun_matrix.spec.models import Texts
+from isorun_matrix.spec.models import Texts, existing_file
+
+
+def _read_labels(value: Any, info: ValidationInfo) -> Any:
+    try:
+        items = [*labels.objects(existing_file(value, info)).values()] if isinstance(value, str) else value
+        if isinstance(items, list):
+            labels_of(items)
+    except InvalidArgument as error:
+        raise ValueError(str(error)) from error
+    return items
+
+
+def labels_of(items: list[Any]) -> Labels:
+    """The labels of a spec.
+
+    Raises:
+        InvalidArgument: they are no labels, of several kinds, or too few.
+    """
+    return labels.parse(dict(enumerate(items, start=1)), "labels")
+
+
+LabelItems = Annotated[
+    list[dict[str, Any]],
+    BeforeValidator(_read_labels),
+    WithJsonSchema(
+        {
+            "anyOf": [{"type": "string"}, {"type": "array", "items": {"type": "object"}, "minItems": FEWEST}],
+            "description": "a file with a JSON object on each line, or these objects: the task's own measure",
+        }
+    ),
+]
 
 
 class Quality(OrString):
-    """What a search must keep of its results when a cell computes the vectors, compared with the model's own file in
-    fp32. A string is ``texts``."""
+    """What vectors must keep when a cell computes them, compared with the model's own file in fp32: the nearest
+    neighbours of texts, or the score by labels. A string is ``texts``."""
 
     texts: Texts | None = Field(
         default=None, description="texts, or a file with one on each line; each is searched for among the others"
+    )
+    labels: LabelItems | None = Field(
+        default=None, description="labelled pairs, queries or classes, or a file with one on each line; not with texts"
     )
     k: Count = Field(default=K, description="how many nearest neighbours of a text count")
     minimum: float = Field(
@@ -31,3 +69,9 @@ class Quality(OrString):
         if len(distinct) < FEWEST:
             raise ValueError(f"expected {FEWEST} or more different texts, got {len(distinct)}")
         return distinct
+
+    @model_validator(mode="after")
+    def _one_measure(self) -> Self:
+        if self.labels is not None and self.model_fields_set & {"texts", "k"} and (self.texts or self.k != K):
+            raise ValueError("labels replace neighbours. Remove texts and k, or labels.")
+        return self

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import json
 from pathlib import Path
 
 import pytest
@@ -47,6 +48,16 @@ def test_a_cell_that_loses_neighbours_fails(isorun: Isorun, tmp_path: Path) -> N
     plain = cells["plain/3x8/ort-cpu/fp32"]
     assert (plain["status"], plain["quality"]) == ("ok", None)
     assert any("quality is not measured" in note for note in plain["notes"])
+
+    pairs = [{"texts": [one, "a b c"], "score": len({*one.split()})} for one in sorted(texts)]
+    (tmp_path / "labels.jsonl").write_text("\n".join(map(json.dumps, pairs)))
+    labelled = spec.replace("texts: texts.txt, k: 3, minimum: 1.0", "labels: labels.jsonl, minimum: 0")
+    isorun("run", spec_file(tmp_path, labelled), "--out", tmp_path / "labelled")
+    by_id = cells_of(isorun, tmp_path / "labelled")
+    exact, int8 = (by_id[f"letters/3x8/ort-cpu/{precision}"]["quality"] for precision in ("fp32", "int8"))
+    assert (exact["name"], exact["judged_on"], exact["kept"]["value"]) == ("Spearman", f"{len(texts)} pairs", 1.0)
+    assert int8["base"] == exact["value"]
+    assert int8["value"] != exact["value"]
 
     lower = spec_file(tmp_path, spec.replace("minimum: 1.0", "minimum: 0.0"))
     isorun("run", lower, "--out", out, "--resume")

@@ -18,6 +18,16 @@ def kept(value: float) -> dict[str, Any]:
     return {"quality": dict.fromkeys(("recall", "first", "tau"), interval) | {"k": 10, "queries": 300}}
 
 
+def scored(value: float, kept: float) -> dict[str, Any]:
+    """A result with a score by labels, of which so much is kept."""
+    interval = {"value": kept, "low": kept - 0.01, "high": min(1.0, kept + 0.01)}
+    figures = {"nDCG@10": value, "recall@10": 0.7}
+    return {
+        "quality": {"name": "nDCG@10", "value": value, "base": value / kept, "kept": interval, "figures": figures}
+        | {"judged_on": "60 queries"}
+    }
+
+
 EXACT = cell("exact", "ok", 20.0, result=kept(1.0))
 QUICK = cell("quick", "ok", 5.0, precision="int8", result=kept(0.96))
 WORSE = cell("worse", "ok", 8.0, precision="int8", result=kept(0.93))
@@ -66,6 +76,21 @@ def test_columns_of_quality_appear_where_it_was_measured(table: str) -> None:
     shown = [column.header for column in columns(table, [cell("plain", "ok", 1.0), QUICK])]
     assert "neighbours" in shown
     assert ("max rel" in shown) == (table in ("markdown", "parity", "all"))
+
+
+def test_scores_by_labels_have_columns_words_and_a_plot() -> None:
+    exact = cell("exact", "ok", 20.0, result=scored(0.5, 1.0))
+    quick = cell("quick", "ok", 5.0, result=scored(0.48, 0.96))
+    (sentence,) = tradeoff.conclusions(group_of(exact, quick))
+    assert "keeps 0.960 of nDCG@10 in fp32 (0.950 to 0.970, 95% confidence, 60 queries)" in sentence
+    shown = [column.header for column in columns("terminal", [exact])]
+    assert {"nDCG@10", "kept"} < {*shown}
+    assert {"neighbours", "max rel"}.isdisjoint(shown)
+    assert {"recall@10", "low end"} < {column.header for column in columns("markdown", [exact])}
+    assert "0.480" in printed(terminal.render(run(exact, quick), 200), 200)
+    plot = plots.quality(group_of(exact, quick))
+    assert plot is not None
+    assert ("nDCG@10" in plot["y"], plot["series"][1]["y"]) == (True, [0.96])
 
 
 def test_every_report_has_the_figures() -> None:

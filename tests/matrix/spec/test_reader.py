@@ -1,11 +1,13 @@
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
 
 from isorun.errors import SpecError
 from isorun.parity import DEFAULT_TOLERANCES
+from isorun_matrix.execution.plan import plan
 from isorun_matrix.spec import reader
 from isorun_matrix.spec.shapes import Lognormal
 from isorun_matrix.spec.spec import Spec
@@ -88,6 +90,22 @@ def test_quality(tmp_path: Path) -> None:
     for wrong in ("{texts: [one, two]}", "{k: 0}", "{minimum: 1.5}", "missing.txt"):
         with pytest.raises(SpecError):
             load(tmp_path, QUALITY % wrong)
+
+
+def test_labels(tmp_path: Path) -> None:
+    pairs = [{"texts": [f"one {index}", "other"], "score": index} for index in range(30)]
+    (tmp_path / "labels.jsonl").write_text("\n".join(map(json.dumps, pairs)))
+    spec = load(tmp_path, QUALITY % "{labels: labels.jsonl, minimum: 0.95}")
+    assert spec.quality.labels == pairs
+    assert Spec.model_validate(spec.model_dump(mode="json")) == spec  # as run.json has it
+    (workload,) = plan(spec, 0).workloads
+    assert (len(workload.search), workload.search[1], workload.labels) == (31, "other", pairs)
+    (tmp_path / "few.jsonl").write_text(json.dumps(pairs[0]))
+    (tmp_path / "damaged.jsonl").write_text("{")
+    names = ("missing.jsonl", "few.jsonl", "damaged.jsonl")
+    for wrong in (*names, "labels.jsonl, k: 3", "labels.jsonl, texts: [a]", "[1]"):
+        with pytest.raises(SpecError):
+            load(tmp_path, QUALITY % f"{{labels: {wrong}}}")
 
 
 LENGTHS = "shapes: [{batch: 2, sequence: 9, lengths: %s}]"

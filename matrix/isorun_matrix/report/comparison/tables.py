@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from rich.console import Group as Stack
@@ -13,29 +13,26 @@ from rich.text import Text
 
 from isorun_matrix.measurement.statistics.verdicts import Change
 from isorun_matrix.report import markdown, terminal
-from isorun_matrix.report.columns import columns
+from isorun_matrix.report.columns import Column, columns
 from isorun_matrix.report.comparison.compare import ComparedCell, Comparison
 from isorun_matrix.report.formatting import NONE, counts
 from isorun_matrix.text import printable
 
-_COLUMNS = columns("compare")[:-1]  # the last is the status, which is replaced by the verdict
-_HEADERS = [*(column.header for column in _COLUMNS[:2]), "run", *(column.header for column in _COLUMNS[2:])]
-_HEADERS += ["time", "status"]
-_NUMERIC = [False, False, False, *(column.numeric for column in _COLUMNS[2:]), True, False]
 _VALUE = 48  # maximum characters of a value
 _STYLES = {"slower": "bold red", "faster": "bold green", "too few rounds": "yellow"}
 
 
 def render(comparison: Comparison, width: int) -> RenderableType:
     """The runs, a block of cells for each model and shape, and how many changed; ``width`` characters wide."""
+    shown = _columns(comparison)
     blocks = {
         title: [[Text(printable(text), style=_STYLES.get(text, "")) for text in row] for row in rows]
-        for title, rows in _blocks(comparison).items()
+        for title, rows in _blocks(comparison, shown).items()
     }
     return Stack(
         *(Text(printable(line)) for line in _runs(comparison)),
         Text(),
-        *terminal.tables(_HEADERS, _NUMERIC, blocks, width),
+        *terminal.tables(*_heads(shown), blocks, width),
         Text(),
         *(Text(printable(line), style="bold") for line in _tallies(comparison)),
     )
@@ -44,9 +41,10 @@ def render(comparison: Comparison, width: int) -> RenderableType:
 def as_markdown(comparison: Comparison) -> str:
     """The same as GitHub's Markdown."""
     lines = ["# Runs compared", "", *map(_item, _runs(comparison)), ""]
-    for title, rows in _blocks(comparison).items():
+    shown = _columns(comparison)
+    for title, rows in _blocks(comparison, shown).items():
         escaped = [[*map(markdown.escaped, row)] for row in rows]
-        lines += [f"## {markdown.escaped(title)}", "", *markdown.table(_HEADERS, _NUMERIC, escaped), ""]
+        lines += [f"## {markdown.escaped(title)}", "", *markdown.table(*_heads(shown), escaped), ""]
     return "\n".join([*lines, *(f"{markdown.escaped(line)}." for line in _tallies(comparison))]) + "\n"
 
 
@@ -85,18 +83,30 @@ def _runs(comparison: Comparison) -> Iterator[str]:
         )
 
 
-def _blocks(comparison: Comparison) -> dict[str, list[list[str]]]:
+def _columns(comparison: Comparison) -> list[Column]:
+    """What is shown of a cell in a run, without the status, which the verdict replaces."""
+    results = [result for cell in comparison.cells for result in cell.results if result is not None]
+    return columns("compare", results)[:-1]
+
+
+def _heads(shown: Sequence[Column]) -> tuple[list[str], list[bool]]:
+    """The headers, and which of them are of numbers."""
+    headers = [*(column.header for column in shown[:2]), "run", *(column.header for column in shown[2:])]
+    return [*headers, "time", "status"], [False, False, False, *(column.numeric for column in shown[2:]), True, False]
+
+
+def _blocks(comparison: Comparison, shown: Sequence[Column]) -> dict[str, list[list[str]]]:
     blocks: dict[str, list[list[str]]] = {}
     for cell in comparison.cells:
         rows = blocks.setdefault(f"{cell.cell.model}, {cell.cell.shape}", [])
-        rows += [_row(cell, number) for number in range(len(comparison.runs))]
+        rows += [_row(cell, number, shown[2:]) for number in range(len(comparison.runs))]
     return blocks
 
 
-def _row(cell: ComparedCell, number: int) -> list[str]:
+def _row(cell: ComparedCell, number: int, shown: Sequence[Column]) -> list[str]:
     result, change = cell.results[number], cell.changes[number]
     named = ["", ""] if number else [cell.cell.label, cell.cell.precision]
-    figures = [NONE if result is None else column.text(result) for column in _COLUMNS[2:]]
+    figures = [NONE if result is None else column.text(result) for column in shown]
     return [*named, str(number + 1), *figures, _ratio(change), cell.verdict(number)]
 
 

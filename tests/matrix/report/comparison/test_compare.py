@@ -170,6 +170,18 @@ def test_rejects_runs_without_a_common_cell() -> None:
         compare([run(timed("x", 1)), run(timed("y", 1), folder="/b")])
 
 
+def test_quality_has_a_column_with_its_interval_where_it_was_measured() -> None:
+    def kept(value: float) -> dict[str, Any]:
+        interval = {"value": value, "low": value - 0.01, "high": 1.0}
+        return {"quality": dict.fromkeys(("recall", "first", "tau"), interval) | {"k": 10, "queries": 300}}
+
+    page = compare([run(timed("x", 10, result=kept(0.97))), run(timed("x", 11, result=kept(0.92)))])
+    assert "0.970 (0.960-1.000)" in shown(page, 120)
+    assert "0.920 (0.910-1.000)" in shown(page, 120)
+    assert "| quality |" in tables.as_markdown(page)
+    assert "quality" not in shown(compare([run(timed("x", 10)), run(timed("x", 11))]), 120)
+
+
 def test_tables_of_a_comparison() -> None:
     long = "a CPU | with a name " + "that goes on " * 5
     comparison = compare(
