@@ -8,10 +8,19 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from isorun.plugin import Backend, Capabilities, CompileConfig, LoweredModel, RuntimeReport, cpu_name
-from isorun_backends.onnxruntime import placement
+from isorun.plugin import (
+    Backend,
+    Capabilities,
+    CompileConfig,
+    InvalidOption,
+    LoweredModel,
+    RuntimeReport,
+    cpu_flags,
+    cpu_name,
+)
+from isorun_backends.onnxruntime import placement, precision_probe
 from isorun_backends.onnxruntime.executable import OrtExecutable
-from isorun_backends.onnxruntime.session import OPTIONS, open_session, session_options
+from isorun_backends.onnxruntime.session import OPTIONS, as_text, open_session, session_options
 
 if TYPE_CHECKING:
     import onnxruntime
@@ -42,20 +51,26 @@ _PRODUCTS = {
     ),
 }
 
+# The kernels for Arm round the operands of products with weights to bf16, of at least 32 rows and columns. Attention's
+# own products stay in fp32. The flags of x86-64 have other names (avx512_bf16), and ONNX Runtime no such kernels there.
+_FAST_MATH = "mlas.enable_gemm_fastmath_arm64_bfloat16"
+_PRECISIONS = ("fp32", "bf16", "int8") if "bf16" in cpu_flags() else ("fp32", "int8")
+_REFUSED = {
+    "fp16": "the CPU provider has no fp16 matrix products and would compute in fp32, between casts",
+    "bf16": "the CPU provider has bf16 matrix products for Arm processors with bf16 arithmetic only",
+}
+
 
 class OrtCpu(Backend):
-    """ONNX Runtime on the CPU: every ONNX operator, in fp32 or int8."""
+    """ONNX Runtime on the CPU: every ONNX operator, in fp32 or int8; bf16 on Arm."""
 
     contract = 2
     capabilities = Capabilities(
         priority=10,
         dialects=("com.microsoft.cpu", "onnx", "primitive"),
-        precisions=("fp32", "int8"),
+        precisions=_PRECISIONS,
         typed=("int8",),
-        refused={
-            "fp16": "the CPU provider has no fp16 matrix products and would compute in fp32, between casts",
-            "bf16": "the CPU provider has no bf16 matrix products and rejects such a graph",
-        },
+        refused={precision: reason for precision, reason in _REFUSED.items() if precision not in _PRECISIONS},
         options=OPTIONS,
         sets_threads=True,
         dynamic_shapes=True,
@@ -71,9 +86,21 @@ class OrtCpu(Backend):
     )
 
     def compile(self, model: LoweredModel, config: CompileConfig) -> OrtCpuExecutable:
-        options = session_options(self.read_options(config.options), config.threads)
+        read = self.read_options(config.options)
+        if as_text(read["session_config"]).get(_FAST_MATH, "0") != "0":
+            raise InvalidOption(self.name, "session_config", f"{_FAST_MATH} is reserved. Use precision='bf16' instead")
+        options = session_options(read, config.threads)
+        if config.precision == "bf16":
+            _fast_math(options)
+            precision_probe.require(self.name, "bf16", precision_probe.measure(_PROVIDER, _fast_math))
         session = open_session(self.name, model, options, [_PROVIDER], disabled_optimizers=_SLOWER)
         return OrtCpuExecutable(self, session, model, config)
+
+
+def _fast_math(options: onnxruntime.SessionOptions) -> list[str]:
+    """Have products computed in bf16, and return the providers."""
+    options.add_session_config_entry(_FAST_MATH, "1")
+    return [_PROVIDER]
 
 
 class OrtCpuExecutable(OrtExecutable):
@@ -91,7 +118,10 @@ class OrtCpuExecutable(OrtExecutable):
             report = replace(report, operators=_optimized_operators(self._backend, self._model, self._config))
         kinds = _kinds(report.operators)
         precisions = sorted(precision for precision, products in _PRODUCTS.items() if kinds & products)
-        return replace(report, precision="+".join(precisions) or "fp32")
+        computed = "+".join(precisions) or "fp32"
+        return replace(
+            report, precision="bf16" if computed == "fp32" and self._config.precision == "bf16" else computed
+        )
 
 
 def _optimized_operators(backend: OrtCpu, model: LoweredModel, config: CompileConfig) -> dict[str, dict[str, int]]:

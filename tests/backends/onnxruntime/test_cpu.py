@@ -44,6 +44,12 @@ def test_options_reach_the_runtime():
     assert made.get_session_config_entry("session.disable_prepacking") == "1"
 
 
+def test_bf16_products_are_a_precision_rather_than_an_entry(bert):
+    entry = {"mlas.enable_gemm_fastmath_arm64_bfloat16": 1}
+    with pytest.raises(isorun.InvalidOption, match="precision='bf16'"):
+        isorun.Session(bert, "ort-cpu", options={"session_config": entry})
+
+
 def test_a_profile_is_written(bert, tmp_path):
     with isorun.Session(bert, "ort-cpu", options={"profile_prefix": tmp_path / "profile"}, padding="keep") as session:
         session.run(None, tiny.feeds())
