@@ -11,6 +11,7 @@ from isorun.cli import CHECK_FAILED
 
 
 def ab(
+    context: typer.Context,
     spec_a: Annotated[Path, typer.Argument(metavar="SPEC_A", help="A YAML file.", show_default=False)],
     spec_b: Annotated[
         Path | None, typer.Argument(metavar="[SPEC_B]", help="Another one. Default: SPEC_A.", show_default=False)
@@ -63,10 +64,7 @@ def ab(
     shown.note(f"Cells on both sides: {len(paired)}; results go to {folder.path}")
     if first.load:
         shown.note("`load` is left out: both sides are compared by latency")
-    arguments = [*map(str, [spec_a, spec_b] if spec_b else [spec_a])]
-    arguments += [] if environment is None else ["--environment", environment]
-    arguments += [part for item in model or [] for part in ("--model", item)]
-    with running("ab", arguments, folder, shown):
+    with running(context, folder.path, shown):
         done = runner.run(combined, spec_a.absolute(), folder, shown, Choice(resume))
     compared = comparison.compare(done, paired)
     shown.note("")

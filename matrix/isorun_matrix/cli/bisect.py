@@ -30,6 +30,7 @@ def _percent(text: str) -> float:
 
 
 def bisect(
+    context: typer.Context,
     model: Annotated[
         str, typer.Argument(metavar="MODEL", help="An ONNX file, a checkpoint's folder, or a name.", show_default=False)
     ],
@@ -94,7 +95,6 @@ def bisect(
     from isorun_matrix.execution import progress
     from isorun_matrix.execution.bisection import record, releases, search
     from isorun_matrix.execution.bisection.subject import Subject
-    from isorun_matrix.results.folder import RunFolder
 
     if resume and out is None:
         raise typer.BadParameter("--resume needs --out, the folder of the bisection to continue")
@@ -116,18 +116,7 @@ def bisect(
     candidates = kept.releases = kept.releases or releases.between(named, good, bad)
     shown = progress.for_stderr()
     shown.note(f"{named}: {len(candidates)} releases, {candidates[0]} to {candidates[-1]}; results go to {folder}")
-    words: dict[str, list[Any]] = {
-        "backend": [backend],
-        "good": [good],
-        "bad": [bad],
-        "shape": [shape],
-        "precision": [precision],
-    }
-    words |= {"package": [package], "install": install or [], "option": option or [], "threads": [threads]}
-    words |= {"max-rel": [max_rel]} if differs else {criterion: [f"{percent:g}%"], "rounds": [rounds]}
-    arguments = [f"--{name}={value}" for name, values in words.items() for value in values if value is not None]
-    arguments += ["--differs"] if differs else []
-    with running("bisect", [str(path), *arguments], RunFolder(folder), shown), kept.writing():
+    with running(context, folder.absolute(), shown), kept.writing():
         judge, explain = _judge(criterion, subject, candidates, folder, shown, limits)
 
         def step(release: str, left: int) -> search.Step:

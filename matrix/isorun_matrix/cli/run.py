@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 from enum import StrEnum
 from pathlib import Path
@@ -16,7 +16,6 @@ from isorun_matrix.cli import report
 if TYPE_CHECKING:
     from isorun_matrix.execution.choice import Choice
     from isorun_matrix.execution.progress import Lines
-    from isorun_matrix.results.folder import RunFolder
     from isorun_matrix.results.records import Run
     from isorun_matrix.spec.spec import Spec
 
@@ -30,6 +29,7 @@ class Remeasure(StrEnum):
 
 
 def run(
+    context: typer.Context,
     spec: Annotated[
         Path,
         typer.Argument(metavar="SPEC", help="A YAML file, or the run.json of a run to repeat.", show_default=False),
@@ -101,11 +101,7 @@ def run(
     shown = progress.for_stderr()
     shown.note(f"{planned}; results go to {folder.path}")
     selected = choice.Choice(resume, chosen, remeasure is not None, fingerprints)
-    arguments = [str(spec), *(part for pattern in only or [] for part in ("--only", pattern))]
-    arguments += [part for item in model or [] for part in ("--model", item)]
-    arguments += [] if machine is None else ["--machine", machine]
-    arguments += [] if ray is None else ["--ray", ray]
-    with running("run", arguments, folder, shown):
+    with running(context, folder.path, shown):
         if ray is not None:
             _run_on_cluster(loaded, spec.absolute(), folder.path, ray, shown, selected)
             return
@@ -125,18 +121,30 @@ def new_folder(name: str) -> Path:
 
 
 @contextmanager
-def running(command: str, arguments: Sequence[str], folder: RunFolder, shown: Lines) -> Iterator[None]:
-    """While a run works in a folder: one that is stopped explains how to continue."""
+def running(context: typer.Context, folder: Path, shown: Lines) -> Iterator[None]:
+    """While a command works in a folder: one that is stopped explains how to continue."""
     import shlex
 
     try:
         yield
     except (KeyboardInterrupt, OSError) as stopped:
-        again = shlex.join(["isorun", "matrix", command, *arguments, "--out", str(folder.path), "--resume"])
+        words = ["isorun", "matrix", str(context.info_name), *_arguments(context), "--out", str(folder), "--resume"]
+        again = shlex.join(words)
         shown.note(f"Stopped. Finished measurements are kept. Continue with:\n  {again}")
         if isinstance(stopped, OSError):  # a full disk
             raise
         raise typer.Exit(INTERRUPTED) from None
+
+
+def _arguments(context: typer.Context) -> Iterator[str]:
+    """The arguments of a command as they were given, without those that say where and how it continues."""
+    for parameter in context.command.params:
+        value = context.params[str(parameter.name)]
+        if parameter.name in ("out", "resume", "remeasure") or value is False or value == parameter.default:
+            continue
+        for item in value if isinstance(value, list | tuple) else [value]:
+            yield from [] if parameter.param_type_name == "argument" else parameter.opts[:1]
+            yield from [] if item is True else [str(item)]
 
 
 def _run_on_cluster(spec: Spec, source: Path, out: Path, address: str, shown: Lines, choice: Choice) -> None:

@@ -1,12 +1,15 @@
 from __future__ import annotations
 
 import json
+import signal
+import subprocess
+import time
 from pathlib import Path
 
 import pytest
 
 import releases
-from matrix_runs import Isorun
+from matrix_runs import Isorun, wait_for
 from releases import PACKAGE
 
 FAKES = Path(__file__).parents[1] / "fakes"
@@ -80,6 +83,23 @@ def test_the_good_release_must_run(
     assert "must be older" in isorun(*swapped).stderr
     absent = isorun(*arguments(tiny, tmp_path / "other"), "--bad", "3")
     assert (absent.returncode, "has no release '3'" in absent.stderr) == (2, True)
+
+
+def test_ctrl_c_prints_the_command_to_resume(
+    isorun: Isorun, command: list[str], environment: dict[str, str], index: Path, tiny: Path, tmp_path: Path
+) -> None:
+    publish(environment, index, v1_0={"seconds": 0.3}, v1_5={"seconds": 60})
+    out = tmp_path / "out"
+    words = arguments(tiny, out, "--differs", "--max-rel", "0.1")
+    with subprocess.Popen([*command, *words], env=environment, stderr=subprocess.PIPE, text=True) as process:
+        wait_for(lambda: (index / "environments" / f"{PACKAGE}-1.5" / "environment.json").exists())
+        time.sleep(1)
+        process.send_signal(signal.SIGINT)
+        _, stderr = process.communicate(timeout=20)
+    assert process.returncode == 130
+    shared = f"--good 1 --bad 1.5 --differs --max-rel 0.1 --package {PACKAGE} --shape 2x4 --out {out} --resume"
+    assert f"isorun matrix bisect {tiny} --backend paced {shared}\n" in stderr
+    assert json.loads((out / "bisect.json").read_text())["steps"] == []
 
 
 @pytest.mark.parametrize(
