@@ -9,6 +9,7 @@ from contextlib import asynccontextmanager
 
 from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
+from fastapi_offline import FastAPIOffline
 from starlette.exceptions import HTTPException
 from starlette.middleware.cors import CORSMiddleware
 from starlette.responses import Response
@@ -44,7 +45,9 @@ def create_app(models: Models, settings: Settings | None = None) -> FastAPI:
         await asyncio.wait([warming])
         await asyncio.to_thread(models.close)
 
-    app = FastAPI(
+    app = FastAPIOffline(
+        redoc_url=None,
+        static_url="/static",
         title="isorun",
         version=isorun.__version__,
         summary="Embeddings, rerankers, classifiers and other models.",

@@ -30,4 +30,13 @@ def test_loads_nothing_and_escapes_names(models: dict[str, Any]) -> None:
 def test_the_api_page_lists_every_protocol(client: TestClient) -> None:
     paths = client.get("/openapi.json").json()["paths"]
     assert {"/v1/embeddings", "/embed", "/v2/rerank", "/v2/models/{name}/infer", "/ready"} <= set(paths)
-    assert client.get("/docs").status_code == 200
+
+
+def test_the_api_page_loads_nothing_from_elsewhere(client: TestClient) -> None:
+    page = client.get("/docs")
+    assert page.status_code == 200
+    loaded = re.findall(r"(?:src|href)=\"([^\"]+)\"", page.text)
+    assert len(loaded) >= 3
+    for url in loaded:
+        assert url.startswith("/")
+        assert client.get(url).status_code == 200, url
