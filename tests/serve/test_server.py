@@ -5,6 +5,7 @@ from __future__ import annotations
 import http.client
 import json
 import re
+import shutil
 import signal
 import socket
 import subprocess
@@ -84,6 +85,22 @@ def server(folders: dict[str, Path]) -> Iterator[Server]:
 def post(connection: http.client.HTTPConnection, texts: list[str]) -> http.client.HTTPResponse:
     connection.request("POST", "/embed", json.dumps({"inputs": texts}), {"content-type": "application/json"})
     return connection.getresponse()
+
+
+CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
+
+
+@pytest.mark.long
+@pytest.mark.skipif(CHROMIUM is None, reason="there is no Chromium on the path")
+@pytest.mark.parametrize(("path", "texts"), [("/", ["embedder", "ready"]), ("/docs", ["/v1/embeddings", "opblock"])])
+def test_a_browser_without_network_shows_the_pages(server: Server, path: str, texts: list[str], tmp_path: Path) -> None:
+    command = [str(CHROMIUM), "--headless", "--no-sandbox", "--disable-gpu", f"--user-data-dir={tmp_path}"]
+    command += ["--host-resolver-rules=MAP * ~NOTFOUND, EXCLUDE 127.0.0.1", "--dump-dom"]
+    command += ["--virtual-time-budget=10000"] if path == "/docs" else []  # its scripts; the other page reloads itself
+    shown = subprocess.run(
+        [*command, f"http://127.0.0.1:{server.port}{path}"], capture_output=True, text=True, timeout=120, check=True
+    )
+    assert all(text in shown.stdout for text in texts), shown.stdout + shown.stderr
 
 
 def test_work_ends_for_a_client_that_leaves(server: Server) -> None:
