@@ -26,6 +26,8 @@ _TYPES: Mapping[str, tuple[type, str]] = {
     "first_device": (bool, "true or false"),
     "no_device": (str, "a text"),
     "compiled_contexts": (bool, "true or false"),
+    "loses_errors": (bool, "true or false"),
+    "cuts_integers": (bool, "true or false"),
 }
 
 
@@ -42,6 +44,8 @@ class Declaration:
         first_device: whether a session gets the first device alone, rather than all of its kind.
         no_device: what to do on a machine where the provider offers no device, or cannot use it.
         compiled_contexts: whether what it compiles is kept, unless the caller says otherwise.
+        cuts_integers: whether it computes integers in 32 bits, so that greater feeds are rejected.
+        loses_errors: whether it may return results where a kernel fails, so that this is tried before it is used.
     """
 
     capabilities: Capabilities
@@ -52,6 +56,8 @@ class Declaration:
     first_device: bool = False
     no_device: str = ""
     compiled_contexts: bool = False
+    cuts_integers: bool = False
+    loses_errors: bool = False
 
 
 def read(name: str, module: str, minimum: Capabilities) -> Declaration:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from isorun.plugin import BackendFailed, Binding, Executable, Feeds, RuntimeReport, runtime_errors
+from isorun_backends.common_integers import WideFeeds
 from isorun_backends.onnxruntime import placement
 from isorun_backends.onnxruntime.session import versions
 
@@ -86,14 +87,17 @@ class PluginExecutable(OrtExecutable):
 
     Args:
         lock: held while the session runs and while it is freed; ``None`` if sessions do not disturb each other.
+        wide: rejects integers that the provider would cut; ``None`` for others.
         arguments: of :class:`OrtExecutable`.
     """
 
-    def __init__(self, *arguments: Any, lock: threading.RLock | None = None) -> None:
-        self._lock = lock
+    def __init__(self, *arguments: Any, lock: threading.RLock | None = None, wide: WideFeeds | None = None) -> None:
+        self._lock, self._wide = lock, wide
         super().__init__(*arguments)
 
     def run(self, output_names: Sequence[str] | None, feeds: Feeds) -> list[Any]:
+        if self._wide:
+            self._wide.reject(feeds)
         if self._lock is None:
             return super().run(output_names, feeds)
         with self._lock:

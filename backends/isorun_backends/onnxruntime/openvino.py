@@ -3,7 +3,8 @@
 It comes in a plugin package or in the legacy wheel onnxruntime-openvino. Both accept OpenVINO's properties as JSON in
 the option ``load_config``; nothing else is reliable: the plugin package 1.8.1 ignores other options and computes in
 bf16 by default, and the legacy wheel 1.24.1 runs on the CPU provider if it rejects an option. So the precision is
-measured, and the assignment of nodes is checked.
+measured, and the assignment of nodes is checked. Both lose the errors of kernels with one thread
+(:mod:`isorun_backends.onnxruntime.error_probe`), so a session has all threads, and at least two.
 """
 
 from __future__ import annotations
@@ -28,9 +29,11 @@ from isorun.plugin import (
     UnsupportedModel,
     cpu_name,
     package_version,
+    usable_cores,
 )
-from isorun_backends.onnxruntime import placement, plugin_packages, precision_probe
-from isorun_backends.onnxruntime.executable import OrtExecutable, PluginExecutable
+from isorun_backends.common_integers import WideFeeds
+from isorun_backends.onnxruntime import error_probe, placement, plugin_packages, precision_probe
+from isorun_backends.onnxruntime.executable import PluginExecutable
 from isorun_backends.onnxruntime.session import OPTIONS, as_text, checked, open_session, session_options
 
 if TYPE_CHECKING:
@@ -40,7 +43,10 @@ _PROVIDER = "OpenVINOExecutionProvider"
 _PLUGIN = "onnxruntime_ep_openvino"
 _LEGACY = "onnxruntime-openvino==1.24.1"
 _HINTS = {"fp32": "f32", "bf16": "bf16"}
-_RESERVED = {"INFERENCE_PRECISION_HINT": "precision", "INFERENCE_NUM_THREADS": "threads"}
+_RESERVED = {
+    "INFERENCE_PRECISION_HINT": "is reserved. Use precision= instead",
+    "INFERENCE_NUM_THREADS": "is reserved: with one thread, the provider loses the errors of its kernels",
+}
 _CYCLE = "the graph is not acyclic"
 _REMEDY = f"Create an environment and run the backend there: isorun env create ovn --install '{_LEGACY}'"
 
@@ -61,7 +67,6 @@ class OrtOpenVINO(Backend):
             ),
             "allow_cpu_nodes": placement.ALLOW_CPU_NODES,
         },
-        sets_threads=True,
         dynamic_shapes=True,
         thread_safe=True,
         package="onnxruntime",
@@ -80,7 +85,7 @@ class OrtOpenVINO(Backend):
         """Loads the plugin package if it is installed: nothing else can tell whether it has a device here."""
         return checked(lambda: _package(self.name))
 
-    def compile(self, model: LoweredModel, config: CompileConfig) -> OrtExecutable:
+    def compile(self, model: LoweredModel, config: CompileConfig) -> PluginExecutable:
         options = self.read_options(config.options)
         setup = _Setup(_package(self.name), self.name, _load_config(self.name, options["properties"], config))
         computed = _measured(setup)
@@ -97,14 +102,14 @@ class OrtOpenVINO(Backend):
         nodes = placement.assigned(self.name, session)
         placement.require(self.name, _PROVIDER, nodes, model.path, allow_cpu_nodes=options["allow_cpu_nodes"])
         plugin = {_PLUGIN.replace("_", "-"): package_version(_PLUGIN) or "unknown"}
-        loaded = PluginExecutable if setup.package == "plugin" else OrtExecutable
-        return loaded(
+        return PluginExecutable(
             self.name,
             session,
             cpu_name(),
             computed,
             plugin if setup.package == "plugin" else None,
             {"package": setup.package, "load_config": json.loads(setup.load_config)},
+            wide=WideFeeds(self.name, model.info),
         )
 
 
@@ -126,6 +131,8 @@ class _Setup(NamedTuple):
 
 @cache
 def _measured(setup: _Setup) -> str:
+    """The precision that the provider computes in, if it raises errors."""
+    error_probe.require(setup.name, _PROVIDER, setup.add_provider)
     return precision_probe.measure(_PROVIDER, setup.add_provider)
 
 
@@ -168,9 +175,12 @@ def _plugin_devices(name: str) -> list[Any]:
 
 def _load_config(name: str, properties: Mapping[str, Any], config: CompileConfig) -> str:
     """OpenVINO's properties for a session, in the form that both packages accept."""
-    for key, argument in _RESERVED.items():
+    for key, problem in _RESERVED.items():
         if key in properties:
-            raise InvalidOption(name, "properties", f"the property {key} is reserved. Use {argument}= instead")
-    reserved = {"INFERENCE_PRECISION_HINT": _HINTS[config.precision], "INFERENCE_NUM_THREADS": str(config.threads)}
+            raise InvalidOption(name, "properties", f"the property {key} {problem}")
+    reserved = {
+        "INFERENCE_PRECISION_HINT": _HINTS[config.precision],
+        "INFERENCE_NUM_THREADS": str(max(2, usable_cores())),
+    }
     # It pins the threads of every model to the first cores: two with one thread each would share one core.
     return json.dumps({"CPU": {"ENABLE_CPU_PINNING": "NO", **as_text(properties), **reserved}})

@@ -29,10 +29,12 @@ from isorun.plugin import (
     did_you_mean,
     package_owners,
 )
+from isorun_backends.common_integers import WideFeeds
 from isorun_backends.onnxruntime import (
     compiled_providers,
     context_cache,
     declaration,
+    error_probe,
     placement,
     plugin_packages,
     precision_probe,
@@ -209,6 +211,7 @@ class OrtEp(Backend):
             details,
             operators,
             lock=_exclusive if self._declared.exclusive else None,
+            wide=WideFeeds(self.name, model.info) if self._declared.cuts_integers else None,
         )
 
     def _place(
@@ -268,6 +271,8 @@ class OrtEp(Backend):
         model = precision_probe.TYPED.get(config.precision) if typed else None
         key = (target.provider, config.device, model, *sorted(requested.items()))
         if key not in _measured:
+            if self._declared.loses_errors:
+                error_probe.require(self.name, target.provider, lambda options: target.add(options, requested))
             try:
                 computed = precision_probe.measure(
                     target.provider,

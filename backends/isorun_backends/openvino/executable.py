@@ -20,6 +20,7 @@ from isorun.plugin import (
     check_fits,
     runtime_errors,
 )
+from isorun_backends.common_integers import WideFeeds
 
 if TYPE_CHECKING:
     import openvino
@@ -28,8 +29,6 @@ if TYPE_CHECKING:
 
 _PRECISIONS = {"f32": "fp32", "bf16": "bf16", "f16": "fp16", "i8": "int8", "u8": "int8"}
 _PRODUCTS = ("fullyconnected", "matmul", "gemm", "convolution")
-_WIDE = ("tensor(int64)", "tensor(uint64)", "tensor(uint32)")  # computed in 32 bits
-_INT32 = 2**31
 _SMALL = 16  # elements
 _BOOKKEEPING = ("Const", "Input", "Output")
 
@@ -52,12 +51,7 @@ class OpenVINOExecutable(Executable):
         # constant to it.
         self._inputs = [spec.name for spec in model.info.inputs if not spec.overridable]
         self._constants = [spec.name for spec in model.info.inputs if spec.overridable]
-        # A mask or an id with bounds has been checked.
-        self._wide = [
-            spec.name
-            for spec in model.info.inputs
-            if spec.type in _WIDE and not (spec.bounds and spec.bounds[0] >= -_INT32 and spec.bounds[1] < _INT32)
-        ]
+        self._wide = WideFeeds(name, model.info)
         self._outputs = {spec.name: index for index, spec in enumerate(model.info.outputs)}
         inputs = {name for port in compiled.inputs for name in port.get_names()}
         self._results = [
@@ -74,7 +68,7 @@ class OpenVINOExecutable(Executable):
         if self._constants:
             self._reject_constants(feeds)
         if self._wide:
-            self._reject_wide(feeds)
+            self._wide.reject(feeds)
         try:
             request = self._request()
             self._set_inputs(request, feeds)
@@ -96,18 +90,6 @@ class OpenVINOExecutable(Executable):
     def _set_inputs(self, request: openvino.InferRequest, feeds: Feeds) -> None:
         for index, name in enumerate(self._inputs):
             request.set_input_tensor(index, self._input(name, feeds[name]))
-
-    def _reject_wide(self, feeds: Feeds) -> None:
-        """Reject integers beyond 32 bits, of which OpenVINO would read the lower ones."""
-        for name in self._wide:
-            array = feeds.get(name)
-            if not isinstance(array, np.ndarray) or not array.size:
-                continue
-            if array.item(array.argmin()) < -_INT32 or array.item(array.argmax()) >= _INT32:
-                raise InvalidFeeds(
-                    f"{self._name} computes integers in 32 bits, and the input {name!r} has numbers outside "
-                    f"[{-_INT32}, {_INT32 - 1}]. Use another backend, such as ort-cpu"
-                )
 
     def _reject_constants(self, feeds: Feeds) -> None:
         for name in self._constants:
@@ -174,7 +156,7 @@ class OpenVINOExecutable(Executable):
 
     def bind(self, feeds: Feeds, outputs: Mapping[str, np.ndarray | None]) -> Binding:
         self._reject_constants(feeds)
-        self._reject_wide(feeds)
+        self._wide.reject(feeds)
         targets = {name: array for name, array in outputs.items() if array is not None}
         is_input = any(self._results[self._outputs[name]].is_input for name in targets)
         if is_input or not all(_shareable(array) for array in [*feeds.values(), *targets.values()]):

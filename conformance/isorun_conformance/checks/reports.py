@@ -142,7 +142,7 @@ class Reports(Checks):
         kinds = devices.kinds(device)
         name, package = self.under_test.name, self.under_test.capabilities.package
         # A member of a family is a runtime: `openvino` of `ort-ep:openvino`.
-        runtimes = [name, name.rpartition(":")[2], package or name, *provenance.versions]
+        runtimes = [name, name.rpartition(":")[2], name.removeprefix("ort-"), package or name, *provenance.versions]
         # A GPU's runtime may leave some operators to the CPU, but not the other way round.
         accelerators = ["gpu", "npu"] if "auto" in kinds else ["gpu"] if "cuda" in kinds else []
         known = ["cpu", *kinds, *accelerators, *runtimes]

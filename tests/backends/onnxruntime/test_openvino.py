@@ -11,7 +11,7 @@ import pytest
 import isolation
 import isorun
 import tiny
-from isorun.errors import BackendFailed, BackendUnavailable, InvalidOption, UnsupportedModel
+from isorun.errors import BackendFailed, BackendUnavailable, InvalidFeeds, InvalidOption, UnsupportedModel
 from isorun.isolation import environments
 from isorun.plugin import registry
 from isorun.system.hardware import cpu_flags
@@ -27,7 +27,7 @@ def environment() -> str:
 
 @pytest.fixture(scope="module")
 def session(bert, environment):
-    with isorun.Session(bert, "ort-openvino", environment=environment, threads=1) as opened:
+    with isorun.Session(bert, "ort-openvino", environment=environment) as opened:
         yield opened
 
 
@@ -54,11 +54,11 @@ def test_provenance_has_the_assignment_and_the_measured_precision(session):
     provenance = session.provenance
     assert list(provenance.operators) == ["OpenVINOExecutionProvider"]
     assert sum(provenance.operators["OpenVINOExecutionProvider"].values()) > 50
-    assert (provenance.precision, provenance.threads, provenance.dialect) == ("fp32", 1, "primitive")
+    assert (provenance.precision, provenance.threads, provenance.dialect) == ("fp32", None, "primitive")
     assert provenance.versions["onnxruntime-openvino"] == "1.24.1"
     assert provenance.environment["name"] == "ort-openvino"
     assert provenance.details["package"] == "legacy wheel"
-    assert provenance.details["load_config"]["CPU"]["INFERENCE_NUM_THREADS"] == "1"
+    assert int(provenance.details["load_config"]["CPU"]["INFERENCE_NUM_THREADS"]) >= 2
 
 
 def test_concurrent_runs(session, reference):
@@ -89,6 +89,36 @@ def test_padding_is_removed(session, bert, environment):
     with isorun.Session(bert, "ort-openvino", environment=environment, padding="remove") as without:
         np.testing.assert_allclose(without.run(None, feeds)[0], hidden, atol=1e-5)
     assert (hidden[feeds["attention_mask"] == 0] == 0).all()
+
+
+SUM = graph("g (float[N] x, float[M] y) => (float[K] z) { z = Add(x, y) }")
+
+
+def test_a_kernel_that_fails_raises_and_harms_no_other_run(environment):
+    """With one thread, the provider would return the results of the run before."""
+    with isorun.Session(SUM, "ort-openvino", environment=environment) as session:
+        right = {"x": np.ones(3, np.float32), "y": np.ones(3, np.float32)}
+        for _ in range(3):
+            np.testing.assert_array_equal(session.run(None, right)[0], [2, 2, 2])
+            with pytest.raises(BackendFailed, match="mismatch"):
+                session.run(None, {**right, "y": np.ones(4, np.float32)})
+
+
+def test_threads_are_not_to_be_set(environment):
+    with pytest.raises(BackendUnavailable, match="threads"):
+        isorun.Session(SUM, "ort-openvino", environment=environment, threads=1)
+    with pytest.raises(InvalidOption, match="loses the errors"):
+        isorun.Session(
+            SUM, "ort-openvino", environment=environment, options={"properties": {"INFERENCE_NUM_THREADS": 1}}
+        )
+
+
+def test_integers_beyond_32_bits_are_rejected(environment):
+    model = graph("g (int64[N] x) => (int64[N] y) { y = Neg(x) }")
+    with isorun.Session(model, "ort-openvino", environment=environment) as session:
+        np.testing.assert_array_equal(session.run(None, {"x": np.array([2**31 - 1])})[0], [1 - 2**31])
+        with pytest.raises(InvalidFeeds, match="'x' has numbers outside"):
+            session.run(None, {"x": np.array([2**31])})
 
 
 DET = graph("g (float[N,3,3] x) => (float[N] y) { d = Det(x)  y = Neg(d) }")
