@@ -41,7 +41,7 @@ if TYPE_CHECKING:
 
 _PROVIDER = "OpenVINOExecutionProvider"
 _PLUGIN = "onnxruntime_ep_openvino"
-_LEGACY = "onnxruntime-openvino==1.24.1"
+_LEGACY_WHEEL, _LEGACY = "legacy wheel", "onnxruntime-openvino==1.24.1"
 _HINTS = {"fp32": "f32", "bf16": "bf16"}
 _RESERVED = {
     "INFERENCE_PRECISION_HINT": "is reserved. Use precision= instead",
@@ -87,7 +87,13 @@ class OrtOpenVINO(Backend):
 
     def compile(self, model: LoweredModel, config: CompileConfig) -> PluginExecutable:
         options = self.read_options(config.options)
-        setup = _Setup(_package(self.name), self.name, _load_config(self.name, options["properties"], config))
+        package = _package(self.name)
+        if package == _LEGACY_WHEEL and model.info.unread:
+            raise UnsupportedModel(
+                f"{self.name}: no node of {model.path} reads its input {model.info.unread[0]!r}. {_LEGACY} would "
+                "confuse the other inputs with it. Use the backend openvino, or remove the input"
+            )
+        setup = _Setup(package, self.name, _load_config(self.name, options["properties"], config))
         computed = _measured(setup)
         precision_probe.require(self.name, config.precision, computed)
         ort_options = session_options(options, config.threads)
@@ -114,7 +120,11 @@ class OrtOpenVINO(Backend):
 
 
 class _Setup(NamedTuple):
-    """How the provider is added to a session: from which package (``plugin`` or ``legacy wheel``), and its options."""
+    """How the provider is added to a session.
+
+    Attributes:
+        package: ``plugin`` or :data:`_LEGACY_WHEEL`.
+    """
 
     package: str
     name: str
@@ -123,7 +133,7 @@ class _Setup(NamedTuple):
     def add_provider(self, ort_options: onnxruntime.SessionOptions) -> list[Any]:
         """Add the provider to session options, or return the ``providers`` argument."""
         options = {"load_config": self.load_config}
-        if self.package == "legacy wheel":
+        if self.package == _LEGACY_WHEEL:
             return [(_PROVIDER, {"device_type": "CPU", **options})]
         ort_options.add_provider_for_devices(_plugin_devices(self.name), options)
         return []
@@ -150,7 +160,7 @@ def _package(name: str) -> str:
         except BackendUnavailable as error:
             refusal = error
     if _is_legacy_wheel():
-        return "legacy wheel"
+        return _LEGACY_WHEEL
     raise BackendUnavailable(name, refusal.reason if refusal else _no_provider(), _REMEDY) from refusal
 
 

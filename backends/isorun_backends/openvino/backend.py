@@ -78,7 +78,7 @@ class OpenVINO(Backend):
                 _remove_string_identities(graph)
             compiled = core.compile_model(graph, target.device, properties)
             target.check(compiled)
-        return OpenVINOExecutable(self.name, compiled, target, model, one_thread=config.threads == 1)
+        return OpenVINOExecutable(self.name, compiled, target, model)
 
     def _core(self) -> openvino.Core:
         try:

@@ -18,6 +18,7 @@ FORMS = ("cpu", "gpu", "gpu.N", "npu", "auto", "auto:DEVICES", "hetero:DEVICES")
 UNVERIFIED = ("gpu", "gpu.N", "npu")
 
 _PRECISION, _PER_DEVICE = "INFERENCE_PRECISION_HINT", "DEVICE_PROPERTIES"
+_THREADS = "INFERENCE_NUM_THREADS"
 # The precision to what the device must be capable of, and the property's value.
 _CAPABILITIES = {"fp32": ("FP32", "f32"), "bf16": ("BF16", "bf16"), "fp16": ("FP16", "f16"), "int8": ("INT8", "")}
 # The kernels of each kind that a compiled model keeps for shapes that it has run. OpenVINO's default is 5000: in int8
@@ -87,7 +88,7 @@ class Target:
                 **(processor if device == "CPU" else {}),
                 **own.get(device, {}),
                 _PRECISION: hint,
-                **({"INFERENCE_NUM_THREADS": threads} if device == "CPU" else {}),
+                **({_THREADS: threads} if device == "CPU" else {}),
             }
         if not self._is_list:
             return by_device[self.device]
@@ -109,6 +110,15 @@ class Target:
                 requested = self.hints[device]
                 raise BackendFailed(f"{self._name} computes in {precision} instead of the requested {requested}")
         return actual
+
+    def has_one_thread(self, compiled: openvino.CompiledModel) -> bool:
+        """Whether the processor runs a compiled model in one thread. It has no more than cores that the process may use
+        when the model is compiled, whatever was requested."""
+        if self._is_list:
+            threads = [device.get(_THREADS) for device in compiled.get_property(_PER_DEVICE).values()]
+        else:
+            threads = [compiled.get_property(_THREADS)] if self.device == "CPU" else []
+        return 1 in threads
 
     def _hint(self, device: str, precision: str) -> str:
         """The precision of whatever the graph does not compute in integers."""

@@ -39,9 +39,7 @@ class OpenVINOExecutable(Executable):
     Feeds are read in place. Each run writes to new output memory, which belongs to the caller.
     """
 
-    def __init__(
-        self, name: str, compiled: openvino.CompiledModel, target: Target, model: LoweredModel, *, one_thread: bool
-    ) -> None:
+    def __init__(self, name: str, compiled: openvino.CompiledModel, target: Target, model: LoweredModel) -> None:
         import openvino
 
         self._name = name
@@ -61,7 +59,7 @@ class OpenVINOExecutable(Executable):
         self._strings = {spec.name for spec in model.info.inputs if spec.type == "tensor(string)"}
         # With one thread, the synchronous call swallows a kernel's exception and leaves the outputs unwritten; with
         # strings it warns about copies (seen in 2026.4).
-        self._asynchronous = one_thread or any(result.strings for result in self._results)
+        self._asynchronous = target.has_one_thread(compiled) or any(result.strings for result in self._results)
         self._idle: list[openvino.InferRequest] = []
 
     def run(self, output_names: Sequence[str] | None, feeds: Feeds) -> list[Any]:

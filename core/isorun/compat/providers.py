@@ -151,6 +151,8 @@ def _candidate(
         _openvino(rest, settings)
         if settings["device"] == "cpu":
             settings["options"]["allow_cpu_nodes"] = fallback
+            if settings.pop("threads") is not None:
+                _logger.info("isorun.compat: ignored the number of threads, which %s does not support", name)
         else:
             name = "openvino"
     elif name not in BACKENDS.values():

@@ -64,6 +64,7 @@ def describe(model: ir.Model, *, any_mask: bool = False) -> ModelInfo:
         keeps_padding=keeps_padding,
         mixes_rows=batch_independence.find(model),
         windowed=any(is_fused(node) and "window" in node.attributes for node in graph),
+        unread=tuple(value.name or "" for value in graph.inputs if not value.uses() and not value.is_graph_output()),
         masks=masks,
     )
 

@@ -85,6 +85,7 @@ class ModelInfo:
             dynamically quantized models; empty if rows are independent.
         windowed: whether a fused layer attends within a window. It works on blocks of tokens, whose sums have another
             order in another batch.
+        unread: the inputs that no node reads.
         masks: the inputs that fused attentions read as masks, in which any value but 0 is a key. Feeds with others than
             0 and 1 run the model as given, so that a fused graph gets only these.
     """
@@ -102,6 +103,7 @@ class ModelInfo:
     keeps_padding: str = "the model has not been analysed"
     mixes_rows: str = ""
     windowed: bool = False
+    unread: tuple[str, ...] = ()
     masks: tuple[str, ...] = ()
 
     @property
@@ -151,6 +153,7 @@ class ModelInfo:
                 "outputs": specs(fields["outputs"]),
                 "metadata": ModelMetadata(*fields["metadata"]),
                 "token_outputs": None if fields["token_outputs"] is None else tuple(fields["token_outputs"]),
+                "unread": tuple(fields.get("unread", ())),
                 "masks": tuple(fields.get("masks", ())),
             }
         )

@@ -121,6 +121,13 @@ def test_integers_beyond_32_bits_are_rejected(environment):
             session.run(None, {"x": np.array([2**31])})
 
 
+def test_inputs_that_no_node_reads_are_refused(environment):
+    """The legacy wheel would negate x."""
+    model = graph("g (float[N] x, float[N] y) => (float[N] z) { z = Neg(y) }")
+    with pytest.raises(UnsupportedModel, match="reads its input 'x'"):
+        isorun.Session(model, "ort-openvino", environment=environment)
+
+
 DET = graph("g (float[N,3,3] x) => (float[N] y) { d = Det(x)  y = Neg(d) }")
 
 

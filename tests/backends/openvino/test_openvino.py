@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import array
+import os
+import subprocess
 import sys
 
 import numpy as np
@@ -22,6 +24,33 @@ from isorun_backends.openvino.backend import OpenVINO
 from onnx_text import graph
 
 HAS_BF16 = "BF16" in openvino.Core().get_property("CPU", "OPTIMIZATION_CAPABILITIES")
+
+
+ON_ONE_CORE = """
+import os
+import sys
+import isorun
+
+os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})
+for threads in (1, 2, 4):
+    for device in ("cpu", "hetero:cpu"):
+        with isorun.Session(sys.argv[1], "openvino", device=device, threads=threads) as session:
+            session.run(None, {"x": [1.0, 1.0, 1.0], "y": [1.0, 1.0, 1.0]})
+            try:
+                session.run(None, {"x": [1.0, 1.0, 1.0], "y": [1.0, 1.0, 1.0, 1.0]})
+            except isorun.BackendFailed:
+                print(device, threads)
+"""
+
+
+@pytest.mark.skipif(not hasattr(os, "sched_setaffinity"), reason="this system has no affinities")
+def test_errors_of_kernels_are_raised_on_one_core(tmp_path):
+    """Whatever number of threads was requested, OpenVINO has one there, and its synchronous call loses errors."""
+    path = tmp_path / "sum.onnx"
+    onnx.save(graph("g (float[N] x, float[M] y) => (float[K] z) { z = Add(x, y) }"), path)
+    done = subprocess.run([sys.executable, "-c", ON_ONE_CORE, path], capture_output=True, text=True, check=True)
+    expected = [f"{device} {threads}" for threads in (1, 2, 4) for device in ("cpu", "hetero:cpu")]
+    assert done.stdout.splitlines() == expected
 
 
 @pytest.mark.skipif(HAS_BF16, reason="this processor has bf16 arithmetic")

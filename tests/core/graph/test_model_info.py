@@ -96,3 +96,8 @@ def test_reports_overridable_inputs():
 def test_reports_quantized_models(nodes, quantized):
     text = f"{HEAD} g (float[N] x) => (float[N] y) <float s = {{2}}, int8[2] w = {{1, 2}}> {{ {nodes} }}"
     assert described(text).quantized is quantized
+
+
+def test_inputs_that_no_node_reads():
+    info = described(HEAD + "g (float[N] a, float[N] b, float[N] c) => (float[N] b, float[N] y) { y = Neg(c) }")
+    assert info.unread == ("a",)
