@@ -14,7 +14,7 @@ from matrix_runs import Isorun, cells_of, spec_file
 SPEC = """
 models:
   letters: {checkpoint: letters}
-  plain: {preset: bert-3l}
+  plain: {path: tiny.onnx}
 backends:
   - {name: ort-cpu, precisions: [fp32, int8]}
 shapes: [3x8]
@@ -27,12 +27,13 @@ repeats: 0
 repetitions: 4
 warmup: 0
 feeds: 1
+seed: 1
 control: false
 """
 
 
 @pytest.mark.long
-def test_a_cell_that_loses_neighbours_fails(isorun: Isorun, tmp_path: Path) -> None:
+def test_a_cell_that_loses_neighbours_fails(isorun: Isorun, tiny: Path, tmp_path: Path) -> None:
     folder = sentence_models.write_sentence_model(tmp_path / "letters")
     texts = {" ".join(words) for length in range(1, 5) for words in itertools.product("abc", repeat=length)}
     (tmp_path / "texts.txt").write_text("\n".join(sorted(texts)))
