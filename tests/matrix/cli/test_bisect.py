@@ -6,6 +6,8 @@ import subprocess
 import time
 from pathlib import Path
 
+import onnx
+import onnx.parser
 import pytest
 
 import releases
@@ -140,3 +142,29 @@ def test_names_the_onnx_runtime_that_changed_outputs(isorun: Isorun, bert: Path,
     assert done.returncode == 0, done.stderr
     assert json.loads(done.stdout)["found"] == {"last_good": "1.26.0", "first_bad": "1.27.0", "between": []}
     assert "differs first at layer 0" in "".join(json.loads(done.stdout)["causes"])
+
+
+NORMS = """
+<ir_version: 10, opset_import: ["" : 17]>
+norms (float[batch, 1024] x, float[1024] scale) => (float[batch, 1024] y)
+{
+    a = Tanh (x)
+    b = LayerNormalization (a, scale)
+    y = LayerNormalization (b, scale)
+}
+"""
+
+
+@pytest.mark.long  # installs three releases of ONNX Runtime and measures for a minute
+def test_names_the_onnx_runtime_whose_normalization_takes_longer(isorun: Isorun, tmp_path: Path) -> None:
+    """64 x 1024: 48 microseconds in 1.26.0, 300 in 1.27.0 (AVX-512)."""
+    model = tmp_path / "norms.onnx"
+    onnx.save(onnx.parser.parse_model(NORMS), model)
+    words = ["bisect", str(model), "--backend", "ort-cpu", "--good", "1.26", "--bad", "1.27", "--shape", "256"]
+    done = isorun(
+        *words, "--slower", "20%", "--rounds", "3", "--threads", "1", "--out", str(tmp_path / "out"), "--json"
+    )
+    assert done.returncode == 0, done.stderr
+    document = json.loads(done.stdout)
+    assert document["found"]["first_bad"] == "1.27.0"
+    assert document["causes"][1].startswith("LayerNormalization: ")

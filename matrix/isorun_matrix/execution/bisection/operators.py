@@ -9,9 +9,7 @@ from pathlib import Path
 from statistics import median
 from tempfile import TemporaryDirectory
 
-from isorun import Session
 from isorun.errors import BackendNotFound, IsorunError
-from isorun.parity.samples import masked_cases
 from isorun.plugin import listing
 from isorun_matrix.execution.bisection.search import Found
 from isorun_matrix.execution.bisection.subject import Subject
@@ -24,6 +22,7 @@ OPTION = "profile_prefix"
 _SESSIONS = 6
 _WARM_UP, _RUNS = 3, 20
 _SHOWN = 5
+_SMALL = 0.01  # of a run: less is not worth a line
 
 
 @dataclass(frozen=True)
@@ -33,7 +32,8 @@ class Slower:
     Attributes:
         operator: its type.
         before, after: the time that all nodes of it take in a run, in milliseconds.
-        shown: whether the difference is more than chance explains, at 95 % for all operators together.
+        shown: whether the difference is more than chance explains, at 95 % for all operators together, and more than
+            1 % of the run.
     """
 
     operator: str
@@ -52,7 +52,7 @@ def explain(subject: Subject, found: Found, progress: Lines) -> list[str]:
         return [f"Which operator takes longer is unknown: {subject.backend} reports no time of single operators."]
     progress.note(f"Profiling {found.last_good} and {found.first_bad}")
     try:
-        longer = slower(subject, found.last_good, found.first_bad)
+        longer = slower(subject, found.last_good, found.first_bad, progress)
     except IsorunError as error:
         return [f"Its operators cannot be profiled: {error}"]
     lines = [f"{item.operator}: {item.before:.3f} ms to {item.after:.3f} ms in a run" for item in longer if item.shown]
@@ -61,7 +61,7 @@ def explain(subject: Subject, found: Found, progress: Lines) -> list[str]:
     return ["Operators that take longer, all nodes of a type together, by how much they add:", *lines[:_SHOWN]]
 
 
-def slower(subject: Subject, good: str, bad: str) -> list[Slower]:
+def slower(subject: Subject, good: str, bad: str, progress: Lines) -> list[Slower]:
     """The operators that take longer in ``bad``, those that add most first.
 
     Both releases run in turns, in six sessions each.
@@ -69,29 +69,32 @@ def slower(subject: Subject, good: str, bad: str) -> list[Slower]:
     rounds: dict[str, list[dict[str, float]]] = {good: [], bad: []}
     for index in range(_SESSIONS):
         for release in (good, bad) if index % 2 else (bad, good):
-            rounds[release].append(_profile(subject, release))
+            rounds[release].append(_profile(subject, release, progress))
     names = {name for profiles in rounds.values() for profile in profiles for name in profile}
+    least = _SMALL * median(sum(profile.values()) for profile in rounds[good])
     operators = []
     for name in names:
         before, after = ([profile.get(name, 0.0) for profile in rounds[release]] for release in (good, bad))
-        # One that only one release has is no ratio: fusion names operators differently.
-        shown = not all(before) or not all(after)
-        if not shown:
-            family = Family([dict(enumerate(before)), dict(enumerate(after))], 2 * len(names))
-            ratio = family.ratio(1, 0)
-            shown = ratio is not None and ratio.verdict == "slower"
-        operators.append(Slower(name, median(before), median(after), shown))
-    longer = [operator for operator in operators if operator.after > operator.before]
-    return sorted(longer, key=lambda operator: operator.before - operator.after)
+        if (added := median(after) - median(before)) > 0:
+            shown = added > least and _is_shown(before, after, len(names))
+            operators.append(Slower(name, median(before), median(after), shown))
+    return sorted(operators, key=lambda operator: operator.before - operator.after)
 
 
-def _profile(subject: Subject, release: str) -> dict[str, float]:
+def _is_shown(before: list[float], after: list[float], compared: int) -> bool:
+    """Whether an operator is shown to take longer. One that only one release has does: fusion made another of it."""
+    if not all(before) or not all(after):
+        return True
+    ratio = Family([dict(enumerate(before)), dict(enumerate(after))], 2 * compared).ratio(1, 0)
+    return ratio is not None and ratio.verdict == "slower"
+
+
+def _profile(subject: Subject, release: str, progress: Lines) -> dict[str, float]:
     """The time of a run in milliseconds by operator: for each node, the median of its runs."""
     with TemporaryDirectory(prefix="isorun-profile-") as folder:
-        options = {"options": {OPTION: str(Path(folder) / "profile")}}
-        with Session(subject.model, **subject.session(release, **options), cache_dir=None) as session:
-            batch, _, sequence = subject.shape.partition("x")
-            feeds = next(iter(masked_cases(session.model_info, int(batch), int(sequence or 1), 0).values()))
+        options = {OPTION: str(Path(folder) / "profile")}
+        with subject.open(release, progress, options=options) as session:
+            feeds = next(iter(subject.cases(session.model_info).values()))
             for _ in range(_WARM_UP + _RUNS):
                 session.run(None, feeds)
         times: dict[str, dict[str, list[float]]] = {}

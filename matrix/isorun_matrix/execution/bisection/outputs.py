@@ -10,17 +10,13 @@ from typing import Any
 
 import numpy as np
 
-from isorun import Session
 from isorun.cli import parity_layers
 from isorun.errors import IsorunError
 from isorun.parity import Parity, Tolerance, compare
-from isorun.parity.samples import masked_cases
 from isorun_matrix.execution.bisection.search import Found, Step
 from isorun_matrix.execution.bisection.subject import Subject
 from isorun_matrix.execution.processes.session import named
 from isorun_matrix.execution.progress import Lines
-
-_SEED = 0
 
 
 @dataclass(frozen=True)
@@ -73,11 +69,9 @@ class ByOutputs:
         return self._run(self.good, self.subject.model)
 
     def _run(self, release: str, model: Path, **settings: Any) -> _Outputs:
-        self.subject.prepare(release, self.progress)
-        with Session(model, **self.subject.session(release), **settings) as session:
+        with self.subject.open(release, self.progress, model, **settings) as session:
             info = session.model_info
-            batch, _, sequence = self.subject.shape.partition("x")
-            cases = masked_cases(info, int(batch), int(sequence or 1), _SEED)
+            cases = self.subject.cases(info)
             values = {case: named(session, session.run(None, feeds)) for case, feeds in cases.items()}
             masks = {case: feeds.get(info.mask) if info.mask else None for case, feeds in cases.items()}
             return _Outputs(values, masks, info.token_outputs)

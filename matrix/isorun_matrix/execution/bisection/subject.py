@@ -7,11 +7,18 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
+from isorun import Session
 from isorun.errors import EnvironmentBroken
+from isorun.parity.samples import fixed_size, masked_cases
 from isorun.plugin import registry
+from isorun.types import ModelInfo
 from isorun_matrix.execution import environments
 from isorun_matrix.execution.progress import Lines
 from isorun_matrix.spec.spec import Spec
+
+_SEED = 0
 
 
 @dataclass(frozen=True)
@@ -70,17 +77,27 @@ class Subject:
             }
         )
 
-    def session(self, release: str, **more: Any) -> dict[str, Any]:
-        """The arguments of a session in the environment of a release, without the model."""
-        own = {"environment": self.environment(release), "precision": self.precision, "threads": self.threads}
-        return {"backend": self.backend, **own, **more, "options": {**self.options, **more.get("options", {})}}
+    def open(self, release: str, progress: Lines, model: Path | None = None, **more: Any) -> Session:
+        """A session in the environment of a release, which is created unless it exists.
 
-    def prepare(self, release: str, progress: Lines) -> None:
-        """Create the environment of a release, unless it exists.
+        Args:
+            release: of the package.
+            progress: receives the events.
+            model: in place of the subject's.
+            more: arguments of the session; ``options`` are added to the subject's.
 
         Raises:
-            EnvironmentBroken: it cannot be created or used.
+            EnvironmentBroken: the environment cannot be created or used.
         """
         (available,) = environments.make(self.spec([release], 1), progress, any_version=True).values()
         if available.record.failure is not None:
             raise EnvironmentBroken(available.record.failure)
+        more |= {"environment": self.environment(release), "precision": self.precision, "threads": self.threads}
+        return Session(
+            model or self.model, self.backend, **{**more, "options": {**self.options, **more.get("options", {})}}
+        )
+
+    def cases(self, info: ModelInfo) -> dict[str, dict[str, np.ndarray]]:
+        """Feeds of the shape by kind of mask, the same ones in each release."""
+        batch, _, sequence = self.shape.partition("x")
+        return masked_cases(info, int(batch), int(sequence) if sequence else fixed_size(info.inputs, 1) or 1, _SEED)
