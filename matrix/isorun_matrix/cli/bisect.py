@@ -90,6 +90,7 @@ def bisect(
     import shlex
 
     from isorun.cli import console, models, options
+    from isorun.parity import DEFAULT_TOLERANCES
     from isorun.system.cache import Cache
     from isorun_matrix.cli.run import new_folder, running
     from isorun_matrix.execution import progress
@@ -102,6 +103,7 @@ def bisect(
         raise typer.BadParameter("--slower, --memory and --differs are mutually exclusive")
     if max_rel is not None and not differs:
         raise typer.BadParameter("--max-rel has no effect without --differs")
+    models.check_choice("precision", precision, [*DEFAULT_TOLERANCES])
     path = models.model_path(model, Cache()).absolute()
     settings = options.settings_of(option)
     named = package or _package(backend)
@@ -165,13 +167,14 @@ def _judge(
     """What judges a release, and what explains the release that the search names."""
     from isorun.parity import DEFAULT_TOLERANCES, Tolerance
     from isorun_matrix.execution.bisection import measured, operators, outputs
+    from isorun_matrix.report import summary
 
     if criterion == "differs":
         limit = limits["max_rel"]
         tolerance = DEFAULT_TOLERANCES[subject.precision] if limit is None else Tolerance(limit, limit, 1e-9)
         by_outputs = outputs.ByOutputs(subject, releases[0], tolerance, shown)
         return by_outputs, by_outputs.explain
-    of = measured.MEMORY if criterion == "memory" else measured.TIME
+    of = measured.MEMORY if criterion == "memory" else summary.TIME
     percent, rounds = limits["percent"], limits["rounds"]
     judge = measured.ByMeasure(subject, releases[0], releases[-1], of, percent, folder, rounds, shown)
     if criterion == "memory":

@@ -50,10 +50,18 @@ def load(path: Path, models: Sequence[str]) -> tuple[Spec, Mapping[str, str]]:
     record = reader.read(path, RunRecord)
     content = record.spec.model_dump(mode="json")
     content["models"] |= replaced(content["models"], models)
+    why = f"{path} cannot be run here. Give the place of a model with --model NAME=PATH"
+    return validated(content, why), record.fingerprints
+
+
+def validated(content: Mapping[str, Any], why: str) -> Spec:
+    """A spec from plain data.
+
+    Raises:
+        SpecError: it is invalid: ``why``, and each problem.
+    """
     try:
-        return Spec.model_validate(content), record.fingerprints
+        return Spec.model_validate(content)
     except ValidationError as error:
         lines = [f"{'.'.join(map(str, problem['loc']))}: {problem['msg']}" for problem in error.errors()]
-        raise SpecError(
-            f"{path} cannot be run here. Give the place of a model with --model NAME=PATH:\n  " + "\n  ".join(lines)
-        ) from None
+        raise SpecError(f"{why}:\n  " + "\n  ".join(lines)) from None

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from isorun_matrix.jobs import CONTROL
@@ -194,6 +194,19 @@ def calm_rounds(cell: CellResult) -> Medians:
         if cell.result is None
         else {measured.number: measured.p50 for measured in cell.result.rounds if not measured.disturbed}
     )
+
+
+def cpu_rounds(cell: CellResult) -> Medians:
+    """The CPU time of a run in each round, which other programs change little."""
+    rounds = () if cell.result is None else cell.result.rounds
+    return {measured.number: measured.cpu_ms for measured in rounds if measured.cpu_ms}
+
+
+Measures = Mapping[str, Callable[[CellResult], Medians]]
+"""What cells are compared by: by name, the value in each round, in the order in which they are used where the ones
+before have too few rounds."""
+
+TIME: Measures = {"p50": calm_rounds, "cpu": cpu_rounds}
 
 
 def median(cell: CellResult) -> float | None:

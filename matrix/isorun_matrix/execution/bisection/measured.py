@@ -17,19 +17,19 @@ from isorun_matrix.measurement.statistics.verdicts import Medians
 from isorun_matrix.report.comparison import ab
 from isorun_matrix.report.comparison.ab import Compared
 from isorun_matrix.report.formatting import number
+from isorun_matrix.report.summary import Measures
 from isorun_matrix.results.folder import RunFolder
 from isorun_matrix.results.records import CellResult
 from isorun_matrix.spec.pairs import Pair
 
 
-def memory_rounds(cell: CellResult) -> Medians:
+def _memory_rounds(cell: CellResult) -> Medians:
     """What the session of a cell took at its peak in each round, in MiB: its worker's memory included."""
     rounds = () if cell.result is None else cell.result.rounds
     return {measured.number: measured.session_mib for measured in rounds if measured.session_mib}
 
 
-TIME = ab.TIME
-MEMORY: ab.Measures = {"memory": (memory_rounds, False)}
+MEMORY: Measures = {"memory": _memory_rounds}
 
 
 @dataclass(frozen=True)
@@ -38,7 +38,7 @@ class ByMeasure:
 
     Attributes:
         good, bad: the ends of the search.
-        measures: what is compared: :data:`TIME` or :data:`MEMORY`.
+        measures: what is compared: time or :data:`MEMORY`.
         folder: of all runs; each release has one below it.
         rounds: of a run; twice as many if those decide nothing.
     """
@@ -46,7 +46,7 @@ class ByMeasure:
     subject: Subject
     good: str
     bad: str
-    measures: ab.Measures
+    measures: Measures
     percent: float
     folder: Path
     rounds: int

@@ -14,7 +14,7 @@ from isorun.errors import EnvironmentBroken
 from isorun.parity.samples import fixed_size, masked_cases
 from isorun.plugin import registry
 from isorun.types import ModelInfo
-from isorun_matrix.execution import environments
+from isorun_matrix.execution import environments, rerun
 from isorun_matrix.execution.progress import Lines
 from isorun_matrix.spec.spec import Spec
 
@@ -50,10 +50,14 @@ class Subject:
         return f"{self.package}-{release}"
 
     def spec(self, releases: Sequence[str], rounds: int) -> Spec:
-        """A matrix of releases, whose labels they are."""
+        """A matrix of releases, whose labels they are.
+
+        Raises:
+            SpecError: the shape, the precision or another member is invalid.
+        """
         source = {"checkpoint" if self.model.is_dir() else "path": str(self.model.absolute())}
         widest = "fp64" if "fp64" in registry.get(self.reference).capabilities.precisions else "fp32"
-        return Spec.model_validate(
+        return rerun.validated(
             {
                 "models": {"model": source},
                 "environments": {
@@ -74,7 +78,8 @@ class Subject:
                 "precisions": [self.precision],
                 "threads": self.threads,
                 "rounds": rounds,
-            }
+            },
+            "What to bisect is invalid",
         )
 
     def open(self, release: str, progress: Lines, model: Path | None = None, **more: Any) -> Session:

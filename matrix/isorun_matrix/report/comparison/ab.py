@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from rich.console import Group as Stack
@@ -10,9 +10,10 @@ from rich.console import RenderableType
 from rich.text import Text
 
 from isorun_matrix.measurement.statistics import verdicts
-from isorun_matrix.measurement.statistics.verdicts import Medians, Ratio
+from isorun_matrix.measurement.statistics.verdicts import Ratio
 from isorun_matrix.report import summary, terminal
 from isorun_matrix.report.formatting import NONE, number
+from isorun_matrix.report.summary import Measures
 from isorun_matrix.results.records import CellResult, Run
 from isorun_matrix.spec.pairs import Pair
 from isorun_matrix.text import printable
@@ -50,25 +51,13 @@ class Compared:
         return "faster" if self.faster else self.ratio.verdict
 
 
-def _cpu_times(cell: CellResult) -> Medians:
-    """The CPU time of a run in each round, which other programs change little."""
-    rounds = () if cell.result is None else cell.result.rounds
-    return {measured.number: measured.cpu_ms for measured in rounds if measured.cpu_ms}
-
-
-Measures = Mapping[str, tuple[Callable[[CellResult], Medians], bool]]
-"""What is compared, by name: its value in each round of a cell, and whether it is a time."""
-
-TIME: Measures = {"p50": (summary.calm_rounds, True), "cpu": (_cpu_times, True)}
-
-
-def compare(run: Run, pairs: Sequence[Pair], measures: Measures = TIME) -> list[Compared]:
+def compare(run: Run, pairs: Sequence[Pair], measures: Measures = summary.TIME) -> list[Compared]:
     """Compare the sides of each pair. The cells of a shape are a family.
 
     Args:
         run: has the cells of all pairs.
         pairs: what to compare.
-        measures: by name, in the order in which they are used where the ones before have too few rounds.
+        measures: what they are compared by.
     """
     cells = {cell.id: cell for cell in run.cells}
     return [
@@ -84,8 +73,8 @@ def _at_shape(
     measured = [cell for cell in cells.values() if cell.shape == shape]
     noise = max((group.noise or 0.0 for group in summary.groups(measured)), default=0.0)
     families = {
-        of: verdicts.Family([rounds(cell) for cell in measured], 2 * len(pairs), noise if is_time else 0.0)
-        for of, (rounds, is_time) in measures.items()
+        of: verdicts.Family([rounds(cell) for cell in measured], 2 * len(pairs), noise if of in summary.TIME else 0.0)
+        for of, rounds in measures.items()
     }
     for pair in pairs:
         a, b = cells[pair.a], cells[pair.b]

@@ -8,12 +8,11 @@ fewer.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from isorun.errors import SpecError
-from isorun_matrix.measurement.figures import Round
 from isorun_matrix.measurement.machine import Environment
 from isorun_matrix.measurement.statistics import verdicts
 from isorun_matrix.measurement.statistics.verdicts import Change, Medians, Sessions
@@ -187,18 +186,15 @@ def _values(first: CellResult, other: CellResult) -> tuple[Medians, Medians, str
 
     Medians of undisturbed rounds; CPU time of all rounds where either run has too few of those.
     """
-    calm = summary.calm_rounds(first), summary.calm_rounds(other)
-    if min(map(len, calm)) >= verdicts.NEEDED:
-        return *calm, "p50"
-    cpu = _read(first, lambda result: result.cpu_ms), _read(other, lambda result: result.cpu_ms)
-    if min(map(len, cpu)) >= verdicts.NEEDED:
-        return *cpu, "cpu"
-    return _read(first, lambda result: result.p50), _read(other, lambda result: result.p50), "p50"
-
-
-def _read(cell: CellResult, of: Callable[[Round], float | None]) -> Medians:
-    rounds = () if cell.result is None else cell.result.rounds
-    return {measured.number: value for measured in rounds if (value := of(measured))}
+    for of, rounds in summary.TIME.items():
+        values = rounds(first), rounds(other)
+        if min(map(len, values)) >= verdicts.NEEDED:
+            return *values, of
+    all_rounds = [
+        {} if cell.result is None else {measured.number: measured.p50 for measured in cell.result.rounds}
+        for cell in (first, other)
+    ]
+    return all_rounds[0], all_rounds[1], "p50"
 
 
 def _noise(run: Run) -> dict[tuple[str, str], float]:

@@ -4,8 +4,9 @@ import itertools
 
 import pytest
 
-from isorun_matrix.execution.bisection.measured import MEMORY, TIME, judge
+from isorun_matrix.execution.bisection.measured import MEMORY, judge
 from isorun_matrix.report.comparison import ab
+from isorun_matrix.report.summary import TIME, Measures
 from isorun_matrix.results.records import CellResult
 from isorun_matrix.spec.pairs import Pair
 from matrix_results import ROUNDS, cell, run
@@ -19,7 +20,7 @@ def release(label: str, p50: float, spread: float = 1.0, mib: float = 100.0) -> 
     return CellResult.from_plain(measured)
 
 
-def verdict(*cells: CellResult, measures: ab.Measures = TIME) -> str | None:
+def verdict(*cells: CellResult, measures: Measures = TIME) -> str | None:
     pairs = [Pair(b.id, a.id, b.id) for a, b in itertools.pairwise(cells)]
     return judge(*ab.compare(run(*cells), pairs, measures), percent=5)[0]
 
