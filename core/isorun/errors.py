@@ -146,6 +146,10 @@ class InvalidModel(IsorunError):
     """Not a model, a damaged model, or one that refers to files outside its folder."""
 
 
+class TokenizerError(InvalidModel):
+    """A model has no tokenizer that can be read; the message says what to install or to convert."""
+
+
 class UnsupportedModel(IsorunError):
     """A valid model with operators that the backend lacks.
 

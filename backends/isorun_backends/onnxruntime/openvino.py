@@ -72,7 +72,7 @@ class OrtOpenVINO(Backend):
         package="onnxruntime",
         requirement=_LEGACY,
         reports=("placement", "precision"),
-        faults="isorun_backends.openvino.faults:PROVIDER",
+        faults="isorun_backends.openvino.faults:LEGACY",
     )
 
     def installed(self) -> Availability:

@@ -258,6 +258,19 @@ ROWS = (
 
 _CHECKS = {f"test_inputs_and_outputs_of_every_type[{kind}]": _INT64 for kind in ("int64", "uint64", "uint32")}
 
+_INT16 = KnownFailure(
+    reason="the CPU plugin of OpenVINO 2025.4, which the wheel has, does not join tensors of 16-bit integers",
+    kind="not_implemented",
+    exception="BackendFailed",
+    reference="none: OpenVINO 2026.4 joins them",
+)
+
+LEGACY = KnownFaults(
+    rows=ROWS,
+    checks=_CHECKS | {f"test_inputs_and_outputs_of_every_type[{kind}]": _INT16 for kind in ("int16", "uint16")},
+)
+"""Of onnxruntime-openvino 1.24.1."""
+
 PROVIDER = KnownFaults(rows=ROWS, checks=_CHECKS)
 """Of ONNX Runtime's providers, which compute with another version of OpenVINO: what is computed wrongly is taken over,
 what only tests of the installed version can tell is not."""

@@ -12,6 +12,7 @@ import typer
 
 from isorun.cli import console
 from isorun.errors import InvalidModel, IsorunError, did_you_mean, near_file
+from isorun.models import vocabulary_files
 from isorun.models.hub import KNOWN, checkpoint_folder
 from isorun.models.tokenizer import FILE, places_of
 from isorun.system.cache import Cache, expanded
@@ -94,4 +95,6 @@ def check_apart(model: Path, weights: Sequence[str], output: Path) -> None:
 def copy_tokenizer(model: Path, output: Path) -> Path | None:
     """Copy a model's tokenizer next to a file made from it; ``None`` if the model has none."""
     tokenizer = next((place for place in places_of(model) if place.is_file()), None)
-    return None if tokenizer is None else Path(shutil.copyfile(tokenizer, output.with_name(f"{output.stem}.{FILE}")))
+    if tokenizer is None or vocabulary_files.is_vocabulary(tokenizer):  # which is nothing without its settings
+        return None
+    return Path(shutil.copyfile(tokenizer, output.with_name(f"{output.stem}.{FILE}")))

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from isorun.errors import InvalidModel, UnsupportedModel, did_you_mean
-from isorun.models import config_keys, heads, keys, modules, rotary_config, sentences
+from isorun.models import config_keys, heads, keys, modules, rotary_config, sentences, vocabulary_files
 from isorun.models.keys import read_object
 from isorun.models.static_table import StaticTable
 from isorun.models.weights import SafeTensors, Unused, weight_files
@@ -34,6 +34,7 @@ _TOKENIZER_FILES = (
     *("tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "added_tokens.json"),
     "config.json",  # the type of the model decides the tokenizer's class
 )
+_VOCABULARIES = (vocabulary_files.WORD_PIECES, vocabulary_files.BYTE_PAIRS, vocabulary_files.MERGES)
 _OMITTED = {field.name: keys.items(str) for field in fields(Unused)}
 
 _ROUNDED = {"float16": "F16", "bfloat16": "BF16"}
@@ -87,7 +88,7 @@ def _build(folder: Path, output: Path, write: Callable[[ir.Model, Path], None], 
         model.metadata_props[OMITTED] = json.dumps(omitted)
     write(model, output)
     kept.save_dense(output)
-    for name in _TOKENIZER_FILES:
+    for name in _tokenizer_files(folder):
         if (folder / name).is_file():
             shutil.copyfile(inside(folder, name), output.with_name(f"{output.stem}.{name}"))
     return left_out
@@ -257,10 +258,15 @@ def omitted(metadata: Mapping[str, str]) -> Mapping[str, Any]:
 def files_of(folder: Path, route: str | None = None) -> list[Path]:
     """The files of a checkpoint that its graph and tokenizer are made from."""
     inner = sentences.transformer_folder(folder, route)
-    own = (inner / name for name in ("config.json", *_TOKENIZER_FILES))
+    own = (inner / name for name in ("config.json", *_tokenizer_files(inner)))
     settings = (place / name for place in (folder, inner) for name in sentences.files(place))
     paths = dict.fromkeys([*own, *settings])
     return [*(path for path in paths if path.is_file()), *weight_files(inner)]
+
+
+def _tokenizer_files(folder: Path) -> tuple[str, ...]:
+    """The names that files of a tokenizer have; vocabularies are read where there is no ``tokenizer.json``."""
+    return _TOKENIZER_FILES if (folder / _TOKENIZER_FILES[0]).is_file() else (*_TOKENIZER_FILES, *_VOCABULARIES)
 
 
 def _architecture(folder: Path, settings: Mapping[str, Any]) -> tuple[str, Architecture]:

@@ -47,7 +47,8 @@ _WEIGHTS = re.compile(r"model(-\d+-of-\d+)?\.safetensors")
 # The files of a checkpoint that isorun reads, beside weights and the modules of sentence-transformers.
 _FILES = (
     *("config.json", "model.safetensors.index.json", "adapter_config.json"),
-    *("tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "vocab.txt"),
+    *("tokenizer.json", "tokenizer_config.json", "special_tokens_map.json"),
+    *("vocab.txt", "vocab.json", "merges.txt"),
     *("modules.json", "sentence_bert_config.json", "config_sentence_transformers.json"),
 )
 _PATTERNS = [

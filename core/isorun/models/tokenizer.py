@@ -17,8 +17,8 @@ from typing import TYPE_CHECKING, Any, Protocol, Self
 import numpy as np
 import numpy.typing as npt
 
-from isorun.errors import InvalidFeeds, InvalidModel, IsorunError
-from isorun.models import tokenizer_config, tokenizer_file
+from isorun.errors import InvalidFeeds, InvalidModel, IsorunError, TokenizerError
+from isorun.models import tokenizer_config, tokenizer_file, vocabulary_files
 from isorun.models.tokenizer_config import TokenizerSettings
 from isorun.types import ModelInfo
 
@@ -29,6 +29,7 @@ Text = str | tuple[str, str]
 """One text, or a pair such as a question and its context."""
 
 FILE = "tokenizer.json"
+_NAMES = (FILE, vocabulary_files.WORD_PIECES, vocabulary_files.BYTE_PAIRS)
 _MAX_SETTINGS = 16  # truncating tokenizers kept; each is small, since they share the vocabulary
 _LONE_SURROGATE = re.compile("[\ud800-\udfff]")
 
@@ -89,7 +90,9 @@ class Tokenizer:
             raise InvalidModel(f"There is no tokenizer {self.path}")
         from isorun.models import tokenizer_classes
 
-        prefix = self.path.name.removesuffix(FILE)
+        prefix = self.path.name
+        for name in _NAMES:
+            prefix = prefix.removesuffix(name)
         self.settings: TokenizerSettings = (
             TokenizerSettings(self.path) if plain else tokenizer_config.read(self.path.parent, prefix)
         )
@@ -115,17 +118,20 @@ class Tokenizer:
         """The tokenizer that belongs to a model file or to a checkpoint's folder, with further arguments of the class.
 
         For ``m.onnx``: ``m.tokenizer.json``, else ``tokenizer.json`` in the same folder or its parent (where Optimum
-        writes it). For a folder: ``tokenizer.json`` in it or its parent.
+        writes it). For a folder: ``tokenizer.json`` in it or its parent. Else ``vocab.txt``, or ``vocab.json`` and
+        ``merges.txt``, in these folders.
 
         Raises:
-            InvalidModel: there is none; the message lists the paths.
+            TokenizerError: there is none; the message lists the paths, or says how to convert what is there.
         """
         candidates = list(places_of(Path(model)))
         for candidate in candidates:
             if candidate.is_file():
                 return cls(candidate, limit, **options)
-        tested = ", ".join(str(candidate) for candidate in candidates)
-        raise InvalidModel(
+        for folder in dict.fromkeys(candidate.parent for candidate in candidates):
+            vocabulary_files.reject_sentencepiece(folder)
+        tested = ", ".join(str(candidate) for candidate in candidates if candidate.name.endswith(FILE))
+        raise TokenizerError(
             f"{model} has no tokenizer beside it (looked for {tested}). "
             f"Copy the checkpoint's {FILE} next to the model, or pass token ids instead of text"
         )
@@ -280,14 +286,14 @@ def feeds_of(encoded: Mapping[str, npt.NDArray[np.int64]], info: ModelInfo) -> d
 
 
 def places_of(model: Path) -> Iterator[Path]:
-    """The paths at which to look for a model's tokenizer."""
-    folder = model
-    if not model.is_dir():
-        folder = model.parent
-        yield model.with_name(f"{model.stem}.{FILE}")
-    folder = folder.absolute()
-    yield folder / FILE
-    yield folder.parent / FILE
+    """The paths at which to look for a model's tokenizer, or the vocabulary in its place."""
+    own = [] if model.is_dir() else [model.with_name(f"{model.stem}.")]
+    folder = (model if model.is_dir() else model.parent).absolute()
+    for name in _NAMES:
+        places = [*(place.with_name(place.name + name) for place in own), folder / name, folder.parent / name]
+        if name == vocabulary_files.BYTE_PAIRS:
+            places = [place for place in places if vocabulary_files.merges_of(place).is_file()]
+        yield from places
 
 
 def _require_package() -> None:

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from isorun.errors import UnsupportedModel
-from isorun.models import tokenizer_file
+from isorun.models import tokenizer_file, vocabulary_files
 from isorun.models.special_tokens import SpecialTokens
 from isorun.models.tokenizer_config import TokenizerSettings
 
@@ -49,7 +49,12 @@ def build(path: Path, settings: TokenizerSettings) -> Built:
     """
     import tokenizers
 
-    document = tokenizer_file.read(path)
+    if vocabulary_files.is_vocabulary(path):
+        document = vocabulary_files.read(path)
+        if settings.kind not in _PIPELINES:
+            raise vocabulary_files.unsupported(path, settings.kind)
+    else:
+        document = tokenizer_file.read(path)
     with tokenizer_file.guarded(path):
         tokens = SpecialTokens(settings, document)
         pipeline = _PIPELINES.get(settings.kind or "")

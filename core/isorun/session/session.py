@@ -10,6 +10,7 @@ import os
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, NoReturn, Self
 
 from isorun.compilation.compiler import Compiler
@@ -227,6 +228,11 @@ class Session(ScheduledCalls):
     def model_info(self) -> ModelInfo:
         """What is known of the model, such as which input is its mask."""
         return self._model.info
+
+    @property
+    def path(self) -> Path:
+        """The model's ONNX file; in the cache if it was passed as bytes or as a checkpoint."""
+        return self._source.path
 
     def get_overridable_initializers(self) -> list[TensorSpec]:
         """The inputs that have a default value."""

@@ -79,8 +79,8 @@ class TextModel:
         if max_length is not None and max_length < 1:
             raise InvalidArgument(f"max_length must be at least 1, got {max_length}")
         self._downloads = Cache(session_options.get("cache_dir"))  # kept: with False it ends with this object
-        path = _find(model, self._downloads)
-        self.folder: Path = path if path.is_dir() else _settings_folder(path)
+        path = find_model(model, self._downloads)
+        self.folder: Path = path if path.is_dir() else settings_folder(path)
         self.modules: Modules = modules.read(self.folder) if path.is_dir() else Modules({None: ()})
         route = self._route(self.modules)
         read = sentences.read(self.folder, route) if path.is_dir() else None
@@ -345,7 +345,12 @@ def progress_bar(total: int, progress: bool | None) -> Any:
     return tqdm(total=total, unit=" texts", disable=disable, delay=delay, leave=False)
 
 
-def _find(model: str | os.PathLike[str], cache: Cache) -> Path:
+def find_model(model: str | os.PathLike[str], cache: Cache) -> Path:
+    """The folder of a checkpoint or the ONNX file for what a caller passes; a name is downloaded.
+
+    Raises:
+        InvalidModel: there is none.
+    """
     path = expanded(model)
     if path.exists():
         return path.absolute()
@@ -354,7 +359,7 @@ def _find(model: str | os.PathLike[str], cache: Cache) -> Path:
     return checkpoint_folder(os.fspath(model), cache)
 
 
-def _settings_folder(model: Path) -> Path:
+def settings_folder(model: Path) -> Path:
     """The folder with a sentence model's settings: the file's own, or the one above, where Optimum leaves them."""
     folders = (model.parent, model.parent.parent)
     return next((folder for folder in folders if (folder / "modules.json").is_file()), model.parent)

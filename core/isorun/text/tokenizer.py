@@ -1,0 +1,177 @@
+"""The tokens of texts, for callers that feed a session themselves."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from isorun.errors import InvalidArgument
+from isorun.models import sentences
+from isorun.models.sentences import SentenceSettings
+from isorun.models.tokenizer import Text, feeds_of
+from isorun.models.tokenizer import Tokenizer as Reader
+from isorun.session.session import Session
+from isorun.system.cache import Cache
+from isorun.text.inputs import text_or_pair, texts_or_pairs_of
+from isorun.text.model import find_model, settings_folder, warn_of_truncation
+
+if TYPE_CHECKING:
+    from tokenizers import Encoding
+
+
+class Token(NamedTuple):
+    """A token of a text.
+
+    Attributes:
+        text: as the vocabulary has it.
+        id: its number in the vocabulary.
+        start, end: the positions in its text of its first character, and after its last one; both 0 for a special
+            token.
+        word: the number of its word in its text; ``None`` for a special token.
+        part: 0 in the first text of a pair, or the only one, and 1 in the second; ``None`` for a special token.
+    """
+
+    text: str
+    id: int
+    start: int
+    end: int
+    word: int | None
+    part: int | None
+
+    @property
+    def is_special(self) -> bool:
+        """Whether the tokenizer added it, such as ``[CLS]``."""
+        return self.part is None
+
+
+@dataclass(frozen=True)
+class Tokenized(Sequence[Sequence[Token]]):
+    """Texts as tokens: a sequence with the tokens of each text.
+
+    Attributes:
+        encodings: of the package ``tokenizers``.
+        arrays: ``input_ids``, ``attention_mask`` (1 at real tokens) and ``token_type_ids``, each int64 of shape
+            (texts, longest text).
+    """
+
+    encodings: Sequence[Encoding]
+    arrays: Mapping[str, npt.NDArray[np.int64]]
+
+    def __len__(self) -> int:
+        return len(self.encodings)
+
+    def __getitem__(self, position: Any) -> Any:
+        if isinstance(position, slice):
+            return [_tokens(encoding) for encoding in self.encodings[position]]
+        return _tokens(self.encodings[position])
+
+    def __iter__(self) -> Iterator[Sequence[Token]]:
+        return map(_tokens, self.encodings)
+
+    @property
+    def truncated(self) -> list[int]:
+        """The positions of texts that were cut to the maximum number of tokens."""
+        return [position for position, encoding in enumerate(self.encodings) if encoding.overflowing]
+
+    def feeds(self, session: Session) -> dict[str, npt.NDArray[Any]]:
+        """What ``Session.run`` reads: the inputs of its model, in their types, padded on the right.
+
+        Raises:
+            InvalidFeeds: the model has a required input that is not derived from text.
+        """
+        return feeds_of(self.arrays, session.model_info)
+
+
+class Tokenizer:
+    """Converts texts to tokens as the model's authors do, with the positions of their characters and words.
+
+    Threads may share it.
+
+    Args:
+        model: the folder of a checkpoint, an ONNX file with its tokenizer beside it, the name of a checkpoint, or an
+            open session, whose model's limit then holds too.
+        max_length: the maximum number of tokens of a text, special tokens included; longer texts are cut. ``None`` for
+            what the checkpoint states.
+        special_tokens: whether texts get special tokens, such as ``[CLS]``.
+        cache_dir: the folder of downloads; ``None`` for isorun's.
+
+    Attributes:
+        max_length: the maximum number of tokens of a text; ``None`` for no limit.
+        special_tokens: the special tokens by name, such as ``mask_token``.
+
+    Raises:
+        TokenizerError: there is none, or only one that has to be converted first; the message says how.
+        InvalidModel: there is no such model, or the tokenizer is damaged.
+        UnsupportedModel: a setting of the tokenizer is not supported.
+        InvalidArgument: ``max_length`` is below 1.
+    """
+
+    def __init__(
+        self,
+        model: str | os.PathLike[str] | Session,
+        *,
+        max_length: int | None = None,
+        special_tokens: bool = True,
+        cache_dir: str | os.PathLike[str] | None = None,
+    ) -> None:
+        if max_length is not None and max_length < 1:
+            raise InvalidArgument(f"max_length must be at least 1, got {max_length}")
+        path = model.path if isinstance(model, Session) else find_model(model, Cache(cache_dir))
+        settings = _settings(path, model)
+        source = sentences.transformer_folder(path, None) if path.is_dir() else path
+        self._reader = Reader.beside(source, lower_case=settings.lower_case, special_tokens=special_tokens)
+        stated = max_length or settings.max_tokens or self._reader.settings.limit
+        limits = model.model_info.limits.values() if isinstance(model, Session) else ()
+        self.max_length: int | None = min([limit for limit in (stated, *limits) if limit is not None], default=None)
+        self.special_tokens: Mapping[str, str] = self._reader.special_tokens
+
+    def encode(self, texts: Sequence[Text]) -> Tokenized:
+        """The tokens of texts.
+
+        Args:
+            texts: one or more texts, or pairs such as ``(question, context)``.
+
+        Raises:
+            InvalidFeeds: there is no text, or an item is neither a text nor a pair.
+
+        Warns:
+            TruncationWarning: texts were cut to ``max_length``.
+        """
+        encodings = self._reader.encodings(list(texts_or_pairs_of(texts)), self.max_length, offsets=True)
+        warn_of_truncation(encodings, self.max_length)
+        return Tokenized(encodings, self._reader.batch(encodings))
+
+    def decode(self, ids: Sequence[int], *, skip_special_tokens: bool = True) -> str:
+        """The text of token ids."""
+        return str(self._reader.library.decode([int(number) for number in ids], skip_special_tokens))
+
+    def count(self, text: Text) -> int:
+        """The number of tokens of a text or a pair, special tokens included, before any cut."""
+        return len(self._reader.encodings([text_or_pair(text, "text")], None)[0].ids)
+
+
+def _settings(path: Path, model: object) -> SentenceSettings:
+    """What a checkpoint, or the file that isorun built from it, says of its texts."""
+    if path.is_dir():
+        return sentences.read(path)
+    if isinstance(model, Session):
+        kept = model.get_modelmeta().custom_metadata_map.get(sentences.METADATA)
+    else:
+        import onnx
+
+        properties = onnx.load(path, load_external_data=False).metadata_props
+        kept = next((entry.value for entry in properties if entry.key == sentences.METADATA), None)
+    return SentenceSettings.from_json(kept, path) if kept else sentences.read(settings_folder(path))
+
+
+def _tokens(encoding: Encoding) -> list[Token]:
+    rows = zip(
+        *(encoding.tokens, encoding.ids, encoding.offsets, encoding.word_ids, encoding.sequence_ids), strict=True
+    )
+    return [Token(text, number, *place, word, part) for text, number, place, word, part in rows]

@@ -1,0 +1,94 @@
+"""Checkpoints without a tokenizer.json."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import isorun
+import served
+from isorun.errors import TokenizerError
+from isorun.models.tokenizer import Tokenizer
+
+WORDS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *"abcdefgh", "##b", "##c", "hello", "é", "e", ",", "日"]
+TEXTS = ["abc hello", "Hello, É", "xyz", "日a", " a  b ", ("a", "b")]
+ENDS = {"cls": ("[CLS]", 2), "sep": ("[SEP]", 3)}
+
+
+def word_pieces(folder: Path, config: dict[str, Any], **settings: Any) -> Path:
+    folder.mkdir()
+    (folder / "vocab.txt").write_text("\n".join(WORDS) + "\n", encoding="utf-8")
+    (folder / "config.json").write_text(json.dumps(config))
+    (folder / "tokenizer_config.json").write_text(json.dumps(settings))
+    return folder
+
+
+def as_file(folder: Path, copy: Path) -> Path:
+    """The same with a tokenizer.json, which an author would publish."""
+    from tokenizers import BertWordPieceTokenizer
+
+    shutil.copytree(folder, copy)
+    (copy / "vocab.txt").unlink()
+    BertWordPieceTokenizer({word: number for number, word in enumerate(WORDS)}).save(str(copy / "tokenizer.json"))
+    return copy
+
+
+@pytest.mark.parametrize("settings", [{}, {"do_lower_case": False}, {"strip_accents": False}])
+@pytest.mark.parametrize("kind", ["bert", "distilbert"])
+def test_word_pieces_are_those_of_a_tokenizer_file(kind: str, settings: dict[str, Any], tmp_path: Path) -> None:
+    folder = word_pieces(tmp_path / "old", {"model_type": kind}, **settings)
+    own, other = (Tokenizer.beside(place) for place in (folder, as_file(folder, tmp_path / "new")))
+    for text in TEXTS:
+        assert own.encodings([text], None)[0].ids == other.encodings([text], None)[0].ids
+    assert own.encode(TEXTS)["token_type_ids"].tolist() == other.encode(TEXTS)["token_type_ids"].tolist()
+    assert own.encodings(["abc"], None, offsets=True)[0].tokens == ["[CLS]", "a", "##b", "##c", "[SEP]"]
+
+
+def test_byte_pairs(tmp_path: Path) -> None:
+    words = ["<s>", "<pad>", "</s>", "<unk>", "<mask>", "h", "e", "l", "o", "Ġ", "he", "ll", "hell", "hello", "Ġhello"]
+    (tmp_path / "vocab.json").write_text(json.dumps({word: number for number, word in enumerate(words)}))
+    (tmp_path / "merges.txt").write_text("#version: 0.2\nh e\nl l\nhe ll\nhell o\nĠ hello\n", encoding="utf-8")
+    (tmp_path / "config.json").write_text(json.dumps({"model_type": "roberta"}))
+    encoding = Tokenizer.beside(tmp_path).encodings(["hello hello"], None, offsets=True)[0]
+    assert encoding.tokens == ["<s>", "hello", "Ġhello", "</s>"]
+
+
+def test_a_file_built_from_such_a_checkpoint_keeps_the_vocabulary(tmp_path: Path) -> None:
+    folder = served.write_embedder(tmp_path / "embedder")
+    vocabulary = json.loads((folder / "tokenizer.json").read_text())["model"]["vocab"]
+    (folder / "tokenizer.json").unlink()
+    (folder / "vocab.txt").write_text("\n".join(sorted(vocabulary, key=vocabulary.__getitem__)))
+    from isorun.models import checkpoint
+
+    path = tmp_path / "built" / "m.onnx"
+    path.parent.mkdir()
+    checkpoint.build(folder, path)
+    assert (path.parent / "m.vocab.txt").is_file()
+    with isorun.Embedder(folder, backend="ort-cpu") as given, isorun.Embedder(path, backend="ort-cpu") as built:
+        assert (given.embed(["a b"]) == built.embed(["a b"])).all()
+
+
+@pytest.mark.parametrize(
+    ("files", "message"),
+    [
+        ({"spiece.model": b"\n\x07"}, "spiece.model.*save_pretrained"),
+        ({"vocab.txt": b"a\nb"}, "does not say how texts are split.*tokenizer_config.json"),
+        ({"vocab.txt": b"\xff\xfe", "config.json": b'{"model_type": "bert"}'}, "cannot be read"),
+        (
+            {"vocab.json": b"[]", "merges.txt": b"", "config.json": b'{"model_type": "roberta"}'},
+            "must be an object of tokens",
+        ),
+        ({"vocab.json": b"{}"}, "has no tokenizer beside it"),
+    ],
+)
+def test_what_cannot_be_read_says_what_to_do(files: dict[str, bytes], message: str, tmp_path: Path) -> None:
+    for name, content in files.items():
+        (tmp_path / name).write_bytes(content)
+    with pytest.raises(isorun.IsorunError, match=message) as caught:
+        Tokenizer.beside(tmp_path)
+    if "save_pretrained" in message or "split" in message:
+        assert isinstance(caught.value, TokenizerError)
