@@ -90,6 +90,7 @@ def bisect(
     import shlex
 
     from isorun.cli import console, models, options
+    from isorun.models.source import open_model
     from isorun.parity import DEFAULT_TOLERANCES
     from isorun.system.cache import Cache
     from isorun_matrix.cli.run import new_folder, running
@@ -112,7 +113,14 @@ def bisect(
     criterion = "differs" if differs else "memory" if memory is not None else "slower"
     percent = memory if memory is not None else 5.0 if slower is None else slower
     limits: dict[str, Any] = {"max_rel": max_rel} if differs else {"percent": percent, "rounds": rounds}
-    request = {**asdict(subject), "model": str(path), "good": good, "bad": bad, "search": criterion, **limits}
+    request = {
+        **asdict(subject),
+        "model": open_model(path, Cache()).fingerprint,
+        "good": good,
+        "bad": bad,
+        "search": criterion,
+        **limits,
+    }
     folder = out or new_folder(f"{path.stem}-bisect")
     kept = record.Record(folder, request, resume=resume)
     candidates = kept.releases = kept.releases or releases.between(named, good, bad)

@@ -59,11 +59,15 @@ def test_names_the_release_that_differs_and_skips_broken_ones(
 
     assert isorun(*arguments(tiny, out, "--differs")).returncode == 2  # without --resume
     assert isorun(*arguments(tiny, out, "--memory", "5%", "--resume")).returncode == 2
-    kept["steps"] = kept["steps"][:2]
+    kept["steps"] = kept["steps"][:2]  # one of them was skipped
     (out / "bisect.json").write_text(json.dumps(kept))
     again = isorun(*arguments(tiny, out, "--differs", "--resume", "--json"))
     assert "1.5 is bad" in again.stderr
+    assert "1.2 is skipped" in again.stderr
     assert json.loads(again.stdout)["found"] == kept["found"]
+    tiny.write_bytes(tiny.read_bytes().replace(b"tiny", b"tini"))
+    changed = isorun(*arguments(tiny, out, "--differs", "--resume"))
+    assert (changed.returncode, "model" in changed.stderr) == (2, True)
 
 
 def test_equal_ends_have_no_verdict(

@@ -60,7 +60,8 @@ class Record:
             raise SpecError(
                 f"{self._path.parent} holds the bisection of another {', '.join(names)}. Choose another --out"
             )
-        self.steps = {step.release: step for step in steps}
+        # A skipped release is tried again: the network may have failed, and measured rounds are kept in any case.
+        self.steps = {step.release: step for step in steps if step.verdict != "skipped"}
 
     @contextmanager
     def writing(self) -> Iterator[None]:
@@ -75,9 +76,11 @@ class Record:
             lock.acquire(timeout=0)
         except Timeout:
             raise SpecError(f"Another bisection is using {self._path.parent}. Choose another --out") from None
-        with lock:
+        try:
             self.write()
             yield
+        finally:
+            lock.release()
 
     def step(self, release: str, judge: Callable[[str], Step]) -> Step:
         """The step of a release: the one that is stored, else a new one."""
