@@ -287,13 +287,14 @@ _quiet_users = 0
 
 @contextmanager
 def _quiet_onnx_ir() -> Iterator[None]:
-    """Keep onnx_ir's log at WARNING, unless the application has chosen a level: its passes log hundreds of lines."""
+    """Keep onnx_ir's log at ERROR, unless the application has chosen a level: its passes log hundreds of lines, and
+    tracebacks where they leave a model as it is."""
     global _quiet_users
     logger = logging.getLogger("onnx_ir")
     with _quiet_lock:
         if _quiet_users or logger.level == logging.NOTSET:
             _quiet_users += 1
-            logger.setLevel(logging.WARNING)
+            logger.setLevel(logging.ERROR)
             mine = True
         else:
             mine = False

@@ -16,11 +16,11 @@ from isorun.models.pooling import normalized, pool
 from isorun.models.sentences import NORMALIZE, POOLINGS, Layer, SentenceSettings, WordWeights
 from isorun.models.tokenizer import Tokens
 from isorun.models.vectors import POOLED, TOKENS, applied
-from isorun.text import vector_types
+from isorun.text import parts, vector_types
 from isorun.text.encoded import Encoded
 from isorun.text.identity import Compatibility, VectorIdentity, compared, digest_of, pack, probe_texts
-from isorun.text.inputs import stream_of
-from isorun.text.model import Array
+from isorun.text.inputs import checked, stream_of
+from isorun.text.model import Array, in_order
 from isorun.text.prompted import PromptedModel
 from isorun.text.steps import width_after
 
@@ -207,6 +207,45 @@ class Embedder(PromptedModel):
         """Vectors in the type that was requested."""
         return vectors if self._kind is None else vector_types.quantized(vectors, self._kind, self._ranges)
 
+    def embed_parts(
+        self,
+        document: str,
+        spans: Iterable[Sequence[int]],
+        *,
+        prompt_name: str | None = None,
+        prompt: str | None = None,
+        normalize: bool | None = None,
+        truncate_dim: int | None = None,
+    ) -> npt.NDArray[Any]:
+        """Embed parts of a document that the model reads as a whole, so that each vector knows the context ("late
+        chunking": https://arxiv.org/abs/2409.04701).
+
+        Args:
+            document: the text.
+            spans: of each part, the positions in the document of its first character and after its last one. They may
+                overlap, in any order.
+            prompt_name, prompt, normalize, truncate_dim: as in :meth:`embed`; the prompt comes before the document.
+
+        Returns:
+            (number of spans, :attr:`dimension` or ``truncate_dim``): of each part, the pooled states of the tokens that
+            share a character with it. Special tokens and the prompt belong to no part.
+
+        Raises:
+            InvalidArgument: a span is empty or outside the document, or as in :meth:`embed`.
+            InvalidFeeds: a part has no token, or lies beyond what the model reads; ``document`` is not a str.
+            UnsupportedModel: the model's pooling reads a token by its position, or its file pools by itself.
+        """
+        parts.check_pooling(self.pooling, len(self.output.shape or ()) == 3, self._word_weights is not None)
+        prefix, width = self._prompt(prompt, prompt_name), self._width(truncate_dim)
+        document = checked(document, "document")
+        chosen = parts.checked_spans(spans, len(document), len(prefix))
+        encodings = self._encode([prefix + document], offsets=True)
+        ranges = parts.token_ranges(encodings[0], chosen, self.max_length)
+        feeds, mask = self._feeds(encodings)
+        (output,) = self.session.run([self.output.name], feeds)
+        finished = (self._finish(output[:, at], mask[:, at], 0, normalize, width) for at in ranges)
+        return self._stored(np.concatenate(list(finished)))
+
     def embed_iter(
         self, texts: Iterable[str], *, prompt_name: str | None = None, prompt: str | None = None
     ) -> Iterator[Array]:
@@ -224,7 +263,7 @@ class Embedder(PromptedModel):
         prefix = self._prompt(prompt, prompt_name)
         prefixed = (prefix + text for text in stream_of(texts))
         finish = self._finisher(prefix)
-        return _in_order(
+        return in_order(
             (batch.positions, self._stored(finish(output, batch.mask)))
             for batch, (output,) in self._run(self._batches(prefixed))
         )
@@ -356,14 +395,3 @@ def output_by_token(outputs: dict[str, int], *, pools: bool) -> str:
         f"Cannot tell which output has a vector for each token: expected {' or '.join(TOKENS)}, or a single output of "
         f"rank 3, got {', '.join(outputs)}. Pass outputs=[NAME]"
     )
-
-
-def _in_order(batches: Iterable[tuple[list[int], Array]]) -> Iterator[Array]:
-    """The rows of batches, by their positions."""
-    waiting: dict[int, Array] = {}
-    following = 0
-    for positions, rows in batches:
-        waiting.update(zip(positions, rows, strict=True))
-        while following in waiting:
-            yield waiting.pop(following)
-            following += 1

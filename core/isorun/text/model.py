@@ -373,3 +373,14 @@ def _outputs(model: Path, session_options: dict[str, Any]) -> dict[str, int]:
     cache = Cache(session_options.get("cache_dir"), verify=session_options.get("verify_cache"))
     info = ModelGraphs(open_model(model, cache), cache).info
     return {spec.name: len(spec.shape or ()) for spec in info.outputs}
+
+
+def in_order(batches: Iterable[tuple[list[int], Any]]) -> Iterator[Any]:
+    """The rows of batches, by their positions."""
+    waiting: dict[int, Any] = {}
+    following = 0
+    for positions, rows in batches:
+        waiting.update(zip(positions, rows, strict=True))
+        while following in waiting:
+            yield waiting.pop(following)
+            following += 1
