@@ -17,8 +17,9 @@ TINY = {
 BLOCKS = re.findall(r"^```python\n(.*?)^```", PAGE.read_text(encoding="utf-8"), re.DOTALL | re.MULTILINE)
 
 
-def test_the_page_has_a_block_for_each_model() -> None:
-    assert [sum(f'"{name}"' in block for name in TINY) for block in BLOCKS] == [1] * len(TINY)
+def test_every_block_opens_one_model() -> None:
+    assert len(BLOCKS) >= len(TINY)
+    assert [sum(f'"{name}"' in block for name in TINY) for block in BLOCKS] == [1] * len(BLOCKS)
 
 
 @pytest.mark.filterwarnings("ignore::isorun.models.tokenizer.TruncationWarning")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from pathlib import Path
 
 import numpy as np
@@ -80,12 +79,3 @@ def test_a_file_that_isorun_built_keeps_its_settings(folder: Path, tmp_path: Pat
     checkpoint.build(folder, path)
     assert Tokenizer(path).max_length == Tokenizer(folder).max_length
     assert Tokenizer(path).encode(["a b"])[0] == Tokenizer(folder).encode(["a b"])[0]
-
-
-def test_the_block_of_the_page(folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture) -> None:
-    page = (Path(__file__).parents[3] / "docs" / "tasks.md").read_text()
-    block = re.search(r"^## Tokens.*?^```python\n(.*?)^```", page, re.DOTALL | re.MULTILINE)
-    assert block is not None
-    classifier = served.write_classifier(folder.parent / "classifier")
-    exec(block[1].replace("dslim/bert-base-NER", str(classifier)), {})
-    assert "[CLS] 2 0 0 None True" in capsys.readouterr().out
