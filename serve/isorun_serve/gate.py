@@ -215,8 +215,9 @@ async def _unless_left(
 
 
 def _too_large(limit: int) -> ApiError:
-    message = f"The body must have at most {limit} bytes. Send several requests"
-    return ApiError(413, message, headers={"Connection": "close"})
+    # The connection stays open and the web server drops the rest of the body: clients read an answer after they have
+    # sent everything, and closing before that resets the connection.
+    return ApiError(413, f"The body must have at most {limit} bytes. Send several requests")
 
 
 def _request_id(headers: Headers) -> str:

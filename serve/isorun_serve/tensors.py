@@ -59,6 +59,8 @@ def read(inputs: Sequence[dict[str, Any]], specs: Sequence[TensorSpec], binary: 
         name = tensor["name"]
         if name not in known:
             raise _wrong(name, f"the model has no such input (inputs: {', '.join(known)})")
+        if name in feeds:
+            raise _wrong(name, "the request has it twice")
         expected = datatype(known[name])
         if not has_datatype(known[name]):
             raise _wrong(name, f"the protocol has no datatype for {expected}")
@@ -75,7 +77,10 @@ def read(inputs: Sequence[dict[str, Any]], specs: Sequence[TensorSpec], binary: 
         shape = tensor["shape"]
         if math.prod(shape) != array.size:
             raise _wrong(name, f"shape {shape} needs {math.prod(shape)} values, got {array.size}")
-        feeds[name] = array.reshape(shape)
+        try:
+            feeds[name] = array.reshape(shape)
+        except (ValueError, OverflowError) as error:
+            raise _wrong(name, "shape has too many dimensions, or a dimension that is too large") from error
     if start != len(binary):
         raise ApiError(400, f"{len(binary) - start} bytes of binary data belong to no input. Set binary_data_size")
     return feeds

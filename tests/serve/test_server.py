@@ -123,7 +123,7 @@ def test_connections_without_a_whole_request_are_closed(server: Server) -> None:
 
 def test_idle_connections_leave_others_alone(server: Server) -> None:
     with ExitStack() as stack:
-        for _ in range(300):
+        for _ in range(500):
             stack.enter_context(socket.create_connection(("127.0.0.1", server.port), 20))
         assert server.embed(["a"]) == 200
 
@@ -133,6 +133,28 @@ def test_bodies_that_are_too_large_are_refused_before_they_arrive(server: Server
         connection.sendall(b"POST /embed HTTP/1.1\r\nhost: a\r\ncontent-length: 9999999999\r\n\r\n")
         answer = connection.recv(1000)
     assert answer.startswith(b"HTTP/1.1 413 ")
+
+
+@pytest.mark.parametrize(
+    ("path", "form"),
+    [
+        ("/v1/embeddings", {"error"}),
+        ("/embed", {"error", "error_type"}),
+        ("/v2/rerank", {"message"}),
+        ("/v2/models/embedder/infer", {"error"}),
+    ],
+)
+@pytest.mark.parametrize("chunked", [False, True])
+def test_clients_that_send_bodies_that_are_too_large_read_the_answer(
+    server: Server, path: str, form: set[str], chunked: bool
+) -> None:
+    parts = [b" " * 1_000_000] * 12
+    with closing(server.connection()) as connection:
+        connection.request("POST", path, iter(parts) if chunked else b"".join(parts), encode_chunked=chunked)
+        answer = connection.getresponse()
+        assert (answer.status, set(json.loads(answer.read()))) == (413, form)
+        with post(connection, ["a"]) as answer:
+            assert answer.status == 200
 
 
 def test_a_server_that_stops_says_so_and_answers_every_request(folders: dict[str, Path]) -> None:
