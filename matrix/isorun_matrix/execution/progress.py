@@ -51,7 +51,7 @@ class Lines:
     def measuring(self, seconds: float, cells: int) -> Iterator[None]:
         """While references are computed and cells measured: about how long that takes on a quick machine, and how many
         cells there are."""
-        self._total, self._work = cells, seconds
+        self._total, self._work, self._done, self._worked = cells, seconds, 0, 0.0  # one of several runs
         self._started = self._last = time.monotonic()
         yield
 

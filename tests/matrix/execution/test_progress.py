@@ -47,3 +47,11 @@ def test_a_line_a_minute_without_a_terminal(
             lines.ended(5.0)
     shown = capsys.readouterr().err.splitlines()
     assert shown == ["10% done, about 9 min left: round 3", "25% done, about 6 min left: round 6"]
+
+
+def test_each_of_several_runs_counts_its_own_cells(capsys: pytest.CaptureFixture[str]) -> None:
+    lines = Lines()
+    for _ in range(2):
+        with lines.measuring(1, 1):
+            lines.finished(cell("x", "ok", 1.0))
+    assert capsys.readouterr().err.count("[1/1]") == 2
