@@ -3,9 +3,17 @@
 from __future__ import annotations
 
 import importlib.util
+import json
 import os
+import signal
+import socket
 import subprocess
 import sys
+import threading
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -61,8 +69,11 @@ def test_rejects_other_numbers_of_replicas(replicas: str) -> None:
         scaling(replicas)
 
 
+NEEDS_RAY = pytest.mark.skipif(importlib.util.find_spec("ray") is None, reason="needs Ray: pip install 'isorun[ray]'")
+
+
 @pytest.mark.long
-@pytest.mark.skipif(importlib.util.find_spec("ray") is None, reason="needs Ray: pip install 'isorun[ray]'")
+@NEEDS_RAY
 def test_answers_as_one_server(folders: dict[str, Path], tmp_path: Path) -> None:
     path = tmp_path / "script.py"
     path.write_text(SCRIPT)
@@ -76,3 +87,75 @@ def test_answers_as_one_server(folders: dict[str, Path], tmp_path: Path) -> None
         check=False,
     )
     assert ran.stdout.endswith("done\n"), ran.stderr[-4000:]
+
+
+@pytest.mark.long
+@NEEDS_RAY
+@pytest.mark.skipif(not Path("/proc").is_dir(), reason="finds the replicas in /proc")
+def test_a_replica_that_is_killed_takes_only_its_requests_with_it(folders: dict[str, Path], tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    command = [sys.executable, "-m", "isorun", "serve", str(folders["embedder"]), "--backend", "ort-cpu"]
+    command += ["--ray", "--replicas", "2", "--port", str(port), "--no-measure"]
+    log = tmp_path / "log"
+    with log.open("w") as file:
+        process = subprocess.Popen(command, cwd=tmp_path, env={**os.environ, "RAY_TMPDIR": "/tmp"}, stderr=file)
+    try:
+        _wait(lambda: "Application 'isorun' is ready" in log.read_text(), log)
+        answers: list[tuple[float, float, int]] = []
+        end = time.monotonic() + 10
+
+        def call() -> None:
+            while time.monotonic() < end:
+                started = time.monotonic()
+                status = _embed(port)
+                answers.append((started, time.monotonic(), status))
+
+        threads = [threading.Thread(target=call) for _ in range(8)]
+        for thread in threads:
+            thread.start()
+        time.sleep(3)
+        killed = time.monotonic()
+        os.kill(_replicas(tmp_path)[0], signal.SIGKILL)
+        for thread in threads:
+            thread.join()
+        failed = [answer for answer in answers if answer[2] != 200]
+        # A request that Ray routes before it notices is the replica's too.
+        assert all(status == 500 and started < killed + 1 for started, _, status in failed), failed
+        assert len(failed) <= 8
+        assert sum(status == 200 and started > killed for started, _, status in answers) > 8
+        _wait(lambda: len(_replicas(tmp_path)) == 2, log)
+    finally:
+        process.send_signal(signal.SIGINT)
+        process.wait(60)
+
+
+def _embed(port: int) -> int:
+    body = json.dumps({"inputs": ["a b c"] * 64}).encode()
+    request = urllib.request.Request(f"http://127.0.0.1:{port}/embed", body, {"content-type": "application/json"})
+    try:
+        with urllib.request.urlopen(request, timeout=60) as answer:
+            return answer.status
+    except urllib.error.HTTPError as error:
+        with error:
+            return error.code
+
+
+def _replicas(folder: Path) -> list[int]:
+    """The replicas of a cluster that was started in a folder: Ray names processes after what they run."""
+    processes = []
+    for path in Path("/proc").glob("[0-9]*/cmdline"):
+        try:
+            name, place = path.read_text(), path.with_name("cwd").readlink()
+        except OSError:  # it has ended
+            continue
+        if name.startswith("ray::ServeReplica:isorun") and place == folder.resolve():
+            processes.append(int(path.parent.name))
+    return processes
+
+
+def _wait(condition: Callable[[], bool], log: Path) -> None:
+    end = time.monotonic() + 120
+    while not condition():
+        assert time.monotonic() < end, log.read_text()[-4000:]
+        time.sleep(0.2)
