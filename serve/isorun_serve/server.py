@@ -119,7 +119,7 @@ def _connections(idle: float) -> type[asyncio.Protocol]:
 
         def _close_unless_used(self, cycle: object) -> None:
             if self.cycle is cycle:  # no request since
-                self.transport.close()
+                self.transport.abort()  # close() would wait for a client that does not read its last answer
 
     return Connection
 

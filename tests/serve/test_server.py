@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import http.client
 import json
 import re
@@ -119,6 +120,28 @@ def test_connections_without_a_whole_request_are_closed(server: Server) -> None:
         with socket.create_connection(("127.0.0.1", server.port), 20) as connection:
             connection.sendall(sent)
             assert connection.recv(100) == b""
+
+
+def test_clients_that_do_not_read_are_left(server: Server) -> None:
+    shape = [512, 40]
+    names = ("input_ids", "attention_mask", "token_type_ids")
+    inputs = [{"name": name, "shape": shape, "datatype": "INT64", "data": [1] * (512 * 40)} for name in names]
+    body = json.dumps({"inputs": inputs}).encode()
+    with socket.socket() as connection:
+        connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+        connection.settimeout(20)
+        connection.connect(("127.0.0.1", server.port))
+        connection.sendall(b"POST /v2/models/embedder/infer HTTP/1.1\r\nhost: a\r\n")
+        connection.sendall(b"content-length: %d\r\n\r\n" % len(body) + body)
+        server.until(lambda: 'infer",status="200"}' in server.metrics())
+        time.sleep(2)  # --idle and more
+        answer = b""
+        with contextlib.suppress(ConnectionResetError):
+            while part := connection.recv(2**20):
+                answer += part
+    length = re.search(rb"content-length: (\d+)", answer)
+    assert length is not None
+    assert len(answer) < int(length[1])
 
 
 def test_idle_connections_leave_others_alone(server: Server) -> None:
