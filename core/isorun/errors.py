@@ -11,6 +11,7 @@
     ├── EnvironmentNotFound   no isolated environment of that name exists
     ├── EnvironmentBroken     an isolated environment cannot be created or used
     ├── InvalidModel          not a model, a damaged one, or one that refers to files outside its folder
+    │   └── TokenizerError    a model without a tokenizer that can be read: what to install or to convert
     ├── UnsupportedModel      a valid model with operators that the backend lacks
     ├── InvalidFeeds          names, types, shapes or values that the model does not accept
     ├── InvalidArgument       an argument that no backend knows, or one that has no effect
