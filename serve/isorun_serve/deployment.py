@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
@@ -91,8 +92,15 @@ def deployment(
 
 
 def run(application: Any, host: str, port: int) -> None:
-    """Deploy on the cluster that this machine is part of, or else on one of its own, until Ctrl-C."""
+    """Deploy on the cluster that this machine is part of, or else on one of its own, until SIGTERM or Ctrl-C.
+
+    Then the replicas stop once they have answered what they accepted.
+    """
     from ray import serve
 
     serve.start(http_options={"host": host, "port": port})
-    serve.run(application, name=NAME, route_prefix="/", blocking=True)
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # Ray's own handler, set by now, exits at once
+    try:
+        serve.run(application, name=NAME, route_prefix="/", blocking=True)
+    except KeyboardInterrupt:
+        serve.delete(NAME)

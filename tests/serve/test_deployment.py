@@ -14,6 +14,7 @@ import time
 import urllib.error
 import urllib.request
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -92,7 +93,9 @@ def test_answers_as_one_server(folders: dict[str, Path], tmp_path: Path) -> None
 @pytest.mark.long
 @NEEDS_RAY
 @pytest.mark.skipif(not Path("/proc").is_dir(), reason="finds the replicas in /proc")
-def test_a_replica_that_is_killed_takes_only_its_requests_with_it(folders: dict[str, Path], tmp_path: Path) -> None:
+def test_a_killed_replica_takes_only_its_requests_with_it_and_sigterm_takes_none(
+    folders: dict[str, Path], tmp_path: Path
+) -> None:
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]
     command = [sys.executable, "-m", "isorun", "serve", str(folders["embedder"]), "--backend", "ort-cpu"]
@@ -125,13 +128,19 @@ def test_a_replica_that_is_killed_takes_only_its_requests_with_it(folders: dict[
         assert len(failed) <= 8
         assert sum(status == 200 and started > killed for started, _, status in answers) > 8
         _wait(lambda: len(_replicas(tmp_path)) == 2, log)
+        with ThreadPoolExecutor(8) as pool:
+            last = [pool.submit(_embed, port, 512) for _ in range(8)]
+            time.sleep(0.5)
+            process.send_signal(signal.SIGTERM)
+            assert {future.result() for future in last} == {200}
+        assert process.wait(90) == 0
     finally:
         process.send_signal(signal.SIGINT)
         process.wait(60)
 
 
-def _embed(port: int) -> int:
-    body = json.dumps({"inputs": ["a b c"] * 64}).encode()
+def _embed(port: int, count: int = 64) -> int:
+    body = json.dumps({"inputs": ["a b c"] * count}).encode()
     request = urllib.request.Request(f"http://127.0.0.1:{port}/embed", body, {"content-type": "application/json"})
     try:
         with urllib.request.urlopen(request, timeout=60) as answer:
