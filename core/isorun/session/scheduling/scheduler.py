@@ -114,8 +114,8 @@ class Scheduler:
             self._measure()
         graphs, device = self._resolved.compiler.graphs, self._resolved.config.device
         static = self._resolved.backend.capabilities.static_shapes
-        feeds, others = warmup.feeds(graphs, self._checker, on, device, static)
-        single = [sample for sample in feeds if self._collator.is_single(sample)]
+        feeds = warmup.feeds(graphs, self._checker, on, device, static)
+        single = [sample for sample in feeds.runs if self._collator.is_single(sample)]
         lanes = self._lanes()
         # A request that is alone runs on the first model, which is run last: its weights are in the caches then.
         models = lanes.models.all()[::-1]
@@ -124,11 +124,11 @@ class Scheduler:
 
         def run(thread: int) -> None:
             for model in models:
-                for sample in single if thread else [*feeds, *others]:
+                for sample in single if thread else [*feeds.runs, *feeds.between, *feeds.others]:
                     try:
                         model.run(outputs, sample)
                     except InvalidFeeds as error:  # the backend has no engine for this shape, or rejects the mask
-                        if on is not None and all(sample is not other for other in others):
+                        if on is not None and all(sample is not other for other in feeds.others):
                             raise
                         rejected.append(error)
                     else:

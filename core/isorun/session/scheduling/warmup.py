@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -18,13 +18,28 @@ _MAX_LENGTHS = 128
 _KINDS = ("left", "masked-row")  # of masks, besides none and padding on the right
 
 
+class WarmupFeeds(NamedTuple):
+    """Feeds to warm up with.
+
+    Attributes:
+        runs: what requests look like.
+        between: single requests of the lengths between those of ``runs``, which every model sees once.
+        others: for shapes on another device than the CPU, where the kernels depend on where padding is (docs/gpu.md),
+            feeds with padding on the left, and with a row without a token. A backend may reject these.
+    """
+
+    runs: list[Feeds]
+    between: list[Feeds]
+    others: list[Feeds]
+
+
 def feeds(
     graphs: ModelGraphs,
     checker: FeedChecker,
     on: Iterable[tuple[int, int] | str | Feeds] | None,
     device: str,
     static: StaticShapes | None = None,
-) -> tuple[list[Feeds], list[Feeds]]:
+) -> WarmupFeeds:
     """Feeds to warm up with, validated: with padding and without, so that every graph of the model is compiled.
 
     Args:
@@ -33,10 +48,6 @@ def feeds(
         on: shapes (batch, sequence), texts or feeds; ``None`` for a range of shapes.
         device: the session's.
         static: what the backend declares if it compiles one shape at a time.
-
-    Returns:
-        The feeds; and for shapes on another device than the CPU, where the kernels depend on where padding is
-        (docs/gpu.md), feeds with padding on the left, and with a row without a token. A backend may reject these.
 
     Raises:
         InvalidFeeds: the model does not accept them, or random feeds cannot be generated for it.
@@ -58,10 +69,9 @@ def feeds(
         for kind in _KINDS if device != "cpu" and info.mask is not None else ():
             mask = MASKS[kind](batch, sequence, rng)
             others.append(checker.check(random_feeds(info, rng, batch=batch, sequence=sequence, mask=mask)))
-    between = (
-        random_feeds(info, rng, batch=1, sequence=length) for length in _lengths_between(info.mask, runs, static)
-    )
-    return [*runs, *map(checker.check, between)], others
+    between_lengths = _lengths_between(info.mask, runs, static)
+    between = [checker.check(random_feeds(info, rng, batch=1, sequence=length)) for length in between_lengths]
+    return WarmupFeeds(runs, between, others)
 
 
 def _lengths_between(mask: str | None, runs: Sequence[Feeds], static: StaticShapes | None) -> list[int]:

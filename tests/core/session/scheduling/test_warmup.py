@@ -20,7 +20,7 @@ from isorun.system.cache import Cache
 def test_masks_of_every_form_that_selects_a_kernel(tmp_path: Path, device: str) -> None:
     cache = Cache(tmp_path / "cache")
     graphs = Compiler(open_model(small_bert.write(tmp_path / "model.onnx"), cache), Options(), cache).graphs
-    feeds, others = warmup.feeds(graphs, FeedChecker(graphs.info), [(4, 8)], device)
+    feeds, _, others = warmup.feeds(graphs, FeedChecker(graphs.info), [(4, 8)], device)
     masks = [sample["attention_mask"] != 0 for sample in (*feeds, *others)]
     assert any(mask.all() for mask in masks)
     assert any(mask[:, 0].all() and not mask.all() for mask in masks), "padding on the right"
