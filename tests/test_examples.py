@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.util
 import json
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -55,7 +56,8 @@ def test_backend_in_60_lines(bert: Path) -> None:
 
 
 def test_names_in_texts(tasks: Path, texts: Path) -> None:
-    run("names_in_texts.py", texts / "a.md", tasks / "bert-entities")  # random weights may see no names
+    printed = run("names_in_texts.py", texts / "a.md", tasks / "bert-entities")  # random weights may see no names
+    assert all(re.fullmatch(r" *[1-9]\d*  \S+ +\S.*", line) for line in printed.splitlines())
 
 
 @pytest.mark.long

@@ -10,7 +10,16 @@ from isorun.types.capabilities import (
     StaticShapes,
 )
 from isorun.types.devices import DEVICES
-from isorun.types.model_info import INDEX_ERRORS, INDEX_NOTE, Feeds, LoweredModel, ModelInfo, ModelMetadata, TensorSpec
+from isorun.types.model_info import (
+    INDEX_ERRORS,
+    INDEX_NOTE,
+    Feeds,
+    LoweredModel,
+    ModelInfo,
+    ModelMetadata,
+    TensorSpec,
+    attended,
+)
 from isorun.types.options import Option
 from isorun.types.provenance import Availability, Finding, Provenance, RuntimeReport, threads_in_words
 
@@ -35,5 +44,6 @@ __all__ = [
     "RuntimeReport",
     "StaticShapes",
     "TensorSpec",
+    "attended",
     "threads_in_words",
 ]

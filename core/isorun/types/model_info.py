@@ -117,9 +117,8 @@ class ModelInfo:
         return [spec for spec in self.inputs if not spec.overridable]
 
     def attended(self, feeds: Feeds) -> Any:
-        """The mask in feeds, (batch, sequence), nonzero at real tokens; ``None`` if there is none."""
-        mask = feeds.get(self.mask) if self.mask else None
-        return mask == 0 if self.marks_padding and mask is not None else mask
+        """The mask in feeds: :func:`attended`."""
+        return attended(feeds, self.mask, marks_padding=self.marks_padding)
 
     def as_mask(self, attended: np.ndarray) -> np.ndarray:
         """The feed of :attr:`mask`, but for its dtype, for an array (batch, sequence) of 1 at real tokens and 0 at
@@ -157,6 +156,18 @@ class ModelInfo:
                 "masks": tuple(fields.get("masks", ())),
             }
         )
+
+
+def attended(feeds: Feeds, mask: str | None, *, marks_padding: bool) -> Any:
+    """The mask in feeds, (batch, sequence), nonzero at real tokens; ``None`` if there is none. One in device memory is
+    returned as it is fed.
+
+    Args:
+        feeds: those of a run.
+        mask, marks_padding: as in :class:`ModelInfo`.
+    """
+    fed = feeds.get(mask) if mask else None
+    return fed == 0 if marks_padding and isinstance(fed, np.ndarray) else fed
 
 
 @dataclass(frozen=True)

@@ -147,8 +147,8 @@ def bisect(
         console.table((named, "", f"against {candidates[0]}"), rows)
         print()
         print("\n".join(_conclusion(named, candidates, last, outcome, causes)))
-    here = [subject.environment(release) for release in kept.steps]
-    shown.note(f"The environments stay. To remove one: isorun env remove {shlex.quote(here[0])}")
+    environment = subject.environment(next(iter(kept.steps)))
+    shown.note(f"The environments stay. To remove one: isorun env remove {shlex.quote(environment)}")
     if outcome is None:
         raise typer.Exit(CHECK_FAILED)
 

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from isorun.parity import Tolerance, compare
+from isorun.types import attended
 from isorun_matrix.jobs import Reference
 from isorun_matrix.measurement import feeds
 
@@ -54,9 +55,8 @@ def check(
     """
     cases = {}
     for case, outputs_of_case in outputs:
-        mask = None if reference.mask is None else feeds.load(feeds_file, case)[reference.mask]
-        if mask is not None and reference.marks_padding:
-            mask = mask == 0
+        fed = {} if reference.mask is None else feeds.load(feeds_file, case)
+        mask = attended(fed, reference.mask, marks_padding=reference.marks_padding)
         parity = compare(
             outputs_of_case, feeds.load(outputs_file, case), mask, tolerance, token_level=reference.token_level
         )

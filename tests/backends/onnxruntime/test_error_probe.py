@@ -19,8 +19,17 @@ import make_error_probe
 CPU = "CPUExecutionProvider"
 
 
-def test_a_provider_that_raises_is_accepted() -> None:
+def test_a_provider_that_raises_is_accepted(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is run with sizes that agree, and with others."""
+    run, sizes = onnxruntime.InferenceSession.run, []
+
+    def watched(session: Any, names: Any, feeds: Any) -> Any:
+        sizes.append((len(feeds["x"]), len(feeds["y"])))
+        return run(session, names, feeds)
+
+    monkeypatch.setattr(onnxruntime.capi.onnxruntime_inference_collection.InferenceSession, "run", watched)
     error_probe.require("ort-cpu", CPU, lambda _: [CPU])
+    assert sizes == [(3, 3), (3, 4)]
 
 
 def test_a_provider_that_returns_other_results_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -138,6 +138,9 @@ def test_text_is_fed_to_such_a_mask() -> None:
     feeds = feeds_of({"ids": np.array([[7, 0]]), "attention_mask": np.array([[1, 0]])}, info)
     assert feeds[PADDING].tolist() == [[False, True]]
     assert info.attended(feeds).tolist() == [[True, False]]
+    on_device = object()
+    assert info.attended({PADDING: on_device}) is on_device
+    assert info.attended({}) is None
 
 
 def test_other_values_than_0_and_1_run_the_model_as_given(tmp_path: Path) -> None:
