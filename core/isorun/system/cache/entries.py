@@ -9,7 +9,7 @@ import stat
 import time
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import Any
 
 from isorun.errors import CacheError
@@ -99,15 +99,22 @@ def extend(
 
 def _listed(folder: Path, known: Collection[str]) -> dict[str, Any]:
     """The stamps and digests of the files in a folder, except those that are known."""
-    mode = stat.S_IMODE(folder.stat().st_mode) & 0o666
-    paths = sorted(path for path in folder.iterdir() if path.name not in known and not path.name.startswith(_TEMPORARY))
-    for path in paths:
-        if not stat.S_ISREG(path.lstat().st_mode):
-            raise CacheError(f"The cache entry {folder} may hold regular files only, got {path.name}")
-        path.chmod(mode)  # libraries may have set others
-    digests = {path.name: files.sha256_of(path) for path in paths}
-    files.wait_for_tick(paths)
-    return {path.name: {"stamp": files.stamp(path), "sha256": digests[path.name]} for path in paths}
+    mode = stat.S_IMODE(folder.stat().st_mode)
+    paths = {}
+    for path in sorted(folder.rglob("*")):
+        status, name = path.lstat(), path.relative_to(folder).as_posix()
+        if stat.S_ISDIR(status.st_mode):
+            path.chmod(mode)
+            continue
+        if name in known or name.startswith(_TEMPORARY):
+            continue
+        if not stat.S_ISREG(status.st_mode):
+            raise CacheError(f"The cache entry {folder} may hold regular files only, got {name}")
+        path.chmod(mode & 0o666)  # libraries may have set others
+        paths[name] = path
+    digests = {name: files.sha256_of(path) for name, path in paths.items()}
+    files.wait_for_tick(list(paths.values()))
+    return {name: {"stamp": files.stamp(path), "sha256": digests[name]} for name, path in paths.items()}
 
 
 def _write(folder: Path, record: dict[str, Any]) -> None:
@@ -121,8 +128,8 @@ def _write(folder: Path, record: dict[str, Any]) -> None:
 
 
 def _remove_others(folder: Path, known: Collection[str]) -> None:
-    for path in folder.iterdir():
-        if path.name not in known:
+    for path in folder.rglob("*"):
+        if not path.is_dir() and path.relative_to(folder).as_posix() not in known:
             path.unlink()
 
 
@@ -161,6 +168,8 @@ def read(
     trust.check(place)
     trust.check(place / RECORD)
     record = record_of(place, kind, key)
+    for folder in {parent for name in record["files"] for parent in PurePosixPath(name).parents[:-1]}:
+        trust.check(place / folder)
     changed: dict[str, files.Stamp] = {}
     for name, described in record["files"].items():
         path = place / name
