@@ -41,6 +41,7 @@ if TYPE_CHECKING:
     from isorun.text.cross_encoder import CrossEncoder
     from isorun.text.embedder import Embedder
     from isorun.text.fill_mask import FillMask
+    from isorun.text.multi_vector_embedder import MultiVectorEmbedder
     from isorun.text.question_answerer import QuestionAnswerer
     from isorun.text.sparse_embedder import SparseEmbedder
     from isorun.text.sparse_vectors import SparseVector, SparseVectors
@@ -53,6 +54,7 @@ __all__ = [
     "Session",
     "Embedder",
     "SparseEmbedder",
+    "MultiVectorEmbedder",
     "CrossEncoder",
     "Classifier",
     "TokenClassifier",
@@ -91,6 +93,7 @@ _HOMES = {
     "Session": "isorun.session.session",
     "Embedder": "isorun.text.embedder",
     "SparseEmbedder": "isorun.text.sparse_embedder",
+    "MultiVectorEmbedder": "isorun.text.multi_vector_embedder",
     "SparseVector": "isorun.text.sparse_vectors",
     "SparseVectors": "isorun.text.sparse_vectors",
     "CrossEncoder": "isorun.text.cross_encoder",

@@ -14,6 +14,7 @@ from isorun.errors import InvalidModel, UnsupportedModel
 from isorun.models import sentence_keys
 from isorun.models.activations import ACTIVATIONS, ALONG_AXIS, SLOPED
 from isorun.models.keys import read_table
+from isorun.models.weights import SafeTensors
 from isorun.system.cache import sha256
 
 Array = npt.NDArray[np.float32]
@@ -174,6 +175,19 @@ def read_layer(config: Path, weights: Path, defaults: Mapping[str, str] | None =
         tensors.get("activation_function.weight"),
     )
     return layer, read == TOKENS
+
+
+def read_projection(folder: Path, name: str) -> Dense:
+    """A layer without bias and activation, whose weight is among those of a checkpoint.
+
+    Raises:
+        InvalidModel: there is no such weight, or it is not a matrix.
+    """
+    weights = SafeTensors(folder, "")
+    shape = weights.shape(name)
+    if len(shape) != 2:
+        raise InvalidModel(f"{folder}: {name!r} must be a matrix, got shape {shape}")
+    return Dense(weights.read(name, shape), np.zeros(shape[0], np.float32), "Identity")
 
 
 def read_norm(config: Path, weights: Path) -> LayerNorm:

@@ -181,6 +181,7 @@ ANY = Key(lambda _: True, "anything")
 """A key without an effect here, or whose value its reader checks."""
 FLAG = Key(lambda value: type(value) is bool, "true or false")
 TEXT = Key(lambda value: isinstance(value, str), "a string")
+OBJECT = Key(lambda value: isinstance(value, dict), "an object")
 TEXTS = Key(
     lambda value: isinstance(value, dict) and all(isinstance(text, str) for text in value.values()),
     "an object of strings",

@@ -6,6 +6,7 @@ from isorun.models.keys import (
     ANY,
     EMPTY,
     FLAG,
+    OBJECT,
     SIZE,
     TEXT,
     TEXTS,
@@ -32,8 +33,12 @@ MODEL: Table = {
     "default_prompt_name": optional(TEXT),
     "truncate_dim": optional(SIZE),
     "activation_fn": optional(TEXT),
-    "model_type": only("SentenceTransformer", "CrossEncoder", "SparseEncoder", None),
+    "model_type": only("SentenceTransformer", "CrossEncoder", "SparseEncoder", "MultiVectorEncoder", "ColBERT", None),
     "max_active_dims": optional(SIZE),
+    **dict.fromkeys(("query_prefix", "document_prefix"), optional(TEXT)),  # these six: PyLate's
+    **dict.fromkeys(("query_length", "document_length"), optional(SIZE)),
+    **dict.fromkeys(("do_query_expansion", "attend_to_expansion_tokens"), optional(FLAG)),
+    "skiplist_words": optional(items(str)),
     **unused("__version__ similarity_fn_name keep_in_fp32_modules requirements"),
 }
 """``config_sentence_transformers.json``."""
@@ -51,7 +56,9 @@ TRANSFORMER: Table = {
     **dict.fromkeys(
         ("model_args", "model_kwargs", "tokenizer_args", "processor_kwargs", "config_args", "config_kwargs"), _ARGUMENTS
     ),
-    **dict.fromkeys(("processing_kwargs", "query_length", "document_length", "query_expansion"), EMPTY),
+    "processing_kwargs": EMPTY,
+    **dict.fromkeys(("query_length", "document_length"), optional(SIZE)),
+    "query_expansion": optional(OBJECT),
 }
 """``sentence_bert_config.json``."""
 
@@ -110,11 +117,44 @@ SPLADE: Table = {
 }
 """The configuration of the pooling of a sparse encoder."""
 
+EXPANSION: Table = {
+    "strategy": Key(lambda value: value in ("fixed", "min"), "'fixed' or 'min'"),
+    "attend": FLAG,
+    "token": optional(TEXT),
+    "length": SIZE,
+}
+"""``query_expansion`` of a transformer."""
+
+MULTI_VECTOR_MASK: Table = {
+    "skiplist_words": optional(items(str)),
+    "skiplist_tasks": Key(
+        lambda value: value is None or isinstance(value, str) or items(str).accepts(value), "a name or a list of names"
+    ),
+    "keep_only_token_ids": only(None),
+}
+"""The configuration of what scores the tokens of a multi-vector encoder."""
+
+LATE_INTERACTION: Table = {
+    **dict.fromkeys(("query_length", "document_length"), optional(SIZE)),
+    "expansion": optional(OBJECT),
+    **dict.fromkeys(("skiplist_words", "skiplist_tasks", "markers"), items(str)),
+    "similarity": only("maxsim", "meanmaxsim"),
+}
+"""The same in the metadata of an ONNX file."""
+
+STANFORD: Table = {
+    **dict.fromkeys(("query_token_id", "doc_token_id"), TEXT),
+    **dict.fromkeys(("query_maxlen", "doc_maxlen"), optional(SIZE)),
+    **dict.fromkeys(("attend_to_mask_tokens", "mask_punctuation"), FLAG),
+    "similarity": only("cosine"),
+    "dim": SIZE,
+}
+"""What is read of ``artifact.metadata``, which also holds how the model was trained."""
+
 STATIC_SPARSE: Table = {"frozen": ANY, "path": only(None)}
 """The configuration of an inference-free sparse encoder."""
 
-_OBJECT = Key(lambda value: isinstance(value, dict), "an object")
-ROUTER: Table = {"types": TEXTS, "structure": _OBJECT, "parameters": optional(_OBJECT)}
+ROUTER: Table = {"types": TEXTS, "structure": OBJECT, "parameters": optional(OBJECT)}
 """``router_config.json``."""
 
 ROUTER_PARAMETERS: Table = {

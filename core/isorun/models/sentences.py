@@ -13,12 +13,13 @@ from pathlib import Path
 from typing import Any
 
 from isorun.errors import InvalidModel, UnsupportedModel
-from isorun.models import dense, keys, modules, sentence_keys
+from isorun.models import dense, keys, late_interaction, modules, sentence_keys
 from isorun.models.dense import Dense as Dense
 from isorun.models.dense import Layer as Layer
 from isorun.models.dense import WordWeights as WordWeights
 from isorun.models.keys import (
     FLAG,
+    OBJECT,
     SIZE,
     TEXT,
     TEXTS,
@@ -29,6 +30,7 @@ from isorun.models.keys import (
     read_object,
     read_table,
 )
+from isorun.models.late_interaction import LateInteraction
 from isorun.models.modules import Module
 from isorun.system.cache import sha256
 from isorun.system.paths import inside
@@ -69,6 +71,7 @@ _KEPT: Table = {  # in the metadata of an ONNX file
     "labels": TEXTS,
     "problem_type": optional(TEXT),
     "saved_as": optional(TEXT),
+    "late_interaction": optional(OBJECT),
     "dense_activations": items(str),
     "dense_sha256": TEXT,
 }
@@ -95,6 +98,8 @@ class SentenceSettings:
         labels: the names of a classifier's classes by their number.
         problem_type: what a classifier was trained for, by transformers' name, if known.
         saved_as: the class of sentence-transformers that saved the model, if known.
+        late_interaction: how queries and documents are read by a model with a vector for each token; ``None`` if it
+            was not trained for that.
     """
 
     pooling: tuple[str, ...] = ()
@@ -113,6 +118,7 @@ class SentenceSettings:
     labels: Mapping[str, str] = field(default_factory=dict)
     problem_type: str | None = None
     saved_as: str | None = None
+    late_interaction: LateInteraction | None = None
 
     @property
     def layers(self) -> list[Layer]:
@@ -163,7 +169,8 @@ class SentenceSettings:
             steps = {key: [next(layers) if step == _LAYER else step for step in named] for key, named in steps.items()}
         fields |= {key: tuple(fields[key]) for key in ("pooling", "splade") if fields.get(key) is not None}
         fields |= {key: tuple(named) for key, named in steps.items()}
-        return cls(**fields)
+        late = fields.pop("late_interaction", None)
+        return cls(**fields, late_interaction=LateInteraction.from_dict(late, name) if late else None)
 
 
 def read(folder: Path, route: str | None = None) -> SentenceSettings:
@@ -185,16 +192,32 @@ def read(folder: Path, route: str | None = None) -> SentenceSettings:
         settings |= _of_modules(folder, listed)
     elif pooling.is_file():
         settings |= {**_limits(folder), **_pooling(pooling)}
+    elif _object(folder, "config.json").get("architectures") == [late_interaction.STANFORD]:
+        settings |= _stanford(folder)
     settings |= _classifier(inner)
     if listed or pooling.is_file():  # sentence-transformers reads no file of its own without modules.json
         settings |= _model(folder)
     return SentenceSettings(**settings)
 
 
+def _stanford(folder: Path) -> dict[str, Any]:
+    """The settings of a model that Stanford's ColBERT saved."""
+    path = inside(folder, late_interaction.METADATA)
+    metadata = keys.check_known(read_object(path), sentence_keys.STANFORD, str(path)) if path.is_file() else {}
+    late, prompts = late_interaction.stanford(metadata)
+    steps = (dense.read_projection(folder, late_interaction.PROJECTION), NORMALIZE)
+    return {"late_interaction": late, "prompts": prompts, "token_steps": steps}
+
+
 def _of_modules(folder: Path, listed: Sequence[Module]) -> dict[str, Any]:
     """The settings that modules have."""
     settings: dict[str, Any] = {"token_steps": (), "steps": ()}
     pooled, task = False, None
+    model, reader = _model_fields(folder), inside(folder, listed[0].path)
+    masks = [_module_file(folder, path, "config.json") for kind, path in listed if kind == modules.MASK]
+    mask = read_table(masks[0], sentence_keys.MULTI_VECTOR_MASK) if masks else None
+    late = late_interaction.read(_transformer_fields(reader), mask, model, str(folder))
+    settings["late_interaction"] = late
     for index, (kind, path) in enumerate(listed):
         reads_text = kind in (*modules.TRANSFORMERS, modules.STATIC, modules.STATIC_SPARSE)
         pools = kind in ("Pooling", "SpladePooling", modules.STATIC, modules.STATIC_SPARSE)
@@ -219,7 +242,7 @@ def _of_modules(folder: Path, listed: Sequence[Module]) -> dict[str, Any]:
             fields = read_table(config, sentence_keys.SPLADE)
             settings["splade"] = (fields.get("pooling_strategy", "max"), fields.get("activation_function", "relu"))
         elif kind == "Dense":
-            step, of_tokens = dense.read_layer(config, weights)
+            step, of_tokens = dense.read_layer(config, weights, {"module_input_name": dense.TOKENS} if late else {})
         elif kind == "LayerNorm":
             step = dense.read_norm(config, weights)
         elif kind == "WordWeights":
@@ -238,6 +261,11 @@ def _of_modules(folder: Path, listed: Sequence[Module]) -> dict[str, Any]:
                 raise UnsupportedModel(f"{folder / modules.FILE}: module {index}, {kind}, changes {place} the pooling")
             key = "steps" if pooled else "token_steps"
             settings[key] = (*settings[key], step)
+    if late is not None:
+        if pooled or len(masks) > 1:
+            raise UnsupportedModel(f"{folder / modules.FILE}: a multi-vector encoder with a pooling is not supported")
+        if not masks:  # PyLate's: the mask and the normalization are not modules
+            settings["token_steps"] = (*settings["token_steps"], NORMALIZE)
     if task is not None and ("splade" in settings) != (task == "fill-mask"):
         raise UnsupportedModel(
             f"{folder / modules.FILE}: transformer_task must be 'fill-mask' with SpladePooling, and only with it, "
@@ -255,7 +283,7 @@ def _of_modules(folder: Path, listed: Sequence[Module]) -> dict[str, Any]:
 def files(folder: Path) -> list[str]:
     """The files that :func:`read` may read, relative to the folder, apart from layers' weights."""
     names = ("modules.json", "router_config.json", "tokenizer_config.json", "config_sentence_transformers.json")
-    patterns = (*names, "sentence_*_config.json", "*_*/config.json", "*_*/*_*/config.json")
+    patterns = (*names, late_interaction.METADATA, "sentence_*_config.json", "*_*/config.json", "*_*/*_*/config.json")
     return sorted(path.relative_to(folder).as_posix() for pattern in patterns for path in folder.glob(pattern))
 
 
@@ -291,29 +319,34 @@ def _object(folder: Path, name: str) -> Mapping[str, Any]:
     return read_object(path) if path.is_file() else {}
 
 
+def _transformer_fields(folder: Path) -> Mapping[str, Any]:
+    """The settings of the module that reads text."""
+    paths = (inside(folder, name) for name in _CONFIGS)
+    return next(filter(None, (read_table(path, sentence_keys.TRANSFORMER) for path in paths if path.is_file())), {})
+
+
 def _limits(folder: Path) -> dict[str, Any]:
-    for name in _CONFIGS:
-        path = inside(folder, name)
-        if path.is_file() and (fields := read_table(path, sentence_keys.TRANSFORMER)):
-            limit = fields.get("max_seq_length") or token_limit(folder)
-            return {"max_tokens": limit, "lower_case": bool(fields.get("do_lower_case"))}
-    return {}
+    if not (fields := _transformer_fields(folder)):
+        return {}
+    limit = fields.get("max_seq_length") or token_limit(folder)
+    return {"max_tokens": limit, "lower_case": bool(fields.get("do_lower_case"))}
 
 
 def _task(folder: Path, kind: str) -> str:
     """What the transformer computes, by sentence-transformers' name."""
-    paths = (inside(folder, name) for name in _CONFIGS)
-    path = next((path for path in paths if path.is_file()), None)
-    fields = read_object(path) if path else {}
-    return str(fields.get("transformer_task") or ("fill-mask" if kind == "MLMTransformer" else "feature-extraction"))
+    default = "fill-mask" if kind == "MLMTransformer" else "feature-extraction"
+    return str(_transformer_fields(folder).get("transformer_task") or default)
+
+
+def _model_fields(folder: Path) -> Mapping[str, Any]:
+    path = inside(folder, "config_sentence_transformers.json")
+    return read_table(path, sentence_keys.MODEL) if path.is_file() else {}
 
 
 def _model(folder: Path) -> dict[str, Any]:
-    path = inside(folder, "config_sentence_transformers.json")
-    if not path.is_file():
+    if not (fields := _model_fields(folder)):
         return {}
-    fields = read_table(path, sentence_keys.MODEL)
-    own = {"prompts": fields.get("prompts") or {}, "default_prompt": fields.get("default_prompt_name")}
+    own = {"prompts": late_interaction.prompts(fields), "default_prompt": fields.get("default_prompt_name")}
     own |= {"truncate_dim": fields.get("truncate_dim"), "saved_as": fields.get("model_type")}
     own |= {"max_active_dims": fields.get("max_active_dims")}
     return {**own, "activation": fields["activation_fn"]} if fields.get("activation_fn") else own

@@ -24,7 +24,7 @@ _LAYER = re.compile(r"(^|\.)(layer|layers|block|albert_layers|albert_layer_group
 _HEAD = re.compile(
     r"(^|\.)(cls|lm_head|classifier|pre_classifier|classification_head|qa_outputs|score|head|pooler|decoder|predictions|sop_classifier"
     r"|generator_predictions|generator_lm_head|discriminator_predictions|mask_predictions|lm_predictions|vocab_transform"
-    r"|vocab_layer_norm|vocab_projector)\."
+    r"|vocab_layer_norm|vocab_projector)\.|^linear\."  # the last one: the projection of Stanford's ColBERT
 )
 # Words that T5 stores twice, and a table of positions that DeBERTa-v3 stores and does not read.
 _IGNORED = re.compile(r"(^|\.)(encoder\.embed_tokens|embeddings\.position_embeddings)\.weight$")
@@ -76,10 +76,7 @@ class SafeTensors:
         Raises:
             InvalidModel: it is missing, or has another shape or a type that weights do not have.
         """
-        stored = self._find(name)
-        if stored is None:
-            raise InvalidModel(f"{self._folder} has no tensor {name!r}{did_you_mean(name, self._stored_names)}")
-        stored_slice = self._files[stored].get_slice(stored)
+        stored, stored_slice = self._slice(name)
         actual, dtype = tuple(stored_slice.get_shape()), stored_slice.get_dtype()
         if actual != shape:
             raise InvalidModel(
@@ -89,11 +86,18 @@ class SafeTensors:
             raise InvalidModel(f"{self._folder}: {stored!r} must be one of {', '.join(_FLOATS)}, got {dtype}")
         self._used.add(stored)
 
+    def shape(self, name: str) -> tuple[int, ...]:
+        """The shape of a tensor.
+
+        Raises:
+            InvalidModel: it is missing.
+        """
+        return tuple(self._slice(name)[1].get_shape())
+
     def read(self, name: str, shape: tuple[int, ...]) -> np.ndarray:
         """Read a tensor as float32."""
         self.check(name, shape)
-        stored = self._find(name)
-        assert stored is not None
+        stored, _ = self._slice(name)
         return np.asarray(self._files[stored].get_tensor(stored), dtype=np.float32)
 
     def account(self, name: str) -> None:
@@ -129,6 +133,17 @@ class SafeTensors:
                 f"first is {strange[0]!r}. Merge adapters into the weights, or export the model to ONNX"
             )
         return Unused(heads, more)
+
+    def _slice(self, name: str) -> tuple[str, Any]:
+        """The name in the file, and what reads the tensor.
+
+        Raises:
+            InvalidModel: it is missing.
+        """
+        stored = self._find(name)
+        if stored is None:
+            raise InvalidModel(f"{self._folder} has no tensor {name!r}{did_you_mean(name, self._stored_names)}")
+        return stored, self._files[stored].get_slice(stored)
 
     def _unwrap(self) -> None:
         """Remove prefixes that all names have."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -19,20 +19,7 @@ from isorun.text.encoded import Encoded
 from isorun.text.heads import head_outputs, labels_of, reject_modules
 from isorun.text.inputs import checked, texts_of, texts_or_pairs_of
 from isorun.text.model import Array, TextModel
-
-
-class Ranked(NamedTuple):
-    """A document in the order of its score.
-
-    Attributes:
-        position: its index among the documents.
-        score: its score.
-        text: the document.
-    """
-
-    position: int
-    score: float
-    text: str
+from isorun.text.ranked import Ranked, ranked
 
 
 class CrossEncoder(TextModel):
@@ -134,12 +121,12 @@ class CrossEncoder(TextModel):
             InvalidFeeds, InvalidArgument: as :meth:`predict`.
         """
         pairs = self._pairs(query, documents)
-        return _ranked(pairs, self.predict(pairs, progress=progress), top_k)
+        return ranked([text for _, text in pairs], self.predict(pairs, progress=progress), top_k)
 
     async def arank(self, query: str, documents: Iterable[str], *, top_k: int | None = None) -> list[Ranked]:
         """As :meth:`rank`, without blocking the event loop."""
         pairs = self._pairs(query, documents)
-        return _ranked(pairs, await self.apredict(pairs), top_k)
+        return ranked([text for _, text in pairs], await self.apredict(pairs), top_k)
 
     def _pairs(self, query: str, documents: Iterable[str]) -> list[tuple[str, str]]:
         if len(self.labels) != 1:
@@ -172,11 +159,6 @@ class CrossEncoder(TextModel):
         if len(self.labels) == 1:
             return scores[:, 0]
         return probabilities(scores) if softmax else scores
-
-
-def _ranked(pairs: Sequence[tuple[str, str]], scores: Array, top_k: int | None) -> list[Ranked]:
-    order = np.argsort(-scores, kind="stable")[:top_k]
-    return [Ranked(int(index), float(scores[index]), pairs[index][1]) for index in order]
 
 
 def _named(activation: str) -> Callable[[Array], Array]:

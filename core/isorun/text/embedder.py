@@ -369,6 +369,8 @@ def _steps(settings: SentenceSettings, normalize: bool | None) -> tuple[Layer | 
         raise UnsupportedModel(
             "The model's config_sentence_transformers.json has the model_type 'CrossEncoder'. Use isorun.CrossEncoder"
         )
+    if settings.late_interaction is not None:
+        raise UnsupportedModel("The model makes a vector for each token. Use isorun.MultiVectorEmbedder")
     if settings.splade is not None or settings.saved_as == "SparseEncoder":
         raise UnsupportedModel("The model was saved by a SparseEncoder. Use isorun.SparseEmbedder")
     if "dense" in settings.steps:

@@ -28,7 +28,7 @@ from isorun.text.inputs import checked, text_or_pair, texts_of, texts_or_pairs_o
 if TYPE_CHECKING:
     from tokenizers import Encoding
 
-    from isorun.types import TensorSpec
+    from isorun.types import ModelInfo, TensorSpec
 
 Array = npt.NDArray[np.float32]
 Mask = npt.NDArray[np.int64]
@@ -83,18 +83,21 @@ class TextModel:
         self.folder: Path = path if path.is_dir() else settings_folder(path)
         self.modules: Modules = modules.read(self.folder) if path.is_dir() else Modules({None: ()})
         route = self._route(self.modules)
-        read = sentences.read(self.folder, route) if path.is_dir() else None
-        self.settings: SentenceSettings = read or SentenceSettings()
-        source = sentences.transformer_folder(path, route) if path.is_dir() else path
-        chosen_outputs = choose({} if path.is_dir() else _outputs(path, session_options))
+        if path.is_dir():
+            outputs, source = {}, sentences.transformer_folder(path, route)
+            settings = sentences.read(self.folder, route)
+        else:
+            info, source = _info(path, session_options), path
+            outputs = {spec.name: len(spec.shape or ()) for spec in info.outputs}
+            kept = info.metadata.custom_metadata_map.get(sentences.METADATA)
+            settings = SentenceSettings.from_json(kept, path) if kept else sentences.read(self.folder)
+        self.settings: SentenceSettings = settings
+        chosen_outputs = choose(outputs)
         names = [chosen_outputs] if isinstance(chosen_outputs, str) else chosen_outputs
         built = checkpoint.build_cached(path, self._downloads, whole=False, route=route) if path.is_dir() else path
-        self.session: Session = Session(built, **{"outputs": names, **session_options})
+        self.session: Session = Session(built, **{"outputs": names, **self._session_defaults(), **session_options})
         try:
             self.output: TensorSpec = self.session.get_outputs()[0]
-            kept = None if read else self._metadata().get(sentences.METADATA)
-            self.settings = read or (SentenceSettings.from_json(kept, path) if kept else sentences.read(self.folder))
-            settings = self.settings
             plain = settings.static
             self.tokenizer: Tokenizer = Tokenizer.beside(
                 source, lower_case=settings.lower_case, special_tokens=not plain, plain=plain
@@ -312,15 +315,16 @@ class TextModel:
         encoded = self.tokenizer.batch(encodings, self._columns)
         return self.feeds(encoded), encoded["attention_mask"]
 
+    def _session_defaults(self) -> dict[str, Any]:
+        """Arguments of the session that the caller may replace."""
+        return {}
+
     def _route(self, modules: Modules) -> str | None:
         """The route whose modules the model is made of, if it has a router."""
         return modules.route(None)
 
-    def _metadata(self) -> dict[str, str]:
-        return self.session.get_modelmeta().custom_metadata_map
 
-
-def warn_of_truncation(encodings: Iterable[Encoding], limit: int | None) -> None:
+def warn_of_truncation(encodings: Iterable[Tokens], limit: int | None) -> None:
     """Warn if any text had more tokens than the limit."""
     if limit is not None and any(encoding.overflowing for encoding in encodings):
         message = f"Texts of more than {limit} tokens are truncated to {limit} (see max_length)"
@@ -365,14 +369,13 @@ def settings_folder(model: Path) -> Path:
     return next((folder for folder in folders if (folder / "modules.json").is_file()), model.parent)
 
 
-def _outputs(model: Path, session_options: dict[str, Any]) -> dict[str, int]:
-    """The outputs of an ONNX file, and their ranks."""
+def _info(model: Path, session_options: dict[str, Any]) -> ModelInfo:
+    """What an ONNX file is."""
     from isorun.models.lowering import ModelGraphs
     from isorun.models.source import open_model
 
     cache = Cache(session_options.get("cache_dir"), verify=session_options.get("verify_cache"))
-    info = ModelGraphs(open_model(model, cache), cache).info
-    return {spec.name: len(spec.shape or ()) for spec in info.outputs}
+    return ModelGraphs(open_model(model, cache), cache).info
 
 
 def in_order(batches: Iterable[tuple[list[int], Any]]) -> Iterator[Any]:

@@ -192,7 +192,8 @@ class SparseEmbedder(PromptedModel):
 
         settings = self.settings
         if settings.saved_as not in (None, "SparseEncoder") or settings.pooling or settings.layers:
-            raise UnsupportedModel("The model makes dense vectors. Use isorun.Embedder")
+            kind = "Embedder" if settings.late_interaction is None else "MultiVectorEmbedder"
+            raise UnsupportedModel(f"The model makes dense vectors. Use isorun.{kind}")
         if outputs.get(POOLED) == 2 or (not outputs and settings.splade is not None):
             return POOLED
         return head_outputs(self.folder, outputs, WORDS, [_LOGITS], instead="For dense vectors use Embedder")[0]

@@ -13,6 +13,7 @@ from fastapi.testclient import TestClient
 
 import isorun
 import tiny
+from archives import unpack
 from isorun.session.session import Session
 
 DOCS = Path(__file__).parents[3] / "docs"
@@ -24,6 +25,8 @@ def folder(bert: Path, minilm: Path, tmp_path: Path, monkeypatch: pytest.MonkeyP
     """A working folder with the models that the pages name."""
     shutil.copy(bert, tmp_path / "bert.onnx")
     (tmp_path / "all-MiniLM-L6-v2").symlink_to(minilm)
+    (tmp_path / "lightonai").mkdir()
+    (tmp_path / "lightonai/GTE-ModernColBERT-v1").symlink_to(unpack("multi-vector", tmp_path / "models") / "fixed")
     monkeypatch.chdir(tmp_path)
     measured = Session.warmup
 
@@ -43,10 +46,12 @@ def run(page: str) -> dict[str, Any]:
 
 
 @pytest.mark.usefixtures("folder")
+@pytest.mark.filterwarnings("ignore::isorun.models.tokenizer.TruncationWarning")
 def test_the_page_on_embeddings() -> None:
     names = run("embeddings.md")
     vectors, small = names["vectors"], names["small"]
     assert vectors.shape == (1, 128)
+    assert [document.shape[1] for document in names["documents"]] == [4, 4]
     assert (small.shape, small.dtype) == ((1, 384), np.int8)
     np.testing.assert_allclose(np.linalg.norm(vectors), 1, rtol=1e-6)
 
