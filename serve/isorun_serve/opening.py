@@ -132,6 +132,10 @@ def task_of(path: Path) -> str:
     settings = sentences.read(path)
     if settings.splade is not None or settings.saved_as == "SparseEncoder":
         return SPARSE
+    if settings.logit_score is not None:
+        return RERANK
+    if settings.static:
+        return EMBED
     folder = sentences.transformer_folder(path)
     config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
     if not any(str(name).endswith(_HEAD) for name in config.get("architectures") or ()):

@@ -64,8 +64,10 @@ def test_a_server_of_dense_models_has_none(models: dict[str, isorun.Session]) ->
     assert (answer.status_code, "makes sparse vectors" in answer.json()["error"]) == (404, True)
 
 
-def test_files_say_that_a_model_is_sparse(folder: Path) -> None:
+def test_files_say_what_a_model_is_for(folder: Path, tmp_path: Path) -> None:
     assert [task_of(folder / name) for name in ("splade", "splade-sum", "splade-router")] == ["sparse"] * 3
+    assert task_of(folder / "static") == "embed"
+    assert task_of(unpack("rerankers", tmp_path) / "modules") == "rerank"
     opened = open_models([Named("s", "splade", None)], {"s": folder / "splade"}, {"backend": "ort-cpu"})
     try:
         (model,) = opened

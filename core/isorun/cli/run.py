@@ -17,7 +17,7 @@ from isorun.cli import console, feeds_file, models, options
 from isorun.compilation.options import AUTO, PADDINGS
 from isorun.errors import IsorunError, did_you_mean
 from isorun.models.pooling import cosine_matrix, pool
-from isorun.models.sentences import METADATA, POOLINGS, SentenceSettings
+from isorun.models.sentence_settings import METADATA, POOLINGS, SentenceSettings
 from isorun.models.tokenizer import Tokenizer, TruncationWarning, feeds_of
 from isorun.system.cache import Cache, write_atomically
 from isorun.text.inputs import texts_of

@@ -12,8 +12,18 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from isorun.errors import InvalidModel, UnsupportedModel, did_you_mean
-from isorun.models import config_keys, heads, keys, modules, rotary_config, sentences, vocabulary_files
+from isorun.models import (
+    config_keys,
+    heads,
+    keys,
+    modules,
+    rotary_config,
+    sentence_settings,
+    sentences,
+    vocabulary_files,
+)
 from isorun.models.keys import read_object
+from isorun.models.sentence_settings import SentenceSettings
 from isorun.models.static_table import StaticTable
 from isorun.models.weights import SafeTensors, Unused, weight_files
 from isorun.system.cache import Cache, is_private, sha256, versioned
@@ -26,12 +36,15 @@ if TYPE_CHECKING:
     from isorun.graph.builders.encoder_config import EncoderConfig
     from isorun.graph.builders.heads import Head
 
+CAUSAL = ("qwen3",)
+"""The values of ``model_type`` of causal models that may be rerankers."""
+
 OMITTED = "isorun.omitted"
 """The metadata property of an ONNX file with the tensors of its checkpoint that its graph omits, as JSON."""
 
 _ENTRY_MODEL = "model.onnx"
 _TOKENIZER_FILES = (
-    *("tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "added_tokens.json"),
+    *("tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "added_tokens.json", "chat_template.jinja"),
     "config.json",  # the type of the model decides the tokenizer's class
 )
 _VOCABULARIES = (vocabulary_files.WORD_PIECES, vocabulary_files.BYTE_PAIRS, vocabulary_files.MERGES)
@@ -73,17 +86,30 @@ def build(folder: Path, output: Path) -> list[str]:
     return sorted(left_out.heads + left_out.layers)
 
 
-def _build(folder: Path, output: Path, write: Callable[[ir.Model, Path], None], route: str | None = None) -> Unused:
+def _build(
+    folder: Path,
+    output: Path,
+    write: Callable[[ir.Model, Path], None],
+    route: str | None = None,
+    logit_score: tuple[int, int | None] | None = None,
+) -> Unused:
     outer, folder = folder, sentences.transformer_folder(folder, route)
     kept = sentences.read(outer, route)
+    if logit_score is not None:
+        kept = replace(kept, logit_score=logit_score)
     if kept.static:
         model, left_out = _static(folder)
     else:
         _check_adapters(folder)
         settings = _settings(folder)
+        if kept.logit_score is not None and settings.get("model_type") not in CAUSAL:
+            raise UnsupportedModel(
+                f"{folder / 'config.json'}: model_type of a causal reranker must be {' or '.join(CAUSAL)}, "
+                f"got {settings.get('model_type')!r}"
+            )
         make = _rotary if settings.get("model_type") in rotary_config.KINDS else _encoder
-        model, left_out = make(folder, settings, kept.splade)
-    model.metadata_props[sentences.METADATA] = kept.to_json()
+        model, left_out = make(folder, settings, kept)
+    model.metadata_props[sentence_settings.METADATA] = kept.to_json()
     if omitted := {name: tensors for name, tensors in asdict(left_out).items() if tensors}:
         model.metadata_props[OMITTED] = json.dumps(omitted)
     write(model, output)
@@ -102,14 +128,14 @@ def _static(folder: Path) -> tuple[ir.Model, Unused]:
     return static.mean_of_words(weights, weights.shape, folder.name), Unused([], [])
 
 
-def _encoder(folder: Path, settings: Mapping[str, Any], splade: tuple[str, str] | None) -> tuple[ir.Model, Unused]:
+def _encoder(folder: Path, settings: Mapping[str, Any], kept: SentenceSettings) -> tuple[ir.Model, Unused]:
     from isorun.graph.builders import encoder
 
     kind, architecture = _architecture(folder, settings)
     settings = config_keys.check_config(settings, kind, str(folder / "config.json"))
     weights = _weights(folder, settings, architecture.prefix)
     config = _config(folder, settings, architecture, weights)
-    config = replace(config, head=_with_splade(folder, config.head, splade))
+    config = replace(config, head=_with_splade(folder, config.head, kept.splade))
     return encoder.encoder(config, weights, folder.name), weights.unused(config.num_hidden_layers)
 
 
@@ -122,9 +148,10 @@ def _with_splade(folder: Path, head: Head | None, splade: tuple[str, str] | None
     return replace(head, splade=splade)
 
 
-def _rotary(folder: Path, settings: Mapping[str, Any], splade: tuple[str, str] | None) -> tuple[ir.Model, Unused]:
+def _rotary(folder: Path, settings: Mapping[str, Any], kept: SentenceSettings) -> tuple[ir.Model, Unused]:
     """The graph of an encoder with rotary positions."""
     from isorun.graph.builders import rotary
+    from isorun.graph.builders.heads import SEQUENCE
 
     def invalid(why: str) -> InvalidModel:
         return InvalidModel(f"{path}: {why}")
@@ -135,12 +162,16 @@ def _rotary(folder: Path, settings: Mapping[str, Any], splade: tuple[str, str] |
     prefix = config.family.prefixes.get(heads.named(settings, invalid) or "", config.family.prefix)
     weights = _weights(folder, settings, prefix)
     task, head = heads.of(settings, config.family.heads, weights, invalid)
+    labels = heads.labels(settings, task, config.vocab_size, invalid)
+    if kept.logit_score is not None:
+        task, labels = SEQUENCE, 1
+        head = heads.of_words(settings, kept.logit_score, config.vocab_size, weights, invalid)
     config = replace(
         config,
         pooler=f"{rotary.POOLER}.weight" in weights,
         task=task,
-        head=_with_splade(folder, head, splade),
-        labels=heads.labels(settings, task, config.vocab_size, invalid),
+        head=_with_splade(folder, head, kept.splade),
+        labels=labels,
         padding_id=settings.get("pad_token_id"),
     )
     if head is not None and head.reads == "pooler" and not config.pooler:
@@ -198,7 +229,20 @@ def check_task(folder: Path, task: str, instead: str) -> None:
         )
 
 
-def build_cached(folder: Path, cache: Cache, *, whole: bool = True, route: str | None = None) -> Path:
+def is_causal(folder: Path) -> bool:
+    """Whether ``config.json`` names a causal language model."""
+    architectures = _settings(folder).get("architectures")
+    return isinstance(architectures, list) and str(architectures[:1]).endswith("ForCausalLM']")
+
+
+def build_cached(
+    folder: Path,
+    cache: Cache,
+    *,
+    whole: bool = True,
+    route: str | None = None,
+    logit_score: tuple[int, int | None] | None = None,
+) -> Path:
     """The fused graph of a checkpoint, from the cache if it was built before.
 
     Args:
@@ -206,6 +250,7 @@ def build_cached(folder: Path, cache: Cache, *, whole: bool = True, route: str |
         cache: where the graph is kept.
         whole: whether all outputs of the checkpoint are requested, so that a missing head matters.
         route: the route of a model with a router; ``None`` for the default one.
+        logit_score: the words of a causal reranker whose modules name none.
 
     Warns:
         CheckpointWarning: the checkpoint has more layers than ``config.json``, or a head that is not supported; they
@@ -221,12 +266,12 @@ def build_cached(folder: Path, cache: Cache, *, whole: bool = True, route: str |
     def make(output_folder: Path) -> dict[str, Any]:
         from isorun.graph.io import shared
 
-        return asdict(_build(folder, output_folder / _ENTRY_MODEL, shared.write, route))
+        return asdict(_build(folder, output_folder / _ENTRY_MODEL, shared.write, route, logit_score))
 
     paths = files_of(folder, route)
     # With names, so that adding a file changes the key as well as editing one.
     prints = [[str(path.relative_to(folder)), cache.fingerprint([path].copy, path)] for path in paths]
-    key = versioned(sha256(json.dumps([prints, *filter(None, [route])]).encode())[:40], "builders")
+    key = versioned(sha256(json.dumps([prints, *filter(None, [route, logit_score])]).encode())[:40], "builders")
     entry = cache.get_or_make("built", key, make, private=is_private(paths), part=_ENTRY_MODEL)
     if layers := entry.meta["layers"]:
         warnings.warn(

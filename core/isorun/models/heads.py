@@ -69,6 +69,31 @@ def of(
     return task, _with_tensors(head, settings, weights)
 
 
+def of_words(
+    settings: Mapping[str, Any],
+    words: tuple[int, int | None],
+    vocabulary: int,
+    weights: SafeTensors,
+    invalid: Callable[[str], InvalidModel],
+) -> Head:
+    """The head of a causal reranker: the logits of words at the end of a text.
+
+    Args:
+        settings, weights, invalid: as for :func:`of`.
+        words: the number of the word whose logit counts, and of the one whose logit is subtracted, if any.
+        vocabulary: the number of words.
+
+    Raises:
+        InvalidModel: there is no such word.
+    """
+    from isorun.graph.builders.heads import Head
+
+    if beyond := [word for word in words if word is not None and word >= vocabulary]:
+        raise invalid(f"vocab_size is {vocabulary}, and the score is that of token {beyond[0]}")
+    head = Head("lm_head", "end", has_bias=False, tied="embed_tokens", words=words)
+    return _with_tensors(head, settings, weights)
+
+
 def known(kind: Any) -> Mapping[str, Head]:
     """The heads that isorun builds for a ``model_type``, by task."""
     from isorun.graph.builders.architectures import ARCHITECTURES

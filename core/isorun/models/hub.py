@@ -51,6 +51,7 @@ _FILES = (
     *("config.json", "model.safetensors.index.json", "adapter_config.json"),
     *("tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "added_tokens.json"),
     *("vocab.txt", "vocab.json", "merges.txt"),
+    "chat_template.jinja",
     *(modules.FILE, *modules.ROUTER_FILES, "config_sentence_transformers.json", "sentence_*_config.json"),
 )
 _MODULE_FOLDER = re.compile(r"([A-Za-z][\w.-]*_)?\d+_\w+")

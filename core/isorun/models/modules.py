@@ -18,10 +18,11 @@ ROUTER_FILES = ("router_config.json", "config.json")  # the second one as saved 
 TRANSFORMERS = ("Transformer", "MLMTransformer")
 STATIC, STATIC_SPARSE = "StaticEmbedding", "SparseStaticEmbedding"
 MASK = "MultiVectorMask"
+SCORE = "LogitScore"
 _ROUTERS = ("Router", "Asym")
 _KINDS = (
     *(*TRANSFORMERS, STATIC, "WordWeights", "Pooling", "Dense", "LayerNorm", "Normalize"),
-    *("SpladePooling", STATIC_SPARSE, MASK, *_ROUTERS),
+    *("SpladePooling", STATIC_SPARSE, MASK, SCORE, *_ROUTERS),
 )
 _PACKAGES = ("sentence_transformers", "pylate", "")
 _MAX_MODULES = 64

@@ -20,7 +20,7 @@ def pool(hidden: Floats, mask: Mask, modes: Sequence[str]) -> Floats:
     Args:
         hidden: (batch, sequence, width). Values at masked positions are not read.
         mask: (batch, sequence), 1 at real tokens; or their weights, for means.
-        modes: of :data:`isorun.models.sentences.POOLINGS`.
+        modes: of :data:`isorun.models.sentence_settings.POOLINGS`.
 
     Returns:
         (batch, width * number of modes).

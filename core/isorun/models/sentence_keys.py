@@ -12,6 +12,7 @@ from isorun.models.keys import (
     TEXTS,
     Key,
     Table,
+    integer,
     items,
     number,
     only,
@@ -23,6 +24,7 @@ _EITHER = only("sentence_embedding", "token_embeddings", None)
 _ARGUMENTS = Key(
     lambda value: not value or (isinstance(value, dict) and value.keys() <= {"trust_remote_code"}), "empty", True
 )
+_LOGITS = {"method": "forward", "method_output_name": "logits"}
 _OUTPUTS = ("last_hidden_state", "logits")
 
 MODULE: Table = {"idx": ANY, "name": ANY, "path": TEXT, "type": TEXT, "kwargs": EMPTY}
@@ -46,17 +48,23 @@ MODEL: Table = {
 TRANSFORMER: Table = {
     "max_seq_length": optional(SIZE),
     "do_lower_case": optional(FLAG),
-    "transformer_task": only("feature-extraction", "sequence-classification", "fill-mask"),
+    "transformer_task": only("feature-extraction", "sequence-classification", "fill-mask", "text-generation"),
     "modality_config": only(
-        None, *({"text": {"method": "forward", "method_output_name": output}} for output in _OUTPUTS)
+        None,
+        *({"text": {"method": "forward", "method_output_name": output}} for output in _OUTPUTS),
+        {"text": _LOGITS, "message": {**_LOGITS, "format": "flat"}},
     ),
-    "module_output_name": only("token_embeddings", "scores", None),
+    "module_output_name": only("token_embeddings", "scores", "causal_logits", None),
     "unpad_inputs": ANY,  # a faster way to the same values
     "tokenizer_name_or_path": only(None),
     **dict.fromkeys(
         ("model_args", "model_kwargs", "tokenizer_args", "processor_kwargs", "config_args", "config_kwargs"), _ARGUMENTS
     ),
-    "processing_kwargs": EMPTY,
+    "processing_kwargs": Key(
+        lambda value: not value or (isinstance(value, dict) and set(value) <= {"chat_template"}),
+        "empty, or an object with chat_template",
+        True,
+    ),
     **dict.fromkeys(("query_length", "document_length"), optional(SIZE)),
     "query_expansion": optional(OBJECT),
 }
@@ -150,6 +158,17 @@ STANFORD: Table = {
     "dim": SIZE,
 }
 """What is read of ``artifact.metadata``, which also holds how the model was trained."""
+
+CHAT_TEMPLATE: Table = {"add_generation_prompt": FLAG}
+"""The arguments of a chat template in ``processing_kwargs``."""
+
+_WORD = integer(0, 2**31 - 1)
+LOGIT_SCORE: Table = {
+    "true_token_id": _WORD,
+    "false_token_id": optional(_WORD),
+    "module_input_name": only("causal_logits"),
+}
+"""The configuration of what makes a score of the logits of two words."""
 
 STATIC_SPARSE: Table = {"frozen": ANY, "path": only(None)}
 """The configuration of an inference-free sparse encoder."""

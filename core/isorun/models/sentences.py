@@ -1,52 +1,23 @@
 """What sentence-transformers saves beside a model: how token vectors become one vector, prompts, limits, activations.
 
-Three sources, in this order: the metadata of an ONNX file that ``isorun build`` wrote; ``modules.json`` and its
-folders; a lone ``1_Pooling/config.json``.
+Two sources, in this order: ``modules.json`` and its folders; a lone ``1_Pooling/config.json``.
 """
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 from isorun.errors import InvalidModel, UnsupportedModel
 from isorun.models import dense, keys, late_interaction, modules, sentence_keys
-from isorun.models.dense import Dense as Dense
-from isorun.models.dense import Layer as Layer
-from isorun.models.dense import WordWeights as WordWeights
-from isorun.models.keys import (
-    FLAG,
-    OBJECT,
-    SIZE,
-    TEXT,
-    TEXTS,
-    Table,
-    check,
-    items,
-    optional,
-    read_object,
-    read_table,
-)
-from isorun.models.late_interaction import LateInteraction
+from isorun.models.dense import Layer, WordWeights
+from isorun.models.keys import check, read_object, read_table
 from isorun.models.modules import Module
-from isorun.system.cache import sha256
+from isorun.models.sentence_settings import NORMALIZE, POOLINGS, PROBLEMS, SentenceSettings
 from isorun.system.paths import inside
 
-_STEPS = ("token_steps", "steps")  # the fields with layers, in this order in the file beside an ONNX file
-METADATA = "isorun.sentences"
-"""The metadata property of an ONNX file that keeps the settings of its checkpoint, as JSON."""
-
-POOLINGS = ("mean", "cls", "max", "lasttoken", "weightedmean", "mean_sqrt_len_tokens")
-"""How token vectors become one vector, by sentence-transformers' names."""
-
-PROBLEMS = ("regression", "single_label_classification", "multi_label_classification")
-"""What classifiers are trained for, by transformers' names."""
-
-NORMALIZE = "normalize"
-_LAYER = "dense"
+_TASKS = (("fill-mask", "splade", "SpladePooling"), ("text-generation", "logit_score", modules.SCORE))
 _MEANS = ("mean", "mean_sqrt_len_tokens")
 _UNLIMITED = 10**9  # transformers writes 1e30 where a tokenizer has no limit
 _DEFAULT_POSITIONS = {"modernbert": 8192, "qwen3": 32768, "gemma3_text": 131072, "eurobert": 8192, "nomic_bert": 2048}
@@ -54,123 +25,6 @@ _CONFIGS = tuple(  # in the order in which sentence-transformers looks for them
     f"sentence_{kind}_config.json"
     for kind in ("bert", "roberta", "distilbert", "camembert", "albert", "xlm-roberta", "xlnet")
 )
-_KEPT: Table = {  # in the metadata of an ONNX file
-    "pooling": items(str),
-    "include_prompt": FLAG,
-    "steps": items(str),
-    "token_steps": items(str),
-    "static": FLAG,
-    "splade": optional(items(str)),
-    "max_active_dims": optional(SIZE),
-    "max_tokens": optional(SIZE),
-    "lower_case": FLAG,
-    "prompts": TEXTS,
-    "default_prompt": optional(TEXT),
-    "truncate_dim": optional(SIZE),
-    "activation": optional(TEXT),
-    "labels": TEXTS,
-    "problem_type": optional(TEXT),
-    "saved_as": optional(TEXT),
-    "late_interaction": optional(OBJECT),
-    "dense_activations": items(str),
-    "dense_sha256": TEXT,
-}
-
-
-@dataclass(frozen=True)
-class SentenceSettings:
-    """How a sentence model or a cross-encoder is used.
-
-    Attributes:
-        pooling: one or more of :data:`POOLINGS`, whose results are concatenated; empty if unknown.
-        include_prompt: whether the tokens of a prompt count in pooling.
-        steps: what follows pooling, in order: layers and ``"normalize"``.
-        token_steps: likewise, what precedes pooling.
-        static: whether a table of words is read in place of a transformer.
-        splade: how the logits of words become a sparse vector: ``max`` or ``sum``, and ``relu`` or ``log1p_relu``.
-        max_active_dims: the maximum number of values other than 0 of a sparse vector.
-        max_tokens: the maximum number of tokens of a text, special tokens included; ``None`` for the model's.
-        lower_case: whether text is converted to lower case before the tokenizer does what it does.
-        prompts: texts to put before a text, by name.
-        default_prompt: the name of the prompt to use where none is named.
-        truncate_dim: how many leading dimensions of a vector are kept; ``None`` for all.
-        activation: what a cross-encoder applies to logits, by its import path; ``None`` for the default.
-        labels: the names of a classifier's classes by their number.
-        problem_type: what a classifier was trained for, by transformers' name, if known.
-        saved_as: the class of sentence-transformers that saved the model, if known.
-        late_interaction: how queries and documents are read by a model with a vector for each token; ``None`` if it
-            was not trained for that.
-    """
-
-    pooling: tuple[str, ...] = ()
-    include_prompt: bool = True
-    steps: tuple[Layer | str, ...] = ()
-    token_steps: tuple[Layer | str, ...] = ()
-    static: bool = False
-    splade: tuple[str, str] | None = None
-    max_active_dims: int | None = None
-    max_tokens: int | None = None
-    lower_case: bool = False
-    prompts: Mapping[str, str] = field(default_factory=dict)
-    default_prompt: str | None = None
-    truncate_dim: int | None = None
-    activation: str | None = None
-    labels: Mapping[str, str] = field(default_factory=dict)
-    problem_type: str | None = None
-    saved_as: str | None = None
-    late_interaction: LateInteraction | None = None
-
-    @property
-    def layers(self) -> list[Layer]:
-        """The layers of :attr:`token_steps` and :attr:`steps`."""
-        return [step for step in (*self.token_steps, *self.steps) if not isinstance(step, str)]
-
-    def to_json(self) -> str:
-        """For an ONNX file's metadata, without the weights of layers (:meth:`dense_file`)."""
-        fields = asdict(replace(self, steps=(), token_steps=()))
-        for key in _STEPS:
-            fields[key] = [step if isinstance(step, str) else _LAYER for step in getattr(self, key)]
-        if layers := self.layers:
-            fields |= {"dense_activations": [layer.kind for layer in layers]}
-            fields |= {"dense_sha256": sha256(dense.pack(layers))}
-        return json.dumps(fields)
-
-    def save_dense(self, model: Path) -> None:
-        """Write the layers, if any, beside an ONNX file."""
-        if layers := self.layers:
-            _dense_file(model).write_bytes(dense.pack(layers))
-
-    @classmethod
-    def from_json(cls, text: str, model: Path | None = None) -> SentenceSettings:
-        """The inverse of :meth:`to_json`.
-
-        Args:
-            text: the metadata.
-            model: the ONNX file, whose layers are read from the file beside it; ``None`` to leave the word
-                ``"dense"`` in place of each.
-
-        Raises:
-            InvalidModel: the metadata or the file beside it is damaged.
-        """
-        name = f"The metadata {METADATA} of {model or 'the model'}"
-        fields = dict(check(keys.parse(text, name), _KEPT, name))
-        digest, kinds = fields.pop("dense_sha256", None), fields.pop("dense_activations", [])
-        steps: dict[str, list[Layer | str]] = {key: list(fields.pop(key, ())) for key in _STEPS}
-        listed = [step for named in steps.values() for step in named]
-        wrong = [step for step in listed if step not in (NORMALIZE, _LAYER)]
-        wrong += [mode for mode in fields.get("pooling", ()) if mode not in POOLINGS]
-        wrong += [kind for kind in kinds if not dense.is_kind(kind)]
-        splade = fields.get("splade")
-        invalid = splade is not None and (len(splade) != 2 or not {*splade} <= {"max", "sum", "relu", "log1p_relu"})
-        if wrong or invalid or (digest is not None and listed.count(_LAYER) != len(kinds)):
-            raise InvalidModel(f"{name} is damaged. Build the file again: isorun build")
-        if model is not None and digest is not None:
-            layers = iter(dense.unpack(_dense_file(model), digest, kinds))
-            steps = {key: [next(layers) if step == _LAYER else step for step in named] for key, named in steps.items()}
-        fields |= {key: tuple(fields[key]) for key in ("pooling", "splade") if fields.get(key) is not None}
-        fields |= {key: tuple(named) for key, named in steps.items()}
-        late = fields.pop("late_interaction", None)
-        return cls(**fields, late_interaction=LateInteraction.from_dict(late, name) if late else None)
 
 
 def read(folder: Path, route: str | None = None) -> SentenceSettings:
@@ -243,6 +97,11 @@ def _of_modules(folder: Path, listed: Sequence[Module]) -> dict[str, Any]:
             settings["splade"] = (fields.get("pooling_strategy", "max"), fields.get("activation_function", "relu"))
         elif kind == "Dense":
             step, of_tokens = dense.read_layer(config, weights, {"module_input_name": dense.TOKENS} if late else {})
+        elif kind == modules.SCORE:
+            fields = read_table(config, sentence_keys.LOGIT_SCORE)
+            if "true_token_id" not in fields:
+                raise InvalidModel(f"{config} must have true_token_id")
+            settings["logit_score"] = (fields["true_token_id"], fields.get("false_token_id"))
         elif kind == "LayerNorm":
             step = dense.read_norm(config, weights)
         elif kind == "WordWeights":
@@ -266,11 +125,13 @@ def _of_modules(folder: Path, listed: Sequence[Module]) -> dict[str, Any]:
             raise UnsupportedModel(f"{folder / modules.FILE}: a multi-vector encoder with a pooling is not supported")
         if not masks:  # PyLate's: the mask and the normalization are not modules
             settings["token_steps"] = (*settings["token_steps"], NORMALIZE)
-    if task is not None and ("splade" in settings) != (task == "fill-mask"):
-        raise UnsupportedModel(
-            f"{folder / modules.FILE}: transformer_task must be 'fill-mask' with SpladePooling, and only with it, "
-            f"got {task!r}"
-        )
+    for needed, key, kind in _TASKS:
+        if task is not None and (key in settings) != (task == needed):
+            raise UnsupportedModel(
+                f"{folder / modules.FILE}: transformer_task must be {needed!r} with {kind}, and only with it, "
+                f"got {task!r}"
+            )
+    settings["chat_template"] = _chat(reader, chats="logit_score" in settings)
     weighted = any(isinstance(step, WordWeights) for step in settings["token_steps"])
     if weighted and (others := [mode for mode in settings.get("pooling", ()) if mode not in _MEANS]):
         raise UnsupportedModel(
@@ -332,6 +193,15 @@ def _limits(folder: Path) -> dict[str, Any]:
     return {"max_tokens": limit, "lower_case": bool(fields.get("do_lower_case"))}
 
 
+def _chat(folder: Path, *, chats: bool) -> Mapping[str, Any]:
+    """The arguments of the chat template; rejected for a model that reads texts without one."""
+    fields = _transformer_fields(folder)
+    template = (fields.get("processing_kwargs") or {}).get("chat_template") or {}
+    if not chats and (template or "message" in (fields.get("modality_config") or {})):
+        raise UnsupportedModel(f"{folder}: a chat template is supported with a LogitScore module only")
+    return check(template, sentence_keys.CHAT_TEMPLATE, f"{folder}: chat_template")
+
+
 def _task(folder: Path, kind: str) -> str:
     """What the transformer computes, by sentence-transformers' name."""
     default = "fill-mask" if kind == "MLMTransformer" else "feature-extraction"
@@ -381,7 +251,3 @@ def _pooling(path: Path) -> dict[str, Any]:
 
 def _module_file(folder: Path, module: str, name: str) -> Path:
     return inside(folder, f"{module}/{name}" if module else name)
-
-
-def _dense_file(model: Path) -> Path:
-    return model.with_name(f"{model.stem}.{dense.FILE}")

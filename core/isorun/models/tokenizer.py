@@ -100,7 +100,8 @@ class Tokenizer:
         built = tokenizer_classes.build(self.path, self.settings)
         if plain and built.limit is not None:
             self.settings = TokenizerSettings(self.path, fields={"model_max_length": built.limit})
-        self._adds_special = special_tokens
+        self.adds_special_tokens: bool = special_tokens
+        """Whether texts get special tokens. It may be changed before the first text."""
         self.library, self._special_ids, self._pad = built.library, built.special_ids, built.pad_id
         """The tokenizer itself, of the package ``tokenizers``, without truncation and padding."""
         self.special_tokens: Mapping[str, str] = built.special_tokens
@@ -195,12 +196,12 @@ class Tokenizer:
         library = self._truncated(max_tokens, overlap, second=overlap is not None and isinstance(texts[0], tuple))
         encode = library.encode_batch if offsets else library.encode_batch_fast
         with tokenizer_file.guarded(self.path):
-            encoded: list[tokenizers.Encoding] = encode(list(texts), add_special_tokens=self._adds_special)
+            encoded: list[tokenizers.Encoding] = encode(list(texts), add_special_tokens=self.adds_special_tokens)
         return encoded
 
     def added_tokens(self, *, pair: bool = False) -> int:
         """The number of special tokens that a text, or a pair, gets."""
-        return self.library.num_special_tokens_to_add(pair) if self._adds_special else 0
+        return self.library.num_special_tokens_to_add(pair) if self.adds_special_tokens else 0
 
     def join(self, tokens: Sequence[str]) -> str:
         """The text of tokens, as the tokenizer decodes them."""

@@ -8,10 +8,10 @@ from typing import Any
 import numpy as np
 
 from isorun.errors import InvalidModel, UnsupportedModel
-from isorun.models import sentences
+from isorun.models import sentence_settings, sentences
 from isorun.models.dense import Layer, WordWeights
 from isorun.models.pooling import Floats, normalized, pool
-from isorun.models.sentences import SentenceSettings
+from isorun.models.sentence_settings import SentenceSettings
 from isorun.models.source import ModelSource
 from isorun.types import Feeds, ModelInfo
 
@@ -63,7 +63,7 @@ class TextVectors:
             InvalidModel, UnsupportedModel: as :func:`isorun.models.sentences.read`.
         """
         metadata: Mapping[str, str] = info.metadata.custom_metadata_map
-        if (kept := metadata.get(sentences.METADATA)) is not None:
+        if (kept := metadata.get(sentence_settings.METADATA)) is not None:
             return cls(SentenceSettings.from_json(kept, source.path), info)
         return cls(sentences.read(source.path.parent), info)
 

@@ -4,19 +4,22 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from isorun.errors import InvalidArgument, InvalidModel, UnsupportedModel, did_you_mean
+from isorun.errors import InvalidArgument, InvalidFeeds, InvalidModel, UnsupportedModel, did_you_mean
+from isorun.models import checkpoint
 from isorun.models.activations import ACTIVATIONS
 from isorun.models.activations import softmax as probabilities
+from isorun.models.chat_template import ChatTemplate, yes_or_no
 from isorun.models.dense import activation_named
-from isorun.models.sentences import SentenceSettings
-from isorun.models.tokenizer import Text
-from isorun.text.encoded import Encoded
-from isorun.text.heads import head_outputs, labels_of, reject_modules
+from isorun.models.sentence_settings import SentenceSettings
+from isorun.models.tokenizer import Text, Tokens
+from isorun.text.encoded import Encoded, TokenIds
+from isorun.text.heads import LOGITS, head_outputs, labels_of, reject_modules
 from isorun.text.inputs import checked, texts_of, texts_or_pairs_of
 from isorun.text.model import Array, TextModel
 from isorun.text.ranked import Ranked, ranked
@@ -24,6 +27,9 @@ from isorun.text.ranked import Ranked, ranked
 
 class CrossEncoder(TextModel):
     """Scores pairs of texts, as a reranker does, or classifies texts or pairs.
+
+    A causal reranker, such as Qwen3-Reranker, reads a pair in its chat template. Its score is the logit of a word at
+    the end, less that of another one: those that ``LogitScore`` of sentence-transformers names, or "yes" and "no".
 
     ::
 
@@ -36,6 +42,8 @@ class CrossEncoder(TextModel):
             ``logits``.
         activation: applied to the logits: ``"Sigmoid"``, ``"Identity"``, ``"Tanh"`` or ``"ReLU"``; ``None`` for the
             model's own, or else the sigmoid for one label and nothing for several.
+        prompt: the text before each text, or before the first of a pair; of a causal reranker, the instruction.
+            ``None`` for the model's, if it has one.
         max_length, batch_tokens, session_options: as for :class:`isorun.Embedder`.
 
     Attributes:
@@ -54,6 +62,7 @@ class CrossEncoder(TextModel):
         model: str | os.PathLike[str],
         *,
         activation: str | None = None,
+        prompt: str | None = None,
         max_length: int | None = None,
         batch_tokens: int | None = None,
         **session_options: Any,
@@ -64,7 +73,8 @@ class CrossEncoder(TextModel):
         try:
             self.labels: list[str] = labels_of(self.settings, self.output.shape or (), "{}")
             self._activation = _activation(activation, self.settings, len(self.labels))
-            self._prompt = _prompt(self.settings)
+            self._prompt = _prompt(self.settings) if prompt is None else checked(prompt, "prompt")
+            self._ending = self._template.ending(self.tokenizer, self._prompt) if self._template else []
         except BaseException:
             self.close()
             raise
@@ -136,15 +146,43 @@ class CrossEncoder(TextModel):
         query = checked(query, "query")
         return [(query, document) for document in texts_of(documents, "documents")]
 
+    def _completed(self, settings: SentenceSettings) -> SentenceSettings:
+        template, tokenizer = None, self.tokenizer
+        if settings.logit_score is not None:
+            template = ChatTemplate.beside(tokenizer, settings.chat_template)
+        elif self.from_checkpoint and not self.modules.of(None) and checkpoint.is_causal(self.folder):
+            template, words = yes_or_no(tokenizer)
+            settings = replace(settings, logit_score=words)
+        tokenizer.adds_special_tokens = template is None
+        self._template = template
+        return settings
+
     def _choose(self, outputs: dict[str, int]) -> list[str]:
         from isorun.graph.builders.heads import SEQUENCE
 
+        if self._template is not None:
+            return [LOGITS]
         return head_outputs(self.folder, outputs, SEQUENCE, instead="For vectors of texts use Embedder")
 
     def _encodings(self, texts: Sequence[Text], max_length: int | None, **settings: Any) -> list[Any]:
+        if self._template is not None:
+            rendered = [self._rendered(self._template, text, position) for position, text in enumerate(texts)]
+            encodings = super()._encodings(rendered, max_length, **settings)
+            return [self._ended(encoding) if encoding.overflowing else encoding for encoding in encodings]
         if self._prompt:
             texts = [self._prompted(text) for text in texts]
         return super()._encodings(texts, max_length, **settings)
+
+    def _rendered(self, template: ChatTemplate, text: Text, position: int) -> str:
+        if isinstance(text, str):
+            raise InvalidFeeds(f"Text {position} must be a pair (query, document) for a causal reranker, got a str")
+        return template.render(text, self._prompt)
+
+    def _ended(self, encoding: Tokens) -> TokenIds:
+        """The tokens of a text that was cut, with the template's end in place of the last ones."""
+        ending = self._ending[-len(encoding.ids) :]
+        ids = [*encoding.ids[: len(encoding.ids) - len(ending)], *ending]
+        return TokenIds(ids, encoding.type_ids, encoding.overflowing)
 
     def _prompted(self, text: Text) -> Text:
         if isinstance(text, tuple) and len(text) == 2 and isinstance(text[0], str):

@@ -13,7 +13,7 @@ import numpy.typing as npt
 
 from isorun.errors import InvalidArgument, InvalidModel, UnsupportedModel, did_you_mean
 from isorun.models.pooling import normalized, pool
-from isorun.models.sentences import NORMALIZE, POOLINGS, Layer, SentenceSettings, WordWeights
+from isorun.models.sentence_settings import NORMALIZE, POOLINGS, Layer, SentenceSettings, WordWeights
 from isorun.models.tokenizer import Tokens
 from isorun.models.vectors import POOLED, TOKENS, applied
 from isorun.text import parts, vector_types

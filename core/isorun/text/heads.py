@@ -7,7 +7,7 @@ from pathlib import Path
 
 from isorun.errors import InvalidModel, UnsupportedModel
 from isorun.models import checkpoint, sentences
-from isorun.models.sentences import SentenceSettings
+from isorun.models.sentence_settings import SentenceSettings
 
 LOGITS = "logits"
 

@@ -15,10 +15,10 @@ import numpy as np
 import numpy.typing as npt
 
 from isorun.errors import InvalidArgument, InvalidModel, IsorunError
-from isorun.models import checkpoint, modules, sentences
+from isorun.models import checkpoint, modules, sentence_settings, sentences
 from isorun.models.hub import checkpoint_folder
 from isorun.models.modules import Modules
-from isorun.models.sentences import SentenceSettings
+from isorun.models.sentence_settings import SentenceSettings
 from isorun.models.tokenizer import Text, Tokenizer, Tokens, TruncationWarning, feeds_of
 from isorun.session.session import Session
 from isorun.system.cache import Cache, expanded
@@ -80,28 +80,32 @@ class TextModel:
             raise InvalidArgument(f"max_length must be at least 1, got {max_length}")
         self._downloads = Cache(session_options.get("cache_dir"))  # kept: with False it ends with this object
         path = find_model(model, self._downloads)
-        self.folder: Path = path if path.is_dir() else settings_folder(path)
-        self.modules: Modules = modules.read(self.folder) if path.is_dir() else Modules({None: ()})
+        self.from_checkpoint = path.is_dir()
+        self.folder: Path = path if self.from_checkpoint else settings_folder(path)
+        self.modules: Modules = modules.read(self.folder) if self.from_checkpoint else Modules({None: ()})
         route = self._route(self.modules)
-        if path.is_dir():
+        if self.from_checkpoint:
             outputs, source = {}, sentences.transformer_folder(path, route)
             settings = sentences.read(self.folder, route)
         else:
             info, source = _info(path, session_options), path
             outputs = {spec.name: len(spec.shape or ()) for spec in info.outputs}
-            kept = info.metadata.custom_metadata_map.get(sentences.METADATA)
+            kept = info.metadata.custom_metadata_map.get(sentence_settings.METADATA)
             settings = SentenceSettings.from_json(kept, path) if kept else sentences.read(self.folder)
-        self.settings: SentenceSettings = settings
+        plain = settings.static
+        self.tokenizer: Tokenizer = Tokenizer.beside(
+            source, lower_case=settings.lower_case, special_tokens=not plain, plain=plain
+        )
+        self.settings: SentenceSettings = self._completed(settings)
         chosen_outputs = choose(outputs)
         names = [chosen_outputs] if isinstance(chosen_outputs, str) else chosen_outputs
-        built = checkpoint.build_cached(path, self._downloads, whole=False, route=route) if path.is_dir() else path
+        built = path
+        if self.from_checkpoint:
+            score = self.settings.logit_score
+            built = checkpoint.build_cached(path, self._downloads, whole=False, route=route, logit_score=score)
         self.session: Session = Session(built, **{"outputs": names, **self._session_defaults(), **session_options})
         try:
             self.output: TensorSpec = self.session.get_outputs()[0]
-            plain = settings.static
-            self.tokenizer: Tokenizer = Tokenizer.beside(
-                source, lower_case=settings.lower_case, special_tokens=not plain, plain=plain
-            )
             limits = [limit for limit in self.session.model_info.limits.values() if limit is not None]
             chosen = max_length or settings.max_tokens or self.tokenizer.settings.limit
             self._positions = min(limits, default=None)
@@ -136,7 +140,7 @@ class TextModel:
             InvalidFeeds: ``text`` is not a str, or a pair where the model reads pairs.
         """
         item = text_or_pair(text, "text") if self.reads_pairs else checked(text, "text")
-        return len(self.tokenizer.encodings([item], None)[0].ids)
+        return len(self._encodings([item], None)[0].ids)
 
     def encode(self, texts: Iterable[Text]) -> Encoded:
         """The tokens of texts, cut to ``max_length``; the methods of texts accept them in place of the texts.
@@ -314,6 +318,10 @@ class TextModel:
     def _feeds(self, encodings: Sequence[Tokens]) -> tuple[dict[str, npt.NDArray[Any]], npt.NDArray[np.int64]]:
         encoded = self.tokenizer.batch(encodings, self._columns)
         return self.feeds(encoded), encoded["attention_mask"]
+
+    def _completed(self, settings: SentenceSettings) -> SentenceSettings:
+        """The settings, with what the model's files do not state."""
+        return settings
 
     def _session_defaults(self) -> dict[str, Any]:
         """Arguments of the session that the caller may replace."""

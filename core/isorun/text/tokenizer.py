@@ -12,8 +12,8 @@ import numpy as np
 import numpy.typing as npt
 
 from isorun.errors import InvalidArgument
-from isorun.models import sentences
-from isorun.models.sentences import SentenceSettings
+from isorun.models import sentence_settings, sentences
+from isorun.models.sentence_settings import SentenceSettings
 from isorun.models.tokenizer import Text, feeds_of
 from isorun.models.tokenizer import Tokenizer as Reader
 from isorun.session.session import Session
@@ -161,12 +161,12 @@ def _settings(path: Path, model: object) -> SentenceSettings:
     if path.is_dir():
         return sentences.read(path)
     if isinstance(model, Session):
-        kept = model.get_modelmeta().custom_metadata_map.get(sentences.METADATA)
+        kept = model.get_modelmeta().custom_metadata_map.get(sentence_settings.METADATA)
     else:
         import onnx
 
         properties = onnx.load(path, load_external_data=False).metadata_props
-        kept = next((entry.value for entry in properties if entry.key == sentences.METADATA), None)
+        kept = next((entry.value for entry in properties if entry.key == sentence_settings.METADATA), None)
     return SentenceSettings.from_json(kept, path) if kept else sentences.read(settings_folder(path))
 
 

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 import numpy_bert
 import tiny
 from isorun.errors import InvalidModel, UnsupportedModel
-from isorun.models import checkpoint, sentences
+from isorun.models import checkpoint, sentence_settings
 from isorun.system.cache import Cache
 
 ARCHITECTURES = {
@@ -217,8 +217,8 @@ def test_records_the_settings_of_a_sentence_model(tmp_path):
     (folder / "sentence_bert_config.json").write_text(json.dumps({"max_seq_length": 17}))
     checkpoint.build(folder, tmp_path / "bert.onnx")
     notes = {entry.key: entry.value for entry in onnx.load(tmp_path / "bert.onnx").metadata_props}
-    settings = sentences.SentenceSettings.from_json(notes[sentences.METADATA])
-    assert settings == sentences.SentenceSettings(pooling=("cls",), max_tokens=17)
+    settings = sentence_settings.SentenceSettings.from_json(notes[sentence_settings.METADATA])
+    assert settings == sentence_settings.SentenceSettings(pooling=("cls",), max_tokens=17)
 
 
 def test_rebuilds_a_checkpoint_only_when_it_changes(tmp_path):

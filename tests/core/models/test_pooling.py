@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 
 from isorun.models.pooling import cosine_matrix, mean_pool, pool
-from isorun.models.sentences import POOLINGS
+from isorun.models.sentence_settings import POOLINGS
 
 _FLOATS = st.floats(-1e3, 1e3, width=32)
 

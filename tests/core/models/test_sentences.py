@@ -15,11 +15,11 @@ import pytest
 
 import tiny
 from isorun.errors import InvalidModel, IsorunError, UnsupportedModel
-from isorun.models import checkpoint, sentences
+from isorun.models import checkpoint, sentence_settings, sentences
 from isorun.models.activations import ACTIVATIONS
 from isorun.models.dense import Dense
 from isorun.models.keys import LIMITS
-from isorun.models.sentences import SentenceSettings
+from isorun.models.sentence_settings import SentenceSettings
 from isorun.system.cache import Cache
 
 TRANSFORMER = "sentence_transformers.base.modules.transformer.Transformer"
@@ -70,7 +70,7 @@ def test_reads_what_sentence_transformers_6_saves(folder: Path) -> None:
     assert (settings.prompts["query"], settings.default_prompt) == ("query: ", "query")
     dense, last = settings.steps
     assert isinstance(dense, Dense)
-    assert (dense.weight.shape, dense.activation, last) == ((16, 32), "Tanh", sentences.NORMALIZE)
+    assert (dense.weight.shape, dense.activation, last) == ((16, 32), "Tanh", sentence_settings.NORMALIZE)
 
 
 def test_a_built_file_keeps_everything(folder: Path, tmp_path: Path) -> None:
@@ -80,7 +80,7 @@ def test_a_built_file_keeps_everything(folder: Path, tmp_path: Path) -> None:
     checkpoint.build(folder, tmp_path / "model.onnx")
     kept = {entry.key: entry.value for entry in onnx.load(tmp_path / "model.onnx").metadata_props}
     shutil.rmtree(folder)
-    settings = SentenceSettings.from_json(kept[sentences.METADATA], tmp_path / "model.onnx")
+    settings = SentenceSettings.from_json(kept[sentence_settings.METADATA], tmp_path / "model.onnx")
     assert {**vars(settings), "steps": ()} == {**vars(expected), "steps": ()}
     for dense, other in zip(settings.layers, expected.layers, strict=True):
         np.testing.assert_array_equal(dense.weight, other.weight)
@@ -89,10 +89,10 @@ def test_a_built_file_keeps_everything(folder: Path, tmp_path: Path) -> None:
     assert json.loads((tmp_path / "model.tokenizer_config.json").read_text())["model_max_length"] == 40
     (tmp_path / "model.dense.safetensors").write_bytes(b"other")
     with pytest.raises(InvalidModel, match="belongs to another model"):
-        SentenceSettings.from_json(kept[sentences.METADATA], tmp_path / "model.onnx")
+        SentenceSettings.from_json(kept[sentence_settings.METADATA], tmp_path / "model.onnx")
     (tmp_path / "model.dense.safetensors").unlink()
     with pytest.raises(InvalidModel, match=r"model\.dense\.safetensors, which cannot be read"):
-        SentenceSettings.from_json(kept[sentences.METADATA], tmp_path / "model.onnx")
+        SentenceSettings.from_json(kept[sentence_settings.METADATA], tmp_path / "model.onnx")
 
 
 @pytest.mark.parametrize(

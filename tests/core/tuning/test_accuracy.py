@@ -11,7 +11,7 @@ import pytest
 
 import masks
 from isorun.errors import BackendFailed
-from isorun.models.sentences import SentenceSettings
+from isorun.models.sentence_settings import SentenceSettings
 from isorun.models.vectors import TextVectors
 from isorun.tuning import accuracy
 from isorun.types import ModelInfo, TensorSpec

@@ -172,7 +172,7 @@ class BertBuilder(Builder):
         if config.task is not None and config.head is not None:
             read = heads.Read(
                 *(inputs["input_ids"], inputs["attention_mask"], hidden, pooled, width),
-                *(config.layer_norm_eps, config.pad_token_id),
+                *(config.layer_norm_eps, config.pad_token_id, config.vocab_size),
             )
             outputs += heads.add(self, config.task, config.head, config.labels, read)
         return outputs

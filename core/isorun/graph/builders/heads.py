@@ -50,8 +50,9 @@ class Head:
     Attributes:
         output: the last dense layer.
         reads: what the head reads of the hidden states: ``tokens`` (all); ``pooler``; ``first``; ``last`` (the last
-            token that is not padding by its id); ``mean`` of the tokens in the mask; ``late`` for the mean of the
-            tokens' logits; or ``classifier_pooling``, if that key of ``config.json`` says which.
+            token that is not padding by its id); ``end`` (the last token in the mask); ``mean`` of the tokens in the
+            mask; ``late`` for the mean of the tokens' logits; or ``classifier_pooling``, if that key of
+            ``config.json`` says which.
         dense: a dense layer before; ``None`` if there is none.
         activation: after it: one of :data:`ACTIVATIONS`, or the key of ``config.json`` that says which.
         norm: a layer normalization after the activation; ``None`` if there is none.
@@ -62,6 +63,8 @@ class Head:
         tied: the table of words whose transpose the last layer is; ``None`` if it has a matrix of its own.
         splade: how the logits of a text become one vector: ``max`` or ``sum``, and ``relu`` or ``log1p_relu``;
             ``None`` if they do not.
+        words: the rows of a table of words that the last layer is the difference of, or its only one; ``None`` if it
+            is all of them.
         flags: the fields that a key of ``config.json`` decides, each with the key and its default.
     """
 
@@ -77,6 +80,7 @@ class Head:
     bias: str = ""
     tied: str | None = None
     splade: tuple[str, str] | None = None
+    words: tuple[int, int | None] | None = None
     flags: Mapping[str, tuple[str, bool]] = field(default_factory=dict)
 
 
@@ -91,6 +95,7 @@ class Read:
         width: of the encoder.
         epsilon: of normalizations.
         padding_id: the id of padding.
+        vocabulary: the number of words.
     """
 
     ids: ir.Value
@@ -100,6 +105,7 @@ class Read:
     width: int
     epsilon: float
     padding_id: int | None
+    vocabulary: int
 
 
 def add(builder: Builder, task: str, head: Head, labels: int, read: Read) -> list[ir.Value]:
@@ -145,12 +151,28 @@ def _logits(builder: Builder, head: Head, labels: int, read: Read) -> ir.Value:
             value = builder.node(
                 "LayerNormalization", f"{head.norm}.normalized", [value, *weights], axis=-1, epsilon=read.epsilon
             )
-    matrix = builder.joined(f"{head.output}.weight", {f"{head.tied or head.output}.weight": (labels, width)})
+    table = f"{head.tied or head.output}.weight"
+    if head.words is None:
+        matrix = builder.joined(f"{head.output}.weight", {table: (labels, width)})
+    else:
+        matrix = _difference(builder, table, (read.vocabulary, width), *head.words)
     logits = builder.node("MatMul", head.output, [value, matrix])
     if head.has_bias:
         bias = builder.weight(head.bias or f"{head.output}.bias", labels)
         logits = builder.node("Add", f"{head.output}.biased", [logits, bias])
     return _mean(builder, logits, read.mask) if head.reads == "late" else logits
+
+
+def _difference(builder: Builder, table: str, shape: tuple[int, int], true: int, false: int | None) -> ir.Value:
+    """The row of a word, less that of another one, as a column."""
+    builder.weights.check(table, shape)
+
+    def read() -> np.ndarray:
+        rows = builder.weights.read(table, shape)
+        row = rows[true] if false is None else rows[true] - rows[false]
+        return np.ascontiguousarray(row[:, None])
+
+    return builder.lazy(f"{table}.score", read, (shape[1], 1))
 
 
 def _splade(builder: Builder, logits: ir.Value, mask: ir.Value, strategy: str, activation: str) -> ir.Value:
@@ -183,7 +205,14 @@ def _value(builder: Builder, head: Head, read: Read) -> ir.Value:
         return builder.node("Gather", f"{head.dense or head.output}.first", [read.hidden, zero], axis=1)
     if head.reads == "mean":
         return _mean(builder, read.hidden, read.mask)
-    return _last(builder, read) if head.reads == "last" else read.hidden
+    if head.reads == "end":
+        return _last(builder, read.hidden, builder.node("Cast", "last.real", [read.mask], to=int(ir.DataType.BOOL)))
+    if head.reads == "last":
+        assert read.padding_id is not None, "this head looks for padding"
+        padding = builder.constant("last.padding", np.array(read.padding_id))
+        is_padding = builder.node("Equal", "last.is_padding", [read.ids, padding])
+        return _last(builder, read.hidden, builder.node("Not", "last.is_real", [is_padding]))
+    return read.hidden
 
 
 def _activated(builder: Builder, head: Head, product: ir.Value, width: int) -> ir.Value:
@@ -212,14 +241,10 @@ def _mean(builder: Builder, value: ir.Value, mask: ir.Value) -> ir.Value:
     return builder.node("Div", "mean", [total, count])
 
 
-def _last(builder: Builder, read: Read) -> ir.Value:
-    """The hidden state of the last token whose id is not that of padding; of the first, if all are padding."""
-    assert read.padding_id is not None, "this head looks for padding"
-    padding = builder.constant("last.padding", np.array(read.padding_id))
-    is_padding = builder.node("Equal", "last.is_padding", [read.ids, padding])
-    real = builder.node("Not", "last.is_real", [is_padding])
+def _last(builder: Builder, hidden: ir.Value, real: ir.Value) -> ir.Value:
+    """The hidden state of the last real token; of the first, if none is."""
     ones = builder.node("Cast", "last.ones", [real], to=int(ir.DataType.INT64))
     counted = builder.node("CumSum", "last.counted", [ones, builder.constant("last.axis", np.array(1))])
     numbered = builder.node("Mul", "last.numbered", [counted, ones])
     position = builder.node("ArgMax", "last.position", [numbered], axis=1, keepdims=1)
-    return builder.node("GatherND", "last.hidden", [read.hidden, position], batch_dims=1)
+    return builder.node("GatherND", "last.hidden", [hidden, position], batch_dims=1)

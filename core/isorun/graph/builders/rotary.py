@@ -101,7 +101,9 @@ class _RotaryBuilder(Builder):
             pooled = self.node("Tanh", "pooler.activated", [biased])
             outputs.append(self.output("pooler_output", pooled, config.hidden_size))
         if config.task is not None and config.head is not None:
-            read = heads.Read(ids, mask, hidden, pooled, config.hidden_size, config.epsilon, config.padding_id)
+            read = heads.Read(
+                ids, mask, hidden, pooled, config.hidden_size, config.epsilon, config.padding_id, config.vocab_size
+            )
             outputs += heads.add(self, config.task, config.head, config.labels, read)
         return self.graph(name, inputs, outputs)
 
