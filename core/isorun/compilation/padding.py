@@ -75,7 +75,7 @@ def _why_kept(info: ModelInfo, backend: Backend, config: CompileConfig) -> str:
 def unproven_output(info: ModelInfo) -> str:
     """An output that may be token-level but is not recognized: padding in it would depend on the graph that ran."""
     mask = next(spec for spec in info.inputs if spec.name == info.mask)
-    length = mask.shape[1] if mask.shape is not None and len(mask.shape) == 2 else None
+    length = mask.shape[-1] if mask.shape else None
     for spec in info.outputs:
         if spec.name in (info.token_outputs or ()):
             continue

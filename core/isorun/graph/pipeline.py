@@ -20,7 +20,7 @@ from onnx_ir.passes import common
 
 from isorun.errors import UnsupportedModel
 from isorun.graph.analysis import batch_independence, index_bounds
-from isorun.graph.canonicalize import batch_first, constants, opset_upgrade
+from isorun.graph.canonicalize import batch_first, choices, constants, opset_upgrade
 from isorun.graph.canonicalize.simplify import simplify
 from isorun.graph.fusion import bias_gelu, embeddings, skip_layer_normalization
 from isorun.graph.fusion.self_attention.fuse import fuse as fuse_attention
@@ -69,6 +69,7 @@ class Job:
         target: the graph to produce.
         report: what the fusions found.
         notes: what the passes have to say about the result, as plain data for provenance and reports.
+        flattened: the values of multiple choice that are inputs during fusion.
         weights, readers, unsmoothed: with ``target.taps``, the results of
             :func:`isorun.graph.transforms.precision.int8.tap`.
     """
@@ -76,6 +77,7 @@ class Job:
     target: Target = field(default_factory=Target)
     report: FusionReport = field(default_factory=FusionReport)
     notes: dict[str, Any] = field(default_factory=dict)
+    flattened: choices.Flattened = field(default_factory=dict)
     weights: Mapping[str, ir.TensorProtocol] = field(default_factory=dict)
     readers: Mapping[str, list[str]] = field(default_factory=dict)
     unsmoothed: Collection[str] = ()
@@ -138,10 +140,12 @@ PASSES = (
     Pass("upgrade the opset", Stage.FUSION, lambda model, _: opset_upgrade.upgrade(model)),
     Pass("simplify", Stage.FUSION, lambda model, job: simplify(model, job.report)),
     Pass("batch first", Stage.FUSION, lambda model, _: batch_first.rewrite(model)),
+    Pass("flatten choices", Stage.FUSION, lambda model, job: job.flattened.update(choices.flatten(model.graph))),
     Pass("fuse attention", Stage.FUSION, lambda model, job: fuse_attention(model, job.report)),
     Pass("fuse embeddings", Stage.FUSION, lambda model, job: embeddings.fuse(model, job.report)),
     Pass("fuse GELU", Stage.FUSION, lambda model, job: bias_gelu.fuse(model, job.report)),
     Pass("fuse skip connections", Stage.FUSION, lambda model, job: skip_layer_normalization.fuse(model, job.report)),
+    Pass("restore choices", Stage.FUSION, lambda model, job: choices.restore(model.graph, job.flattened)),
     Pass("remove unused nodes", Stage.FUSION, lambda model, _: common.RemoveUnusedNodesPass()(model)),
     Pass("set the opset", Stage.FUSION, _set_opset),
     Pass("add function bodies", Stage.FUSION, lambda model, _: functions.carry(model)),

@@ -15,6 +15,7 @@ from isorun.errors import InvalidFeeds
 from isorun.types import ModelInfo, TensorSpec
 
 SEGMENT_INPUT = "token_type_ids"
+_CHOICES, _RANK_OF_CHOICES = 2, 3
 
 
 def right_padded(lengths: Sequence[int] | np.ndarray, sequence: int) -> np.ndarray:
@@ -162,7 +163,8 @@ def random_feeds(
         info: the model.
         rng: the generator.
         batch, sequence, dims: see :func:`resolve_shape`.
-        mask: (batch, sequence), 1 at real tokens; ``None`` for no padding.
+        mask: (batch, sequence), 1 at real tokens; ``None`` for no padding. A choice has the mask of its row, the
+            next one that of the row before it.
 
     Raises:
         InvalidFeeds: the type or shape of an input is not supported, its fixed dimensions differ from the requested
@@ -171,15 +173,26 @@ def random_feeds(
     if mask is not None and info.mask is None:
         raise InvalidFeeds("The model has no known mask input, so padding cannot be requested")
     feeds = {}
+    dims = {**_choices(info, sequence), **(dims or {})}
     for spec in info.required:
         shape = _shape(spec, batch, sequence, dims)
         is_mask = spec.name == info.mask
         feeds[spec.name] = _mask(info, spec, shape, mask) if is_mask else _random(spec, rng, shape)
     for axis, name, size in ((0, "batch", batch), (1, "sequence", sequence)):
-        if size is not None and not any(feed.ndim > axis and feed.shape[axis] == size for feed in feeds.values()):
+        if size is not None and not any(size in feed.shape[axis:] for feed in feeds.values()):
             shapes = ", ".join(f"{name} {list(feed.shape)}" for name, feed in feeds.items())
             raise InvalidFeeds(f"{name} {size} was requested, but the model's inputs have fixed shapes: {shapes}")
     return feeds
+
+
+def _choices(info: ModelInfo, sequence: int | None) -> dict[str, int]:
+    """The sizes of symbolic dimensions of multiple choice, whose mask is (batch, choices, sequence)."""
+    shapes = {spec.name: spec.shape for spec in info.required}
+    if len(shapes.get(info.mask or "") or ()) != _RANK_OF_CHOICES:
+        return {}
+    of_choices = [shape for shape in shapes.values() if shape is not None and len(shape) == _RANK_OF_CHOICES]
+    sizes = [pair for _, *named in of_choices for pair in zip(named, (_CHOICES, sequence), strict=True)]
+    return {name: size for name, size in sizes if isinstance(name, str) and size is not None}
 
 
 def _shape(spec: TensorSpec, batch: int, sequence: int | None, dims: Mapping[str, int] | None) -> tuple[int, ...]:
@@ -190,6 +203,8 @@ def _shape(spec: TensorSpec, batch: int, sequence: int | None, dims: Mapping[str
 
 def _mask(info: ModelInfo, spec: TensorSpec, shape: tuple[int, ...], mask: np.ndarray | None) -> np.ndarray:
     full = np.ones(shape, dtype=np.int64) if mask is None else mask
+    if full.ndim < len(shape) == _RANK_OF_CHOICES:
+        full = np.stack([np.roll(full, choice, axis=0) for choice in range(shape[1])], axis=1)
     if full.shape != shape:
         raise InvalidFeeds(f"Input {spec.name!r} has shape {list(shape)}, but the mask has {list(full.shape)}")
     return info.as_mask(full).astype(spec.dtype or np.int64)

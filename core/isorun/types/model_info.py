@@ -75,7 +75,8 @@ class ModelInfo:
             a position table) or ``None``.
         metadata: what the model says about itself.
         quantized: whether its activations were already 8-bit.
-        mask: the mask input (batch, sequence), 0 at padding; ``None`` if there is none or it is unknown.
+        mask: the mask input (batch, sequence), 0 at padding; ``None`` if there is none or it is unknown. That of
+            multiple choice is (batch, choices, sequence); :meth:`attended` merges its first two dimensions.
         marks_padding: whether this input is 0 at real tokens instead, as ``src_key_padding_mask`` of PyTorch. Read it
             by :meth:`attended`, and write it by :meth:`as_mask`.
         token_outputs: the token-level outputs (batch, sequence, ...); ``None`` if unknown.
@@ -159,7 +160,7 @@ class ModelInfo:
 
 
 def attended(feeds: Feeds, mask: str | None, *, marks_padding: bool) -> Any:
-    """The mask in feeds, (batch, sequence), nonzero at real tokens; ``None`` if there is none. One in device memory is
+    """The mask in feeds, (rows, sequence), nonzero at real tokens; ``None`` if there is none. One in device memory is
     returned as it is fed.
 
     Args:
@@ -167,6 +168,8 @@ def attended(feeds: Feeds, mask: str | None, *, marks_padding: bool) -> Any:
         mask, marks_padding: as in :class:`ModelInfo`.
     """
     fed = feeds.get(mask) if mask else None
+    if isinstance(fed, np.ndarray) and fed.ndim > 2:
+        fed = fed.reshape(-1, fed.shape[-1])
     return fed == 0 if marks_padding and isinstance(fed, np.ndarray) else fed
 
 

@@ -28,7 +28,7 @@ def key_masks(graph: ir.Graph) -> set[ir.Value | None]:
 
 def mask_inputs(graph: ir.Graph) -> list[str]:
     """The inputs, other than booleans, that fused attentions use as key masks, possibly cast."""
-    sources = {tokens.origin(mask)[0] for mask in key_masks(graph) if mask is not None}
+    sources = {_source(mask)[0] for mask in key_masks(graph) if mask is not None}
     return [value.name or "" for value in graph.inputs if value in sources and value.dtype != ir.DataType.BOOL]
 
 
@@ -45,13 +45,19 @@ def find(graph: ir.Graph) -> MaskInput:
     masks = key_masks(graph)
     if not masks:
         return _by_name(graph)
-    sources = {None if mask is None else tokens.origin(mask) for mask in masks}
+    sources = {None if mask is None else _source(mask) for mask in masks}
     source = sources.pop()
     if sources or source is None or not source[0].is_graph_input():
         return MaskInput()
     by_token = _by_token(graph)
     token_outputs = tuple(value.name for value in graph.outputs if value in by_token and value.name)
     return MaskInput(source[0].name, source[1], token_outputs)
+
+
+def _source(mask: ir.Value) -> tuple[ir.Value, bool]:
+    """What a mask is computed from, and whether it is inverted. Of a flattened input of multiple choice, the input."""
+    origin, inverted = tokens.origin(mask)
+    return tokens.flattened_input(origin) or origin, inverted
 
 
 def _by_token(graph: ir.Graph) -> dict[ir.Value, int]:

@@ -128,6 +128,16 @@ def origin(mask: ir.Value) -> tuple[ir.Value, bool]:
     return mask, inverted
 
 
+def flattened_input(value: ir.Value) -> ir.Value | None:
+    """The (batch, choices, sequence) input that a (rows, sequence) value is reshaped from; ``None`` if it is not."""
+    node = value.producer()
+    source = None if node is None or node.op_type != "Reshape" or node.domain != "" else node.inputs[0]
+    if source is None or not source.is_graph_input() or source.const_value is not None or source.dtype is None:
+        return None
+    is_flat = value.shape is not None and len(value.shape) == 2
+    return source if is_flat and source.shape is not None and len(source.shape) == 3 else None
+
+
 def constant(value: ir.Value | None) -> ir.TensorProtocol | None:
     """The tensor of a constant, which is not read yet; ``None`` for any other value."""
     return None if value is None else ir.convenience.get_const_tensor(value)

@@ -35,7 +35,10 @@ class Probes:
         self._graph = graph
         batch, length = (_fixed_size(graph, axis) for axis in (0, 1))
         self._batches = 1 if batch is None else -(-MASK_KINDS // batch)
-        self.rows: int = MASK_KINDS if batch is None else self._batches * batch
+        self._flattened = [value for value in graph.inputs if _is_flattened(value)]
+        choices = (value.shape[1] for value in self._flattened if value.shape is not None)
+        self._choices = max((size for size in choices if isinstance(size, int)), default=1)
+        self.rows: int = -(-MASK_KINDS // self._choices) * self._choices if batch is None else self._batches * batch
         self.lengths: tuple[int, ...] = _LENGTHS if length is None else (length,)
         self.fixed: bool = length is not None
 
@@ -50,8 +53,11 @@ class Probes:
 
     def feeds(self, length: int) -> Samples:
         """Zeros for each (batch, sequence, ...) input of the graph, and for images (batch, ...)."""
-        samples = {}
+        choices = (self.rows // self._choices, self._choices, length)
+        samples = {value: np.zeros(choices, value.dtype.numpy()) for value in self._flattened if value.dtype}
         for value in self._graph.inputs:
+            if value in samples:
+                continue
             sizes = [length] if value.shape is None else [size for size in value.shape[1:] if isinstance(size, int)]
             if value.shape is not None and len(sizes) == len(value.shape) - 2:
                 sizes.insert(0, length)
@@ -77,6 +83,14 @@ class Probes:
             return np.concatenate([batch(value) for batch in batches]) if by_row else batches[0](value)
 
         return evaluate
+
+
+def _is_flattened(value: ir.Value) -> bool:
+    """Whether an input is (batch, choices, sequence) and only its shape is read (:mod:`canonicalize.choices`)."""
+    if value.shape is None or len(value.shape) != 3 or is_constant(value):
+        return False
+    readers = {use for use in value.consumers() if any(output.uses() for output in use.outputs)}
+    return bool(value.uses()) and all(use.op_type == "Shape" for use in readers)
 
 
 def _fixed_size(graph: ir.Graph, axis: int) -> int | None:

@@ -1,0 +1,62 @@
+"""Inputs of multiple choice, (batch, choices, sequence), which a graph flattens to (rows, sequence) first.
+
+During fusion, the flattened values are inputs of the graph, so that it is fused as one of (batch, sequence) inputs is.
+"""
+
+from __future__ import annotations
+
+from contextlib import suppress
+
+import numpy as np
+import onnx_ir as ir
+
+from isorun.graph.analysis.evaluate import CannotEvaluate, Evaluator
+from isorun.graph.analysis.tokens import flattened_input
+
+_SIZES = (2, 3, 5)
+
+Flattened = dict[ir.Value, ir.Value]
+"""The input that replaces each flattened value."""
+
+
+def flatten(graph: ir.Graph) -> Flattened:
+    """Make the flattened values inputs of a graph, in place."""
+    replaced = {}
+    for value in [node.outputs[0] for node in graph if node.op_type == "Reshape"]:
+        source = flattened_input(value)
+        if source is None or not _merges_rows(graph, source, value):
+            continue
+        assert source.shape is not None
+        rows, choices, length = source.shape
+        count = rows * choices if isinstance(rows, int) and isinstance(choices, int) else None
+        name = f"{source.name}.flattened"
+        replacement = ir.Value(name=name, type=source.type, shape=ir.Shape([count, length]))
+        value.replace_all_uses_with(replacement, replace_graph_outputs=True)
+        graph.inputs.append(replacement)
+        replaced[value] = replacement
+    return replaced
+
+
+def restore(graph: ir.Graph, flattened: Flattened) -> None:
+    """Undo :func:`flatten` in place; what was fused since reads the flattened values."""
+    for value, replacement in flattened.items():
+        value.shape = replacement.shape  # the fusion of the embedding may have named the length
+        replacement.replace_all_uses_with(value, replace_graph_outputs=True)
+        graph.inputs.remove(replacement)
+
+
+def _merges_rows(graph: ir.Graph, source: ir.Value, value: ir.Value) -> bool:
+    """Whether a value is a (batch, choices, sequence) input whose first two dimensions are merged."""
+    inputs = [other for other in graph.inputs if other.shape is not None and len(other.shape) == 3]
+    samples = {other: _sample(other) for other in inputs if other.dtype is not None}
+    with suppress(CannotEvaluate):
+        expected = samples[source].reshape(-1, samples[source].shape[-1])
+        return np.array_equal(Evaluator(graph.opset_imports[""], samples)(value), expected)
+    return False
+
+
+def _sample(value: ir.Value) -> np.ndarray:
+    assert value.shape is not None
+    assert value.dtype is not None
+    shape = [size if isinstance(size, int) else other for size, other in zip(value.shape, _SIZES, strict=True)]
+    return np.arange(np.prod(shape)).reshape(shape).astype(value.dtype.numpy())
