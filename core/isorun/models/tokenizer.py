@@ -10,7 +10,8 @@ import re
 import threading
 import warnings
 from collections import OrderedDict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol, Self
 
@@ -19,6 +20,7 @@ import numpy.typing as npt
 
 from isorun.errors import InvalidFeeds, InvalidModel, IsorunError, TokenizerError
 from isorun.models import tokenizer_config, tokenizer_file, vocabulary_files
+from isorun.models.text_starts import CHARACTERS, Start, Starts, pair_starts
 from isorun.models.tokenizer_config import TokenizerSettings
 from isorun.types import ModelInfo
 
@@ -51,7 +53,7 @@ class Tokens(Protocol):
 
     @property
     def overflowing(self) -> Sequence[Any]:
-        """What was cut off, in parts."""
+        """What was cut off, in parts; of a long text not all of it."""
 
 
 class Tokenizer:
@@ -152,7 +154,8 @@ class Tokenizer:
             InvalidFeeds: there is no text, an item is not a text, or the length exceeds the model's limit.
 
         Warns:
-            TruncationWarning: texts were truncated; the message has their numbers of tokens.
+            TruncationWarning: texts were truncated; the message has their numbers of tokens, unless they are far above
+                the maximum.
         """
         if length is not None and (length < 1 or (self.limit is not None and length > self.limit)):
             maximum = "" if self.limit is None else f" and at most {self.limit}"
@@ -194,10 +197,64 @@ class Tokenizer:
             if max_tokens <= special:
                 raise InvalidFeeds(f"length must exceed the {special} special tokens, got {max_tokens}")
         library = self._truncated(max_tokens, overlap, second=overlap is not None and isinstance(texts[0], tuple))
-        encode = library.encode_batch if offsets else library.encode_batch_fast
+        encode_batch = library.encode_batch if offsets else library.encode_batch_fast
+
+        def encode(batch: Sequence[Text]) -> list[tokenizers.Encoding]:
+            encoded: list[tokenizers.Encoding] = encode_batch(list(batch), add_special_tokens=self.adds_special_tokens)
+            return encoded
+
         with tokenizer_file.guarded(self.path):
-            encoded: list[tokenizers.Encoding] = encode(list(texts), add_special_tokens=self.adds_special_tokens)
+            if max_tokens is None or overlap is not None or self.settings.truncation_side != "right":
+                return encode(texts)
+            return self._encoded_starts(texts, max_tokens, encode)
+
+    def _encoded_starts(
+        self, texts: Sequence[Text], max_tokens: int, encode: Callable[[Sequence[Text]], list[tokenizers.Encoding]]
+    ) -> list[tokenizers.Encoding]:
+        """Encode texts, the long ones only as far as they are read."""
+        batch: list[Text] = list(texts)
+        long = [position for position, text in enumerate(batch) if self._is_long(text, max_tokens)]
+        if not long:
+            return encode(batch)
+        growing: dict[int, Start] = {}
+        pairs: dict[int, tuple[str, str]] = {}
+        for position in long:
+            text = batch[position]
+            if isinstance(text, tuple):
+                pairs[position] = text
+            else:
+                growing[position] = Start(text, max_tokens - self.added_tokens(), self._starts)
+                batch[position] = growing[position].text
+        if pairs:
+            room = max_tokens - self.added_tokens(pair=True)
+            cut = pair_starts([*pairs.values()], room, self._starts, self._counts)
+            for position, pair in zip(pairs, cut, strict=True):
+                batch[position] = pair
+        encoded = encode(batch)
+        while growing := {
+            position: start
+            for position, start in growing.items()
+            if not start.whole and not encoded[position].overflowing
+        }:
+            for start in growing.values():
+                start.grow()
+            for position, encoding in zip(growing, encode([start.text for start in growing.values()]), strict=True):
+                encoded[position] = encoding
         return encoded
+
+    def _is_long(self, text: Text, max_tokens: int) -> bool:
+        """Whether a text is so long that tokenizing its start first saves time."""
+        if isinstance(text, tuple):  # a start is tokenized twice
+            return max(map(len, text)) > 4 * CHARACTERS * max_tokens
+        return len(text) > 1.5 * CHARACTERS * max_tokens
+
+    def _counts(self, texts: list[str]) -> list[int]:
+        library = self._truncated(None, None, second=False)
+        return [len(encoding.ids) for encoding in library.encode_batch_fast(texts, add_special_tokens=False)]
+
+    @cached_property
+    def _starts(self) -> Starts:
+        return Starts(self._truncated(None, None, second=False))
 
     def added_tokens(self, *, pair: bool = False) -> int:
         """The number of special tokens that a text, or a pair, gets."""
@@ -259,10 +316,12 @@ class Tokenizer:
         if not any(cut):
             return
         truncated = [position for position, is_cut in enumerate(cut) if is_cut]
-        lengths = [len(encoding.ids) for encoding in self.encodings([texts[position] for position in truncated], None)]
-        which = ", ".join(
-            f"text {position} ({count} tokens)" for position, count in zip(truncated, lengths, strict=True)
-        )
+        counted = [position for position in truncated if not self._is_long(texts[position], max_tokens)]
+        encodings = self.encodings([texts[position] for position in counted], None) if counted else []
+        counts = {
+            position: f" ({len(encoding.ids)} tokens)" for position, encoding in zip(counted, encodings, strict=True)
+        }
+        which = ", ".join(f"text {position}{counts.get(position, '')}" for position in truncated)
         warnings.warn(
             f"Truncated to the maximum of {max_tokens} tokens: {which}",
             TruncationWarning,
