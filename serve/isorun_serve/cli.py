@@ -50,6 +50,9 @@ def serve(
     max_queue: Annotated[int, typer.Option(metavar="N", min=1, help="Texts that may wait for a model.")] = 4096,
     max_requests: Annotated[int, typer.Option(metavar="N", min=1, help="Requests at once.")] = 1024,
     max_texts: Annotated[int, typer.Option(metavar="N", min=1, help="Texts of a request.")] = 2048,
+    max_characters: Annotated[
+        int, typer.Option(metavar="N", min=1, help="Characters of a text, before it is cut.")
+    ] = 1_000_000,
     max_tokens: Annotated[int, typer.Option(metavar="N", min=1, help="Tokens of a request.")] = 300_000,
     max_body: Annotated[int, typer.Option(metavar="BYTES", min=1, help="Size of a request.")] = 8 * 2**20,
     timeout: Annotated[float, typer.Option(metavar="SECONDS", min=0.001, help="Time of a request.")] = 60.0,
@@ -109,6 +112,7 @@ def serve(
     settings = Settings(
         max_body=max_body,
         max_texts=max_texts,
+        max_characters=max_characters,
         max_tokens=max_tokens,
         max_requests=max_requests,
         timeout=timeout,

@@ -12,6 +12,7 @@ class Settings:
     Attributes:
         max_body: the maximum size of a request in bytes.
         max_texts: the maximum number of texts of a request.
+        max_characters: the maximum length of a text in characters, before truncation.
         max_tokens: the maximum number of tokens of a request, after truncation.
         max_requests: the maximum number of requests at once, those that wait included.
         timeout: the maximum time in seconds from the first byte of a request to its answer; a client may ask for less.
@@ -26,6 +27,7 @@ class Settings:
 
     max_body: int = 8 * 2**20
     max_texts: int = 2048
+    max_characters: int = 1_000_000
     max_tokens: int = 300_000
     max_requests: int = 1024
     timeout: float = 60.0

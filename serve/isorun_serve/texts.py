@@ -43,9 +43,10 @@ async def encoded(
         InvalidFeeds, InvalidArgument: as ``encode``.
     """
     check_count(settings, len(texts), field)
+    check_characters(settings, texts, field)
     with admission(served):
         served.session.check_room(len(texts))
-    if sum(map(_size, texts)) <= _ON_THIS_THREAD:
+    if sum(sum(map(len, _parts(text))) for text in texts) <= _ON_THIS_THREAD:
         tokens = encode(texts)
     else:
         tokens = await asyncio.to_thread(encode, texts)
@@ -72,6 +73,40 @@ def check_count(settings: Settings, count: int, field: str) -> None:
     if count > settings.max_texts:
         message = f"{field} must have at most {settings.max_texts} texts, got {count}. Send several requests"
         raise ApiError(400, message, param=field, is_limit=True)
+
+
+def check_characters(settings: Settings, texts: Sequence[Any], field: str) -> None:
+    """Reject texts that take too long to tokenize, even if they are cut afterwards.
+
+    Args:
+        settings: the limits.
+        texts: texts, pairs, or token ids, whose number is limited elsewhere.
+        field: where they are in the request, for messages.
+
+    Raises:
+        ApiError: a text exceeds the limit of characters, or all of them that of a request, where the query of a
+            reranker counts for each document.
+    """
+    total = 0
+    for position, text in enumerate(texts):
+        if not isinstance(text, list):
+            total += sum(_checked_length(settings, part, f"{field}[{position}]", field) for part in _parts(text))
+    if total > settings.max_body:
+        raise ApiError(
+            413,
+            f"{field} must have at most {settings.max_body} characters in all, with the query for each document, got "
+            f"{total}. Send several requests",
+            param=field,
+            is_limit=True,
+        )
+
+
+def _checked_length(settings: Settings, text: str, where: str, field: str) -> int:
+    limit = settings.max_characters
+    if len(text) > limit:
+        message = f"{where} must have at most {limit} characters, got {len(text)}. Split the text"
+        raise ApiError(413, message, param=field, is_limit=True)
+    return len(text)
 
 
 def too_long(served: Served, where: str, field: str) -> ApiError:
@@ -101,8 +136,8 @@ def admission(served: Served) -> Any:
         ) from error
 
 
-def _size(text: Any) -> int:
-    return sum(map(len, text)) if isinstance(text, tuple) else len(text)
+def _parts(text: Any) -> tuple[Any, ...]:
+    return text if isinstance(text, tuple) else (text,)
 
 
 async def relevance(
@@ -129,6 +164,7 @@ async def relevance(
         The position and the score of each document.
     """
     check_count(settings, len(documents), field)
+    _checked_length(settings, query, "query", "query")
     pairs = [(query, document) for document in documents]
     tokens = await encoded(served, settings, pairs, encoder.encode, truncate=truncate, field=field)
     with admission(served):

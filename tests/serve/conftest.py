@@ -36,5 +36,5 @@ def models(folders: dict[str, Path], bert: Path) -> Iterator[dict[str, Any]]:
 @pytest.fixture
 def client(models: dict[str, Any]) -> Iterator[TestClient]:
     """A client of a server of all models with small limits."""
-    with served.client(models, max_texts=8, max_tokens=64, max_body=10_000) as opened:
+    with served.client(models, max_texts=8, max_tokens=64, max_characters=500, max_body=10_000) as opened:
         yield opened

@@ -8,6 +8,8 @@ import numpy as np
 import pytest
 from fastapi.testclient import TestClient
 
+import served
+
 TEXTS = ["a", "b c d", "z z"]
 
 
@@ -39,6 +41,7 @@ def test_long_documents_are_cut(client: TestClient, models: dict[str, Any]) -> N
     [
         ({"query": "a", "documents": []}, 400, "must not be empty"),
         ({"query": "a", "documents": ["a"] * 9}, 400, "at most 8"),
+        ({"query": "a", "documents": ["a " * 300]}, 413, "documents[0] must have at most 500 characters"),
         ({"query": "a", "documents": ["a"], "model": "embedder"}, 400, "not one that scores"),
         ({"query": "a", "documents": ["a"], "model": "other"}, 404, "no model 'other'"),
         ({"query": "a", "documents": ["a"], "max_tokens_per_doc": 5}, 400, "limit of 40"),
@@ -51,3 +54,10 @@ def test_errors(client: TestClient, body: dict[str, Any], status: int, message: 
     answer = client.post("/v2/rerank", json=body)
     assert (answer.status_code, list(answer.json())) == (status, ["message"])
     assert message in answer.json()["message"]
+
+
+def test_the_query_counts_for_each_document(models: dict[str, Any]) -> None:
+    with served.client(models, max_body=1000) as client:
+        for documents, status in ((4, 200), (6, 413)):
+            body = {"query": "a " * 100, "documents": ["a"] * documents}
+            assert client.post("/v2/rerank", json=body).status_code == status

@@ -104,6 +104,10 @@ def test_info(client: TestClient) -> None:
     [
         ("/embed", {"inputs": []}, 400, "must not be empty"),
         ("/embed", {"inputs": ["a"] * 9}, 413, "at most 8"),
+        ("/embed", {"inputs": ["a", "b" * 501], "truncate": True}, 413, "inputs[1] must have at most 500 characters"),
+        ("/predict", {"inputs": ["b" * 501, "a"]}, 413, "inputs[0] must have at most 500"),
+        ("/tokenize", {"inputs": "b" * 501}, 413, "at most 500 characters, got 501"),
+        ("/rerank", {"query": "b" * 501, "texts": ["a"]}, 413, "query must have at most 500 characters"),
         ("/embed", {"inputs": "a", "prompt_name": "qery"}, 400, "prompt 'qery'"),
         ("/embed", {"inputs": "a", "model": "bert"}, 400, "not one that embeds"),
         ("/predict", {"inputs": ["a", "b", "c"]}, 400, "a pair"),

@@ -21,7 +21,7 @@ from isorun_serve.errors import ApiError
 from isorun_serve.inputs import TextOrPairs, TextsOrIds, are_ids, as_list
 from isorun_serve.models import EMBED, RERANK, SPARSE, Models, Served
 from isorun_serve.settings import Settings
-from isorun_serve.texts import admission, check_count, encoded, relevance
+from isorun_serve.texts import admission, check_characters, check_count, encoded, relevance
 
 
 class _Request(BaseModel):
@@ -153,6 +153,7 @@ def router(models: Models, settings: Settings) -> APIRouter:
         _, model = models.text_model(request.model)
         texts = [request.inputs] if isinstance(request.inputs, str) else request.inputs
         check_count(settings, len(texts), "inputs")
+        check_characters(settings, texts, "inputs")
         prompt = ""
         if request.prompt_name is not None:
             if not isinstance(model, PromptedModel) or request.prompt_name not in model.prompts:
