@@ -55,8 +55,8 @@ class Tokenized(Sequence[Sequence[Token]]):
     """Texts as tokens: a sequence with the tokens of each text.
 
     Attributes:
-        encodings: of the package ``tokenizers``. ``overflowing`` has at least the next tokens of a text that was cut, not
-            always all of them: a long text is read only as far as needed.
+        encodings: of the package ``tokenizers``. ``overflowing`` has at least the next tokens of a text that was cut,
+            but not always all of them: a long text is tokenized only as far as needed.
         arrays: ``input_ids``, ``attention_mask`` (1 at real tokens) and ``token_type_ids``, each int64 of shape
             (texts, longest text).
     """
