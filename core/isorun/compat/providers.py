@@ -81,9 +81,7 @@ def candidates(
         for provider, name in names.items()
     ]
     if not resolved:
-        from onnxruntime.capi._pybind_state import get_all_providers
-
-        hint = did_you_mean(skipped[0], list(_backends(get_all_providers())))
+        hint = did_you_mean(skipped[0], list(_backends(_known_providers())))
         raise InvalidArgument(f"isorun has no backend for {', '.join(skipped)}{hint}")
     if skipped:
         _logger.warning("isorun.compat: skipped %s: isorun has no backend for it", ", ".join(skipped))
@@ -92,14 +90,19 @@ def candidates(
 
 def provider_of(backend: str) -> str:
     """The provider whose arrays are where those of a backend are."""
-    from onnxruntime.capi._pybind_state import get_all_providers
-
     others = {"openvino": _OPENVINO, "tensorrt": _TENSORRT}
     by_backend = {name: provider for provider, name in BACKENDS.items()} | others
     family, _, member = backend.partition(":")
     if family == _FAMILY:
-        return next((provider for provider in get_all_providers() if _plain(provider) == _letters(member)), CPU)
+        return next((provider for provider in _known_providers() if _plain(provider) == _letters(member)), CPU)
     return by_backend.get(backend, CPU)
+
+
+def _known_providers() -> list[str]:
+    """The providers that ONNX Runtime names itself, and those of registered plugin libraries (1.32 names fewer)."""
+    from onnxruntime.capi import _pybind_state as raw
+
+    return [*raw.get_all_providers(), *(device.ep_name for device in raw.get_ep_devices())]
 
 
 def _backends(providers: Iterable[str]) -> dict[str, str]:
