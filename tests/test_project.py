@@ -16,6 +16,7 @@ from pathlib import Path
 import pytest
 import yaml
 
+import coverage_report
 import isorun
 
 ROOT = Path(__file__).parents[1]
@@ -170,3 +171,10 @@ def test_no_file_names_a_local_path_or_a_package_index():
             continue
         found += [f"{name}: {line.strip()}" for line in text.splitlines() if wrong.search(line)]
     assert found == []
+
+
+def test_coverage_report_names_files_below_85_percent():
+    files = {"core/a.py": (100, 84), "core/b.py": (100, 85), "matrix/c.py": (9, 0)}
+    rows = coverage_report.table(files).splitlines()
+    assert rows[2:5] == ["| core | 200 | 84.5% |", "| matrix | 9 | 0.0% |", "| all | 209 | 80.9% |"]
+    assert rows[8:] == ["| core/a.py | 100 | 84% |"]

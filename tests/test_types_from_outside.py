@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import shutil
 import subprocess
@@ -92,8 +93,10 @@ def test_pyright_knows_the_types_of_public_names(environment: Path) -> None:
     pyright = shutil.which("pyright", path=Path(sys.executable).parent)
     if pyright is None:
         pytest.skip("needs pip install 'pyright[nodejs]'")
-    python = environment / "environment" / "bin" / "python"
-    command = [pyright, "--pythonpath", str(python), "--verifytypes", "isorun", "--ignoreexternal", "--outputjson"]
-    checked = subprocess.run(command, cwd=environment, capture_output=True, text=True, timeout=300)
+    # --verifytypes resolves the link that is a Python passed by --pythonpath (1.1.414), and misses the environment.
+    path = f"{environment / 'environment' / 'bin'}{os.pathsep}{os.environ['PATH']}"
+    command = [pyright, "--verifytypes", "isorun", "--ignoreexternal", "--outputjson"]
+    variables = {**os.environ, "PATH": path}
+    checked = subprocess.run(command, cwd=environment, env=variables, capture_output=True, text=True, timeout=300)
     report = json.loads(re.search(r"(?s)\{.*\}", checked.stdout)[0])  # type: ignore[index]
     assert report["typeCompleteness"]["completenessScore"] >= 0.95
