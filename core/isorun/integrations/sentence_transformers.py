@@ -15,9 +15,9 @@ import torch
 from sentence_transformers.base.modules import InputModule
 
 from isorun.errors import InvalidModel
-from isorun.text.embedder import output_by_token
 from isorun.text.inputs import checked, texts_of
 from isorun.text.model import TextModel
+from isorun.text.steps import output_by_token
 
 
 class IsorunTransformer(InputModule):

@@ -26,6 +26,7 @@ _KINDS = (
 )
 _PACKAGES = ("sentence_transformers", "pylate", "")
 _MAX_MODULES = 64
+_TASKS = ("query", "document")  # those of a model without a router, where they select a prompt
 
 
 class Module(NamedTuple):
@@ -58,9 +59,11 @@ class Modules:
         """The route of a task, such as ``query``, as sentence-transformers finds it for a text.
 
         Raises:
-            InvalidArgument: the model has no such route.
+            InvalidArgument: the model has no such route, or without a router, there is no such task.
         """
         if None in self.routes:
+            if task not in (None, *_TASKS):
+                raise InvalidArgument(f"task must be {' or '.join(map(repr, _TASKS))}, or None, got {task!r}")
             return None
         for key in ((task, "text"), (task, None), (None, "text"), (None, None)):
             if key in self.mappings:

@@ -11,9 +11,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from isorun.errors import InvalidArgument, InvalidModel, UnsupportedModel, did_you_mean
+from isorun.errors import InvalidArgument, InvalidModel, did_you_mean
 from isorun.models.pooling import normalized, pool
-from isorun.models.sentence_settings import NORMALIZE, POOLINGS, Layer, SentenceSettings, WordWeights
+from isorun.models.sentence_settings import NORMALIZE, POOLINGS, Layer, WordWeights
 from isorun.models.tokenizer import Tokens
 from isorun.models.vectors import POOLED, TOKENS, applied
 from isorun.text import parts, vector_types
@@ -22,7 +22,7 @@ from isorun.text.identity import Compatibility, VectorIdentity, compared, digest
 from isorun.text.inputs import checked, stream_of
 from isorun.text.model import Array, in_order
 from isorun.text.prompted import PromptedModel
-from isorun.text.steps import width_after
+from isorun.text.steps import output_by_token, steps_after, width_after
 
 
 class Embedder(PromptedModel):
@@ -43,6 +43,8 @@ class Embedder(PromptedModel):
         pooling: how the vectors of a text's tokens become one: ``"mean"``, ``"cls"``, ``"max"``, ``"lasttoken"``,
             ``"weightedmean"``, ``"mean_sqrt_len_tokens"``, or several of them; ``None`` for the model's.
         normalize: scale vectors to length 1; ``None`` for what the model does.
+        task: what the texts are, for a model with a router, such as ``"query"`` or ``"document"``: an embedder runs one
+            route. It also selects the prompt of that name. ``None`` for the default of both.
         prompts: texts to put before a text, by name, in addition to the model's.
         default_prompt: the name of the prompt to use where none is named; ``None`` for the model's, if any.
         truncate_dim: keep that many leading dimensions, for models trained for it (Matryoshka); ``None`` for the
@@ -61,7 +63,7 @@ class Embedder(PromptedModel):
         InvalidModel: there is no such model, it has no tokenizer, or nothing says how to pool its tokens.
         UnsupportedModel: the settings name a module that isorun does not have.
         FetchFailed: a download failed.
-        InvalidArgument: an unknown pooling or prompt.
+        InvalidArgument: an unknown pooling or prompt, or the model has no route for the task.
         IsorunError: as :class:`isorun.Session`.
     """
 
@@ -71,6 +73,7 @@ class Embedder(PromptedModel):
         *,
         pooling: str | Sequence[str] | None = None,
         normalize: bool | None = None,
+        task: str | None = None,
         prompts: Mapping[str, str] | None = None,
         default_prompt: str | None = None,
         truncate_dim: int | None = None,
@@ -86,6 +89,7 @@ class Embedder(PromptedModel):
                 raise InvalidArgument(f"Invalid pooling {mode!r}{did_you_mean(mode, POOLINGS)}")
         if truncate_dim is not None and truncate_dim < 1:
             raise InvalidArgument(f"truncate_dim must be at least 1, got {truncate_dim}")
+        self.task = task
         self._pools = bool(modes)
         self._by_row = bool(session_options.get("deterministic"))
         super().__init__(model, self._choose, max_length, batch_tokens, session_options)
@@ -94,7 +98,7 @@ class Embedder(PromptedModel):
             self.pooling: tuple[str, ...] = modes or settings.pooling
             self._set_prompts(prompts, default_prompt)
             self._include_prompt = settings.include_prompt
-            self._steps = _steps(settings, normalize)
+            self._steps = steps_after(settings, normalize)
             layers = settings.token_steps
             self._word_weights = next((step for step in layers if isinstance(step, WordWeights)), None)
             self._token_steps = [step for step in layers if not isinstance(step, WordWeights)]
@@ -362,38 +366,3 @@ class Embedder(PromptedModel):
         if truncate_dim is not None and truncate_dim > width:
             raise InvalidArgument(f"truncate_dim must be at most {width}, the model's dimension, got {truncate_dim}")
         return min(self._truncate_dim or width, width)
-
-
-def _steps(settings: SentenceSettings, normalize: bool | None) -> tuple[Layer | str, ...]:
-    if settings.saved_as == "CrossEncoder":  # sentence-transformers would ignore its modules
-        raise UnsupportedModel(
-            "The model's config_sentence_transformers.json has the model_type 'CrossEncoder'. Use isorun.CrossEncoder"
-        )
-    if settings.late_interaction is not None:
-        raise UnsupportedModel("The model makes a vector for each token. Use isorun.MultiVectorEmbedder")
-    if settings.splade is not None or settings.saved_as == "SparseEncoder":
-        raise UnsupportedModel("The model was saved by a SparseEncoder. Use isorun.SparseEmbedder")
-    if "dense" in settings.steps:
-        raise InvalidModel(
-            "The checkpoint of this ONNX file has dense layers after pooling, which an older isorun did not keep. "
-            "Build it again: isorun build"
-        )
-    if normalize is False:
-        return tuple(step for step in settings.steps if step != NORMALIZE)
-    return settings.steps
-
-
-def output_by_token(outputs: dict[str, int], *, pools: bool) -> str:
-    """The output to compute: a vector for each token, or for each text if the model pools itself."""
-    if not outputs:
-        return TOKENS[0]  # of a checkpoint's graph
-    by_token = [name for name, rank in outputs.items() if rank == 3]
-    named = [name for name in TOKENS if name in by_token]
-    if not pools and not named and outputs.get(POOLED) == 2:
-        return POOLED
-    if named or len(by_token) == 1:
-        return (named or by_token)[0]
-    raise InvalidModel(
-        f"Cannot tell which output has a vector for each token: expected {' or '.join(TOKENS)}, or a single output of "
-        f"rank 3, got {', '.join(outputs)}. Pass outputs=[NAME]"
-    )

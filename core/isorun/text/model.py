@@ -61,6 +61,8 @@ class TextModel:
         session_options: arguments of :class:`isorun.Session`.
     """
 
+    task: str | None = None
+    """What texts are, which selects the route of a model with a router; ``None`` for the default one."""
     reads_pairs = False
     """Whether an item may be a pair of texts."""
     default_batch_tokens = 4096
@@ -329,7 +331,7 @@ class TextModel:
 
     def _route(self, modules: Modules) -> str | None:
         """The route whose modules the model is made of, if it has a router."""
-        return modules.route(None)
+        return modules.route(self.task)
 
 
 def warn_of_truncation(encodings: Iterable[Tokens], limit: int | None) -> None:

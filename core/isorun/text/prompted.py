@@ -61,6 +61,7 @@ class PromptedModel(TextModel):
         """The text to put before each text: the prompt itself, or that of a name, a task, or the default."""
         if prompt is not None:
             return checked(prompt, "prompt")
+        task = task or self.task
         if name is None and task in ("query", "document"):
             return self.prompts.get(task, "")
         name = name or self.default_prompt

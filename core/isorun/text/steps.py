@@ -1,11 +1,13 @@
-"""The widths of vectors before and after layers."""
+"""What makes vectors of a model's outputs: which output, which layers, and the widths before and after them."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
-from isorun.errors import InvalidModel
+from isorun.errors import InvalidModel, UnsupportedModel
 from isorun.models.dense import Dense, Layer, WordWeights
+from isorun.models.sentence_settings import NORMALIZE, SentenceSettings
+from isorun.models.vectors import POOLED, TOKENS
 
 
 def width_after(step: Layer, width: int, folder: Path) -> int:
@@ -23,3 +25,48 @@ def width_after(step: Layer, width: int, folder: Path) -> int:
     if expected != width:
         raise InvalidModel(f"A layer of {folder} expects {expected} values, got {width}")
     return width_out
+
+
+def steps_after(settings: SentenceSettings, normalize: bool | None) -> tuple[Layer | str, ...]:
+    """What follows the pooling of an embedder.
+
+    Args:
+        settings: the model's.
+        normalize: ``False`` to leave normalizations out.
+
+    Raises:
+        UnsupportedModel: the model is for another class.
+        InvalidModel: its file was built without its layers.
+    """
+    if settings.saved_as == "CrossEncoder":  # sentence-transformers would ignore its modules
+        raise UnsupportedModel(
+            "The model's config_sentence_transformers.json has the model_type 'CrossEncoder'. Use isorun.CrossEncoder"
+        )
+    if settings.late_interaction is not None:
+        raise UnsupportedModel("The model makes a vector for each token. Use isorun.MultiVectorEmbedder")
+    if settings.splade is not None or settings.saved_as == "SparseEncoder":
+        raise UnsupportedModel("The model was saved by a SparseEncoder. Use isorun.SparseEmbedder")
+    if "dense" in settings.steps:
+        raise InvalidModel(
+            "The checkpoint of this ONNX file has dense layers after pooling, which an older isorun did not keep. "
+            "Build it again: isorun build"
+        )
+    if normalize is False:
+        return tuple(step for step in settings.steps if step != NORMALIZE)
+    return settings.steps
+
+
+def output_by_token(outputs: dict[str, int], *, pools: bool) -> str:
+    """The output to compute: a vector for each token, or for each text if the model pools itself."""
+    if not outputs:
+        return TOKENS[0]  # of a checkpoint's graph
+    by_token = [name for name, rank in outputs.items() if rank == 3]
+    named = [name for name in TOKENS if name in by_token]
+    if not pools and not named and outputs.get(POOLED) == 2:
+        return POOLED
+    if named or len(by_token) == 1:
+        return (named or by_token)[0]
+    raise InvalidModel(
+        f"Cannot tell which output has a vector for each token: expected {' or '.join(TOKENS)}, or a single output of "
+        f"rank 3, got {', '.join(outputs)}. Pass outputs=[NAME]"
+    )

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 import isorun
+from isorun.errors import InvalidArgument
 from isorun.models import checkpoint
 
 
@@ -26,3 +27,19 @@ def test_vectors(name: str, retrieval: Path, retrieved: list[str], tmp_path: Pat
         checkpoint.build(retrieval / name, tmp_path / "model.onnx")
         with isorun.Embedder(tmp_path / "model.onnx", backend="ort-cpu") as embedder:
             np.testing.assert_allclose(embedder.embed(retrieved), expected, rtol=0, atol=1e-5)
+
+
+@pytest.mark.parametrize(("key", "task"), [("all", None), ("query", "query"), ("document", "document")])
+@pytest.mark.filterwarnings("ignore::isorun.models.tokenizer.TruncationWarning")
+def test_routes(key: str, task: str | None, retrieval: Path, retrieved: list[str]) -> None:
+    expected = np.load(retrieval / "router" / "expected.npz")[key]
+    with isorun.Embedder(retrieval / "router", task=task, backend="ort-cpu") as embedder:
+        np.testing.assert_allclose(embedder.embed(retrieved), expected, atol=1e-5)
+        np.testing.assert_allclose(embedder.embed(embedder.encode(retrieved)), expected, atol=1e-5)
+        np.testing.assert_allclose(asyncio.run(embedder.aembed(retrieved)), expected, atol=1e-5)
+
+
+@pytest.mark.parametrize("name", ["router", "words"])
+def test_rejects_an_unknown_task(name: str, retrieval: Path) -> None:
+    with pytest.raises(InvalidArgument, match=r"task.*'query'"):
+        isorun.Embedder(retrieval / name, task="passage", backend="ort-cpu")
