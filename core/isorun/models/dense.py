@@ -14,7 +14,8 @@ from isorun.errors import InvalidModel, UnsupportedModel
 from isorun.models import sentence_keys
 from isorun.models.activations import ACTIVATIONS, ALONG_AXIS, SLOPED
 from isorun.models.keys import read_table
-from isorun.models.weights import SafeTensors
+from isorun.models.pickled_weights import PickledTensors
+from isorun.models.weights import PICKLED, SafeTensors
 from isorun.system.cache import sha256
 
 Array = npt.NDArray[np.float32]
@@ -273,15 +274,19 @@ def tensors_of(path: Path, integers: Collection[str] = ()) -> Mapping[str, Array
     """The tensors of a module's file as float32.
 
     Args:
-        path: the file.
+        path: the file, ``model.safetensors``; without it, ``pytorch_model.bin`` is read.
         integers: the tensors that may be of an integer type, which they keep.
 
     Raises:
         InvalidModel: it is missing or damaged.
     """
-    if not path.is_file():
-        raise InvalidModel(f"There is no {path}. isorun does not read pytorch_model.bin, since it is a pickle")
-    return _tensors(path.read_bytes(), str(path), integers)
+    if path.is_file():
+        return _tensors(path.read_bytes(), str(path), integers)
+    pickled = path.with_name(PICKLED)
+    if not pickled.is_file():
+        raise InvalidModel(f"There is no {path}")
+    opened = PickledTensors(pickled)
+    return _floats({name: opened.get_tensor(name) for name in opened.keys()}, str(pickled), integers)  # noqa: SIM118
 
 
 def _tensors(content: bytes, name: str, integers: Collection[str] = ()) -> Mapping[str, Array]:
@@ -293,6 +298,10 @@ def _tensors(content: bytes, name: str, integers: Collection[str] = ()) -> Mappi
         tensors = load(content)
     except (SafetensorError, KeyError, TypeError, ValueError) as error:
         raise InvalidModel(f"{name} does not contain the weights of a layer: {error!r}") from error
+    return _floats(tensors, name, integers)
+
+
+def _floats(tensors: Mapping[str, npt.NDArray[Any]], name: str, integers: Collection[str]) -> Mapping[str, Array]:
     for key, tensor in tensors.items():
         if key not in integers and tensor.dtype.kind != "f" and tensor.dtype.name != "bfloat16":
             raise InvalidModel(f"{name}: {key!r} must be of a floating-point type, got {tensor.dtype}")

