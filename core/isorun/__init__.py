@@ -41,6 +41,7 @@ if TYPE_CHECKING:
     from isorun.text.cross_encoder import CrossEncoder
     from isorun.text.embedder import Embedder
     from isorun.text.fill_mask import FillMask
+    from isorun.text.hybrid_embedder import HybridEmbedder
     from isorun.text.multi_vector_embedder import MultiVectorEmbedder
     from isorun.text.question_answerer import QuestionAnswerer
     from isorun.text.sparse_embedder import SparseEmbedder
@@ -55,6 +56,7 @@ __all__ = [
     "Embedder",
     "SparseEmbedder",
     "MultiVectorEmbedder",
+    "HybridEmbedder",
     "CrossEncoder",
     "Classifier",
     "TokenClassifier",
@@ -94,6 +96,7 @@ _HOMES = {
     "Embedder": "isorun.text.embedder",
     "SparseEmbedder": "isorun.text.sparse_embedder",
     "MultiVectorEmbedder": "isorun.text.multi_vector_embedder",
+    "HybridEmbedder": "isorun.text.hybrid_embedder",
     "SparseVector": "isorun.text.sparse_vectors",
     "SparseVectors": "isorun.text.sparse_vectors",
     "CrossEncoder": "isorun.text.cross_encoder",

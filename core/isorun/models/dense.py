@@ -191,6 +191,22 @@ def read_projection(folder: Path, name: str) -> Dense:
     return Dense(weights.read(name, shape), np.zeros(shape[0], np.float32), "Identity")
 
 
+def read_linear(path: Path) -> Dense:
+    """A layer without activation that PyTorch pickled by itself.
+
+    Raises:
+        InvalidModel: the file is missing or damaged, or holds something else.
+    """
+    if not path.is_file():
+        raise InvalidModel(f"There is no {path}")
+    opened = PickledTensors(path)
+    tensors = _floats({name: opened.get_tensor(name) for name in opened.keys()}, str(path), ())  # noqa: SIM118
+    shape = tensors["weight"].shape if "weight" in tensors else ()
+    if len(shape) != 2 or tensors.keys() != {"weight", "bias"} or tensors["bias"].shape != shape[:1]:
+        raise InvalidModel(f"{path} must hold the weight and the bias of a layer, got {', '.join(tensors)}")
+    return Dense(tensors["weight"], tensors["bias"], "Identity")
+
+
 def read_norm(config: Path, weights: Path) -> LayerNorm:
     """A layer normalization as sentence-transformers saves it.
 

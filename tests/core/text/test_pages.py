@@ -27,6 +27,8 @@ def folder(bert: Path, minilm: Path, tmp_path: Path, monkeypatch: pytest.MonkeyP
     (tmp_path / "all-MiniLM-L6-v2").symlink_to(minilm)
     (tmp_path / "lightonai").mkdir()
     (tmp_path / "lightonai/GTE-ModernColBERT-v1").symlink_to(unpack("multi-vector", tmp_path / "models") / "fixed")
+    (tmp_path / "BAAI").mkdir()
+    (tmp_path / "BAAI/bge-m3").symlink_to(unpack("hybrid", tmp_path / "models") / "model")
     monkeypatch.chdir(tmp_path)
     measured = Session.warmup
 
@@ -51,7 +53,7 @@ def test_the_page_on_embeddings() -> None:
     names = run("embeddings.md")
     vectors, small = names["vectors"], names["small"]
     assert vectors.shape == (1, 128)
-    assert [document.shape[1] for document in names["documents"]] == [4, 4]
+    assert [tokens.shape[1] for tokens in names["documents"].tokens] == [16, 16]
     assert (small.shape, small.dtype) == ((1, 384), np.int8)
     np.testing.assert_allclose(np.linalg.norm(vectors), 1, rtol=1e-6)
 
