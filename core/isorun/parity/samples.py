@@ -97,7 +97,7 @@ def resolve_shape(
     Args:
         spec: the input.
         batch: the size of a symbolic first dimension.
-        sequence: the size of a symbolic second dimension.
+        sequence: the size of a symbolic second dimension, and of others with its name.
         dims: sizes of symbolic dimensions by name, which take precedence.
 
     Raises:
@@ -108,7 +108,8 @@ def resolve_shape(
     sizes = []
     for axis, size in enumerate(spec.shape):
         fixed = (dims or {}).get(size) if isinstance(size, str) else size
-        chosen = fixed if fixed is not None else batch if axis == 0 else sequence if axis == 1 else None
+        is_length = axis == 1 or (axis > 1 and isinstance(size, str) and size == spec.shape[1])  # a mask of pairs
+        chosen = fixed if fixed is not None else batch if axis == 0 else sequence if is_length else None
         if not isinstance(chosen, int):
             label = repr(size) if size else "unnamed"
             raise InvalidFeeds(f"Input {spec.name!r}: dimension {axis} ({label}) has no size")

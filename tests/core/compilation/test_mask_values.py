@@ -24,7 +24,7 @@ REAL[1, LENGTH // 2 :] = REAL[2, : LENGTH // 3] = REAL[3, 1::2] = REAL[4] = 0
 SEGMENTS = REAL * np.where(np.arange(LENGTH) < LENGTH // 2, 1, 2)
 RANDOM = np.random.default_rng(0).integers(-1, 4, REAL.shape)
 INVERTED = ("inverted", "inverted boolean", "inverted comparison")
-FUSED = ("lowered", "boolean", "positive", "product", "segments", *INVERTED)
+CHECKED = ("lowered", "boolean", "positive", "product", "three", "three boolean", "three inverted", *INVERTED)
 ALIKE = 1e-4
 
 
@@ -59,7 +59,7 @@ def test_runs_as_the_raw_runtime_does(backend: str, form: str, dtype: str, cache
     proto = mask_forms.model(form, dtype, mean=mask_forms.FORMS[form][0] == 2)
     threads = backends.threads(backend, 1)
     with isorun.Session(proto, backend, padding="keep", threads=threads, cache_dir=cache) as session:
-        assert session.model_info.masks == (("attention_mask",) if form in FUSED else ())
+        assert session.model_info.masks == (("attention_mask",) if form in CHECKED else ())
         for mask in masks(form):
             if form == "lowered" and backend == "openvino" and (mask > 1).any():
                 continue  # OpenVINO's softmax of the largest numbers is NaN
@@ -84,7 +84,7 @@ def test_a_fraction_is_not_rounded_to_a_key(cache: Path) -> None:
 
 @pytest.mark.parametrize("padding", ["auto", "remove"])
 def test_outputs_at_padding_are_zero_whatever_ran(padding: str, cache: Path) -> None:
-    proto = mask_forms.model("segments")
+    proto = mask_forms.model("lowered")
     with isorun.Session(proto, "ort-cpu", padding=padding, threads=1, cache_dir=cache) as session:
         assert "mask" not in session.provenance.details
         for mask in (REAL, SEGMENTS):
@@ -97,7 +97,7 @@ def test_outputs_at_padding_are_zero_whatever_ran(padding: str, cache: Path) -> 
 
 
 def test_a_binding_reads_its_mask_at_every_run(cache: Path) -> None:
-    proto = mask_forms.model("segments")
+    proto = mask_forms.model("lowered")
     with isorun.Session(proto, "ort-cpu", padding="keep", threads=1, cache_dir=cache) as session:
         given = mask_forms.feeds(REAL.copy())
         binding = bound(session, given)
@@ -132,7 +132,7 @@ def test_other_values_mean_keys_in_a_model_of_the_fused_form(backend: str, tmp_p
 def test_int8_refuses_other_values(cache: Path) -> None:
     samples = [mask_forms.feeds(np.ones((32, LENGTH), np.int64))]
     with isorun.Session(
-        mask_forms.model("segments"), "ort-cpu", precision="int8", threads=1, calibration=samples, cache_dir=cache
+        mask_forms.model("lowered"), "ort-cpu", precision="int8", threads=1, calibration=samples, cache_dir=cache
     ) as session:
         session.run(None, mask_forms.feeds(REAL))
         message = r"'attention_mask' must contain 1 .* with precision='int8', .* got 2 at \[0, 12\]"
@@ -143,7 +143,7 @@ def test_int8_refuses_other_values(cache: Path) -> None:
 def test_calibration_refuses_other_values(cache: Path) -> None:
     with pytest.raises(InvalidFeeds, match=r"'attention_mask' must contain 1 for real tokens and 0"):
         isorun.Session(
-            *(mask_forms.model("segments"), "ort-cpu"),
+            *(mask_forms.model("lowered"), "ort-cpu"),
             precision="int8",
             calibration=[mask_forms.feeds(SEGMENTS)],
             cache_dir=cache,

@@ -197,9 +197,10 @@ def sizes(value: ir.Value) -> tuple[int, ...]:
     return tuple(int(size) for size in value.const_value.shape)  # type: ignore[arg-type]
 
 
-def data_inputs(value: ir.Value) -> set[ir.Value]:
-    """The graph inputs whose data, not only shape, a value depends on."""
-    return {source for source in ancestors(value) if source.producer() is None and not is_constant(source)}
+def data_inputs(value: ir.Value, stop: frozenset[ir.Value] = frozenset()) -> set[ir.Value]:
+    """The graph inputs whose data, not only shape, a value depends on, other than through the values to stop at."""
+    sources = (source for source in ancestors(value, stop) if source not in stop)
+    return {source for source in sources if source.producer() is None and not is_constant(source)}
 
 
 def ancestors(value: ir.Value, stop: frozenset[ir.Value] = frozenset()) -> dict[ir.Value, None]:

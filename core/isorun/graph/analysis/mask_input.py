@@ -16,6 +16,7 @@ import onnx_ir as ir
 from isorun.graph.analysis import tokens
 from isorun.graph.ops import functions
 
+_OF_MASKS = frozenset(("Cast", "Expand", "Identity", "Mul", "Not", "Reshape", "Unsqueeze"))
 _CONVENTIONAL_NAME = "attention_mask"
 
 
@@ -28,7 +29,12 @@ def key_masks(graph: ir.Graph) -> set[ir.Value | None]:
 
 def mask_inputs(graph: ir.Graph) -> list[str]:
     """The inputs, other than booleans, that fused attentions use as key masks, possibly cast."""
-    sources = {_source(mask)[0] for mask in key_masks(graph) if mask is not None}
+    sources = set()
+    for node in graph:
+        if functions.is_fused(node) and node.op_type in functions.ATTENTIONS:
+            inputs = functions.inputs(node)
+            pairs = inputs.get("pairs")
+            sources |= {_source(inputs["key_mask"])[0]} if pairs is None else _pair_sources(pairs)
     return [value.name or "" for value in graph.inputs if value in sources and value.dtype != ir.DataType.BOOL]
 
 
@@ -52,6 +58,19 @@ def find(graph: ir.Graph) -> MaskInput:
     by_token = _by_token(graph)
     token_outputs = tuple(value.name for value in graph.outputs if value in by_token and value.name)
     return MaskInput(source[0].name, source[1], token_outputs)
+
+
+def _pair_sources(pairs: ir.Value) -> set[ir.Value]:
+    """The values that a mask of pairs is computed from, up to comparisons."""
+    sources, pending = set(), [pairs]
+    while pending:
+        value = pending.pop()
+        node = value.producer()
+        if node is not None and node.domain == "" and node.op_type in _OF_MASKS:
+            pending.extend(other for other in node.inputs if other is not None)
+        else:
+            sources.add(value)
+    return sources
 
 
 def _source(mask: ir.Value) -> tuple[ir.Value, bool]:

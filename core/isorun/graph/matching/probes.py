@@ -61,6 +61,10 @@ class Probes:
             sizes = [length] if value.shape is None else [size for size in value.shape[1:] if isinstance(size, int)]
             if value.shape is not None and len(sizes) == len(value.shape) - 2:
                 sizes.insert(0, length)
+            if value.shape is not None and not sizes and len(value.shape) == 3:  # a mask of pairs
+                sizes = [length, length]
+            if value.shape is not None and sizes == [1] and len(value.shape) == 4:
+                sizes = [1, length, length]
             known = value.shape is None or len(sizes) == len(value.shape) - 1
             if not is_constant(value) and value.dtype is not None and known:
                 samples[value] = np.zeros((self.rows, *sizes), value.dtype.numpy())

@@ -57,6 +57,10 @@ class PackedValues:
         if what == "own_guard":  # whether a token is a key, (1, T, 1)
             attends = self.node("Cast", f"{name}.attends", [value], to=int(ir.DataType.BOOL))
             return self.node("Unsqueeze", name, [self.once("ids", attends), self.ints((-1,))])
+        if what == "pair_guard":  # whether a token has any key in a mask of pairs, (1, T, 1)
+            numbers = self.node("Cast", f"{name}.numbers", [value], to=int(ir.DataType.INT64))
+            any_key = self.node("ReduceMax", f"{name}.any", [numbers], axes=[1, 3], keepdims=0)
+            return self.node("Unsqueeze", name, [self.once("ids", any_key), self.ints((-1,))])
         if what == "gathered":  # what broadcasts to (B, S, W) -> (1, T, W)
             shape = self.once("shape", self.mask)
             target = self.node("Concat", f"{name}.target", [shape, self.ints((1,))], axis=0)
@@ -75,7 +79,7 @@ class PackedValues:
             zeros = self.node("Expand", f"{name}.zeros", [zero, row_shape])
             with_zeros = self.node("Concat", f"{name}.with_zeros", [table, zeros], axis=0)
             return self.node("Gather", name, [with_zeros, self.layout["places"]], axis=0)
-        # the bias on the scores of a group
+        # the bias on the scores of a group, or its mask of pairs
         places = [self.layout[f"{what}_rows"], self.layout[f"{what}_positions"]]
         return self.node("PackedBias", name, [value, *places], domain=functions.DOMAIN)
 
@@ -91,7 +95,7 @@ class PackedValues:
         return self._constants[values]
 
     def node(
-        self, kind: str, name: str, inputs: Sequence[ir.Value | None], domain: str = "", **attributes: float
+        self, kind: str, name: str, inputs: Sequence[ir.Value | None], domain: str = "", **attributes: float | list[int]
     ) -> ir.Value:
         node = ir.node(kind, list(inputs), attributes, domain=domain, name=name)
         self.graph.append(node)

@@ -124,7 +124,9 @@ class _Removal(PackedValues):
         """Whether a position that the graph reads depends on padding where it is padding itself: without a key it
         attends to all positions of its row."""
         packed = (node for node in self.graph if node.op_type == functions.PACKED)
-        own_keys = any(not _BY_QUERY.isdisjoint(node.attributes) for node in packed)
+        own_keys = any(
+            not _BY_QUERY.isdisjoint(node.attributes) or "first_pairs" in functions.inputs(node) for node in packed
+        )
         return own_keys and self._reads_positions
 
     def _pack(self, value: ir.Value, rank: int) -> None:
@@ -181,6 +183,8 @@ class _Removal(PackedValues):
             inputs |= {f"{group}_positions": self.layout[f"{group}_positions"] for group in GROUPS}
         if "bias" in by_name:
             inputs |= {f"{group}_bias": self.once(group, by_name["bias"]) for group in GROUPS}
+        if (pairs := by_name.get("pairs")) is not None:
+            inputs |= {f"{group}_pairs": self.once(group, pairs) for group in GROUPS}
         windowed = "window" in attributes
         if windowed:
             inputs |= {"kept": self.layout["kept"], "key_mask": self.mask}
@@ -194,7 +198,8 @@ class _Removal(PackedValues):
         )
         if guarded:  # a query without any key gives zeros
             what = "guard" if _BY_QUERY.isdisjoint(attributes) else "own_guard"
-            factor = self.node("CastLike", f"{name}.guard", [self.once(what, self.mask), packed])
+            guard = self.once(what, self.mask) if pairs is None else self.once("pair_guard", pairs)
+            factor = self.node("CastLike", f"{name}.guard", [guard, packed])
             packed = self.node("Mul", f"{name}.guarded", [packed, factor])
         self._pack(packed, 3)
         self._replace(node, packed)

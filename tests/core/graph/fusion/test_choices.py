@@ -104,11 +104,15 @@ def test_the_number_of_choices_may_be_fixed(shape: tuple[int | str, ...], tmp_pa
             )
 
 
-def test_what_merges_other_dimensions_is_not_fused(tmp_path: Path) -> None:
+def test_merging_other_dimensions_is_no_multiple_choice(tmp_path: Path) -> None:
     path = tmp_path / "model.onnx"
     onnx.save(multiple_choice(LABELS[0], "batch", "choices", "sequence", order="transposed"), path)
+    mask = MASKS["holes"](6, 9, np.random.default_rng(0)).reshape(2, 3, 9)
+    feeds = {"input_ids": mask + 3, "attention_mask": mask, "token_type_ids": mask % 2}
+    expected = onnxruntime.InferenceSession(path).run(["by_choice"], feeds)[0]
     with isorun.Session(path, "ort-cpu") as session:
-        assert not session.model_info.fused
+        assert session.model_info.mask is None
+        np.testing.assert_allclose(session.run(["by_choice"], feeds)[0], expected, rtol=1e-5, atol=5e-5)
 
 
 def test_feeds_of_choices_are_generated_and_other_values_run_the_model_as_given(tmp_path: Path) -> None:

@@ -36,6 +36,7 @@ from isorun.graph.fusion.self_attention import distances, masks, rotation
 from isorun.graph.fusion.self_attention.disentangled import Disentangled
 from isorun.graph.fusion.self_attention.formula import AttentionProbe, Formula
 from isorun.graph.fusion.self_attention.masks import FINITE_MASK, Bias, KeyMask, MaskClassifier, Reach
+from isorun.graph.fusion.self_attention.pair_masks import PairMasks
 from isorun.graph.fusion.self_attention.pattern import AttentionPattern, find
 from isorun.graph.fusion.self_attention.projection import Projection
 from isorun.graph.fusion.self_attention.rotation_inputs import Rotations
@@ -70,6 +71,7 @@ class _Fusion:
         self._weights: dict[tuple[object, ...], ir.Value] = {}
         self._masks: dict[object, ir.Value] = {}
         self._biases: dict[ir.Value, ir.Value] = {}
+        self._pair_masks = PairMasks(model.graph, self._probes)
         self._rotations = Rotations(self._graph, self._probes, self._probe)
 
     def fuse(self, root: ir.Node) -> None:
@@ -99,13 +101,16 @@ class _Fusion:
             return None, bias
         reach = reduce(and_, (term.reach for term in key_masks))
         masked = min((term.masked for term in key_masks if term.masked is not None), default=None)
+        if reach.by_pair and (reach != Reach(by_pair=True) or len(key_masks) > 1):
+            raise CannotFuse("it has a mask of pairs and another one")
         if reach.window is not None and (reach.causal or reach.paired or bias is not None):
             raise CannotFuse("it has a window and a bias, a causal mask or a mask of queries")
         added = [term for term in key_masks if term.masked is not None]
         if reach.window is not None and len(added) > 1:  # what two terms lower is lower than what one of them does
             raise CannotFuse("it has a window beside its mask: expected one mask, got a sum of two")
         is_half = subgraph.dtype(pattern.layers[0].weight) == ir.DataType.FLOAT16
-        if reach != Reach() and masked is not None and masked > FINITE_MASK and not is_half:
+        differs = replace(reach, by_pair=False) != Reach()
+        if differs and masked is not None and masked > FINITE_MASK and not is_half:
             raise CannotFuse(f"its mask differs between queries and lowers scores by {masked}")
         origin, inverted = next(iter(origins), (None, False))
         return KeyMask(origin, masked, reach, inverted), bias
@@ -115,7 +120,11 @@ class _Fusion:
     ) -> None:
         before = pattern.context.producer()
         assert before is not None
-        key_mask = self._key_mask(mask, pattern, before)
+        pairs = None
+        if mask is not None and mask.reach.by_pair:
+            key_mask, pairs = self._pair_masks.of(mask, before)
+        else:
+            key_mask = self._key_mask(mask, pattern, before)
         rows = None
         if pattern.flat:
             rest = self._number("isorun.rest", [-1])
@@ -128,7 +137,7 @@ class _Fusion:
         is_turned_before = formula.turn.size > 0 and pattern.positions is not None
         is_joint = pattern.is_joint and not formula.turns_values and not is_turned_before
         kind = KIND if is_joint else functions.CORE
-        values: dict[str, ir.Value | None] = {"key_mask": key_mask, "bias": bias}
+        values: dict[str, ir.Value | None] = {"key_mask": key_mask, "bias": bias, "pairs": pairs}
         if is_joint:
             weight, qkv_bias = self._qkv(formula.projections)
             values |= {"hidden": by_row(pattern.hidden), "qkv_weight": weight, "qkv_bias": qkv_bias}

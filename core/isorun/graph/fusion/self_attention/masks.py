@@ -10,14 +10,16 @@ one batch with every kind of mask (none, right, left, holes, all) at several len
 - a **window** has these values for keys within a distance of the query only, and the masked one for all others; a
   **causal** mask for keys that are not after it. They may be a key mask at the same time, or not depend on any input;
 - a **paired** mask is a key mask that masks every key for a query that is masked itself;
+- a **mask of pairs** has a value for each query and key: its origin is a (batch, sequence, sequence) input, or a
+  comparison of this shape, as of the segments of two tokens;
 - a **guard** distinguishes fully masked rows from all others, and belongs to the mask;
 - **no mask** is constant;
 - a **bias** depends on lengths only, and is small and finite everywhere, like relative positions;
 - **indices** are whole numbers that depend on lengths only, such as buckets of distances;
 - a sum of these is split into its terms, and so is a choice between them (a bias where a key is attended to).
 
-Everything else is rejected with an example: a mask that differs between queries in another way (a four-dimensional
-mask), that depends on several inputs, or that counts.
+Everything else is rejected with an example: a mask that differs between heads, that counts, or that depends on
+several inputs in another way than by comparisons of pairs.
 
 The lengths extend beyond twice every number in the subgraph, so that a window of 64 is detected.
 """
@@ -53,23 +55,30 @@ class Reach:
         window: those up to a distance in tokens; ``None`` for any.
         causal: those that are not after it.
         paired: those of a query that is not masked as a key.
+        by_pair: those of a mask of pairs.
     """
 
     window: int | None = None
     causal: bool = False
     paired: bool = False
+    by_pair: bool = False
 
     def pairs(self, attend: np.ndarray) -> np.ndarray:
-        """Which keys each query attends to, (B, S, S), of a key mask (B, S)."""
+        """Which keys each query attends to, (B, S, S), of a key mask (B, S); in a mask of pairs, an example: the first
+        query attends to all keys, the second to itself."""
         at = np.arange(attend.shape[1])
         behind = at[:, None] - at
         near = np.abs(behind) <= (len(at) if self.window is None else self.window)
         allowed = (attend != 0)[:, None, :] & near & ((behind >= 0) | (not self.causal))
+        others = (at[:, None] != 1) & (at[:, None] * (at[:, None] + 2 * at) % 5 < 3)
+        example = (behind == 0) | others
+        allowed &= example | (not self.by_pair)
         return np.asarray(allowed & ((attend != 0)[:, :, None] | (not self.paired)))
 
     def __and__(self, other: Reach) -> Reach:
         windows = [mask.window for mask in (self, other) if mask.window is not None]
-        return Reach(min(windows, default=None), self.causal or other.causal, self.paired or other.paired)
+        flags = (getattr(self, name) or getattr(other, name) for name in ("causal", "paired", "by_pair"))
+        return Reach(min(windows, default=None), *flags)
 
 
 @dataclass(frozen=True)
@@ -78,7 +87,8 @@ class KeyMask:
 
     Attributes:
         origin: the (B, S) value that it is computed from; nonzero for keys that are attended to, or for those that are
-            not if it is inverted. ``None`` for a mask that depends on positions alone.
+            not if it is inverted. ``None`` for a mask that depends on positions alone. That of a mask of pairs is
+            (B, S, S) or (B, 1, S, S).
         masked: the number added to a masked key's score; ``None`` for a mask that is not added to scores.
         reach: which of these keys each query attends to.
         inverted: whether the origin is nonzero at padding.
@@ -93,7 +103,12 @@ class KeyMask:
         """What its origin is for a mask (B, S) of 0 and 1."""
         assert self.origin is not None
         dtype = np.dtype(bool) if self.origin.dtype is None else self.origin.dtype.numpy()
-        return np.asarray((attend != 0) ^ self.inverted, dtype)
+        keys = attend != 0
+        if self.reach.by_pair:
+            assert self.origin.shape is not None
+            keys = self.reach.pairs(attend)
+            keys = keys if len(self.origin.shape) == keys.ndim else keys[:, None]
+        return np.asarray(keys ^ self.inverted, dtype)
 
 
 @dataclass(frozen=True)
@@ -138,9 +153,13 @@ class MaskClassifier:
             return self._by_length(value, around)
         reasons = []
         origins = self._origins(value, inputs, around)
-        for inverted, origin in product((False, True), origins):
+        by_pair = [KeyMask(origin, None, Reach(by_pair=True)) for origin in self._pair_origins(value, inputs, around)]
+        by_key = [KeyMask(origin, None) for origin in origins]
+        if any(self._compares(value, origin, around) for origin in origins):
+            by_key, by_pair = by_pair, by_key
+        for inverted, mask in (*product((False, True), by_key), *product((False, True), by_pair)):
             try:
-                return [self._key_mask(value, KeyMask(origin, None, inverted=inverted), around)]
+                return [self._key_mask(value, replace(mask, inverted=inverted), around)]
             except (CannotFuse, CannotEvaluate) as why:
                 reasons.append(str(why))
         node = value.producer()
@@ -193,6 +212,40 @@ class MaskClassifier:
                 origins.append(ancestor)
         return origins
 
+    def _pair_origins(self, value: ir.Value, inputs: set[ir.Value], around: Around) -> list[ir.Value]:
+        """The possible origins of a mask of pairs: an input, or comparisons and their products, of (B, S, S) or
+        (B, 1, S, S), that all of its inputs are read by."""
+        length = self._probes.lengths[0]
+        shapes = [(self._probes.rows, *axes, length, length) for axes in ((), (1,))]
+        evaluate = self._evaluator(around, length)
+        origins = []
+        for ancestor in reversed(ancestors(value)):
+            node = ancestor.producer()
+            if is_constant(ancestor) or ancestor.shape is None or len(ancestor.shape) not in (3, 4):
+                continue
+            is_product = node is not None and node.op_type == "Mul" and not any(map(is_constant, node.inputs))
+            if ancestor not in inputs and not is_product and (node is None or node.op_type not in _BOOLEAN):
+                continue
+            is_alone = not data_inputs(value, frozenset((ancestor,)))
+            if is_alone and ancestor.dtype is not None and evaluate(ancestor).shape in shapes:
+                origins.append(ancestor)
+        return origins
+
+    def _compares(self, value: ir.Value, origin: ir.Value, around: Around) -> bool:
+        """Whether a value compares the numbers of two tokens: their segments."""
+        length = self._probes.lengths[0]
+        numbers = KeyMask(origin, None).of_origin(self._probes.masks(length))
+        if numbers.dtype.kind not in "iuf":
+            return False
+        segments = numbers * (1 + np.arange(length, dtype=numbers.dtype) % 2)
+        try:
+            results = [self._evaluator(around, length, {origin: sample})(value) for sample in (numbers, segments)]
+        except CannotEvaluate:
+            return False
+        products = segments[:, :, None] * segments[:, None, :]  # 2 for two segments
+        differs = results[0] != results[1]
+        return differs.size == products.size and np.array_equal(differs.reshape(products.shape), products == 2)
+
     def _key_mask(self, value: ir.Value, supposed: KeyMask, around: Around) -> KeyMask:
         """A value as a mask of a supposed origin.
 
@@ -214,7 +267,7 @@ class MaskClassifier:
             if result.ndim not in (2, 4) or result.shape[0] != rows or result.shape[-1] != length:
                 raise CannotFuse(f"{value.name!r} is not a key mask: shape {result.shape} for a mask of {masks.shape}")
             floating = result.dtype.kind == "f"
-            measured = _reach(result, masks != 0)
+            measured = _reach(result, masks != 0, supposed.reach)
             if measured is None:
                 raise CannotFuse(f"{value.name!r} is not a key mask: {_counterexample(result, masks)}")
             reaches[length], lowered = measured
@@ -283,12 +336,13 @@ def _table_rows(value: ir.Value) -> int:
     return longest
 
 
-def _reach(result: np.ndarray, attend: np.ndarray) -> tuple[Reach, float] | None:
+def _reach(result: np.ndarray, attend: np.ndarray, supposed: Reach = Reach()) -> tuple[Reach, float] | None:
     """The reach of a mask and its value for a masked key; ``None`` if it is not a mask.
 
     Args:
         result: (B, S), or (1 or B, 1 or N, 1 or S, S).
         attend: (B, S) bool, the keys that are attended to.
+        supposed: the reach of its origin.
     """
     if result.ndim == 2:
         result = result[:, None, None, :]
@@ -308,8 +362,8 @@ def _reach(result: np.ndarray, attend: np.ndarray) -> tuple[Reach, float] | None
     allowed = np.broadcast_to(result == value, (len(attend), result.shape[1], length, length))
     farthest = int(np.broadcast_to(distance[None, None], allowed.shape)[allowed].max(initial=0))
     window = None if farthest >= length - 1 else farthest
-    for causal, paired in product((False, True), repeat=2):
-        reach = Reach(window, causal, paired)
+    for causal, paired in product((False, True), repeat=2) if not supposed.by_pair else ((False, False),):
+        reach = supposed if supposed.by_pair else Reach(window, causal, paired)
         if np.array_equal(allowed, np.broadcast_to(reach.pairs(attend)[:, None], allowed.shape)):
             return reach, float(masked[0])
     return None

@@ -1,0 +1,93 @@
+"""Masks of pairs: a value for each query and key, a (batch, sequence, sequence) input or a comparison of segments."""
+
+from __future__ import annotations
+
+import numpy as np
+import onnx_ir as ir
+
+from isorun.graph.analysis.evaluate import data_inputs
+from isorun.graph.fusion.self_attention.masks import KeyMask
+from isorun.graph.matching import subgraph
+from isorun.graph.matching.probes import Probes
+
+_SEGMENTS = (-1, 1, 2)
+
+
+class PairMasks:
+    """What attentions read of masks of pairs, computed once for all layers.
+
+    Args:
+        graph: the graph of the attentions.
+        probes: evaluate it on samples.
+    """
+
+    def __init__(self, graph: ir.Graph, probes: Probes) -> None:
+        self._graph = graph
+        self._probes = probes
+        self._known: dict[tuple[ir.Value, bool], tuple[ir.Value, ir.Value]] = {}
+
+    def of(self, mask: KeyMask, before: ir.Node) -> tuple[ir.Value, ir.Value]:
+        """The key mask (B, S) int64 and the mask of pairs (B, 1, S, S) bool of an attention.
+
+        A token is a key if any query of its row attends to it; every token is one if such a query has no key itself,
+        since that query attends to all positions alike.
+        """
+        assert mask.origin is not None
+        if (mask.origin, mask.inverted) not in self._known:
+            pairs = self._pairs(mask, before)
+            self._known[mask.origin, mask.inverted] = self._keys(pairs, before), pairs
+        return self._known[mask.origin, mask.inverted]
+
+    def _pairs(self, mask: KeyMask, before: ir.Node) -> ir.Value:
+        value = mask.origin
+        assert value is not None
+        assert value.shape is not None
+        rank = len(value.shape)
+        if value.dtype != ir.DataType.BOOL:
+            value = subgraph.cast(before, value, ir.DataType.BOOL)
+        if mask.inverted:
+            value = subgraph.insert(before, "Not", [value])
+        if rank == 3:
+            value = subgraph.insert(
+                before, "Unsqueeze", [value, subgraph.Before(before).constant("head", np.array([1]))]
+            )
+        value.shape, value.type = ir.Shape([None, 1, None, None]), ir.TensorType(ir.DataType.BOOL)
+        return value
+
+    def _keys(self, pairs: ir.Value, before: ir.Node) -> ir.Value:
+        for source in sorted(data_inputs(pairs), key=lambda value: value.name or ""):
+            if source.shape is not None and len(source.shape) == 2 and self._marks_keys(source, pairs):
+                if source.dtype == ir.DataType.INT64:
+                    return source
+                marks = source if source.dtype == ir.DataType.BOOL else subgraph.cast(before, source, ir.DataType.BOOL)
+                return subgraph.cast(before, marks, ir.DataType.INT64)
+        numbers = subgraph.cast(before, pairs, ir.DataType.INT64)
+        by_key, by_query = (
+            subgraph.insert(before, "ReduceMax", [numbers], axes=[1, axis], keepdims=0) for axis in (2, 3)
+        )
+        without = subgraph.insert(before, "Greater", [by_key, by_query])  # attended to, without a key
+        any_without = subgraph.insert(
+            before, "ReduceMax", [subgraph.cast(before, without, ir.DataType.INT64)], axes=[1], keepdims=1
+        )
+        keys = subgraph.insert(before, "Max", [by_key, any_without])
+        keys.shape, keys.type = ir.Shape([None, None]), ir.TensorType(ir.DataType.INT64)
+        return keys
+
+    def _marks_keys(self, source: ir.Value, pairs: ir.Value) -> bool:
+        """Whether an input is nonzero at the keys and 0 at all others, whatever the segments are."""
+        rng = np.random.default_rng(0)
+        for length in self._probes.lengths:
+            feeds = self._probes.feeds(length)
+            samples = {
+                value: rng.choice([0, *_SEGMENTS], feeds[value].shape).astype(feeds[value].dtype)
+                for value in data_inputs(pairs)
+                if value in feeds
+            }
+            mask = self._probes.masks(length)
+            samples[source] = (mask * rng.choice(_SEGMENTS, mask.shape)).astype(feeds[source].dtype)
+            allowed = self._probes.evaluator({**feeds, **samples})(pairs)[:, 0]
+            by_key, by_query = allowed.any(axis=1), allowed.any(axis=2)
+            keys = by_key | np.any(by_key & ~by_query, axis=1, keepdims=True)
+            if not np.array_equal(keys, mask != 0):
+                return False
+        return True
