@@ -85,7 +85,7 @@ def is_alive(pid: int) -> bool:
         return False
 
 
-def wait_until(happened: Callable[[], bool], seconds: float = 20.0) -> bool:
+def wait_until(happened: Callable[[], bool], seconds: float = 60.0) -> bool:
     """Whether it happened within so many seconds."""
     deadline = time.monotonic() + seconds
     while not happened():

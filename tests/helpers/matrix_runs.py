@@ -55,5 +55,5 @@ def processes_of(out: Path) -> list[str]:
     return found
 
 
-def wait_for(condition: Callable[[], bool], seconds: float = 20) -> None:
+def wait_for(condition: Callable[[], bool], seconds: float = 60) -> None:
     assert isolation.wait_until(condition, seconds)

@@ -38,7 +38,7 @@ def isorun(
         words = [*map(str, arguments)]
         if words[0] in ("run", "ab", "bisect"):
             done = subprocess.run(
-                [*command, *words], env=environment, capture_output=True, text=True, timeout=300, check=False
+                [*command, *words], env=environment, capture_output=True, text=True, timeout=900, check=False
             )
         else:
             capsys.readouterr()

@@ -219,7 +219,7 @@ def test_a_server_that_stops_says_so_and_answers_every_request(folders: dict[str
 @pytest.mark.long
 def test_warms_up_before_it_is_ready(folders: dict[str, Path]) -> None:
     server = Server(folders["reranker"])
-    assert any("ready: reranker (rerank)" in line for line in server.log)
+    server.until(lambda: any("ready: reranker (rerank)" in line for line in server.log))
     assert server.stop() == 0
 
 
