@@ -24,6 +24,8 @@ def plain(value: Any) -> Any:
         value = value.data if not hasattr(value, "tolist") else value.tolist()
     if hasattr(value, "results"):  # Cohere
         return [[result.index, result.relevance_score] for result in value.results]
+    if hasattr(value[0], "payload"):  # Qdrant
+        return [[point.payload["text"], point.score] for point in value]
     return [getattr(item, "embedding", item) for item in value]
 
 
@@ -31,14 +33,16 @@ def main() -> None:
     page, host = sys.argv[1:]
     results = {}
     for block in BLOCK.findall(Path(page).read_text()):
-        name = re.findall(
-            r"^(?:from|import) (openai|langchain_openai|llama_index|huggingface_hub|cohere|tritonclient)", block, re.M
-        )[0]
+        *_, name = re.findall(
+            r"^(?:from|import) (openai|langchain_openai|llama_index|huggingface_hub|cohere|tritonclient|qdrant_client)",
+            block,
+            re.MULTILINE,
+        )
         if importlib.util.find_spec(name) is None:
             continue
         namespace: dict[str, Any] = {}
         exec(compile(block.replace("127.0.0.1:8080", host), name, "exec"), namespace)
-        found = next(namespace[key] for key in ("vectors", "ranked", "hidden") if key in namespace)
+        found = next(namespace[key] for key in ("nearest", "vectors", "ranked", "hidden") if key in namespace)
         results[name] = plain(found)
     if "openai" in results:
         results["openai, more"] = openai(host)

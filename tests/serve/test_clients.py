@@ -27,7 +27,7 @@ PYTHON = "ISORUN_SERVE_CLIENTS_PYTHON"
 """A Python that has the clients; without it, an environment is made, which takes minutes."""
 CLIENTS = (
     *("openai", "langchain-openai", "llama-index-embeddings-openai", "huggingface_hub", "cohere", "numpy"),
-    "tritonclient[http]",
+    *("tritonclient[http]", "qdrant-client"),
 )
 TEXT = "A man is eating food."
 
@@ -59,6 +59,8 @@ def test_clients_get_the_results_of_the_library(
         expected = embedder.embed([TEXT])
         many = embedder.embed([f"text {number}" for number in range(300)])
         ranked = reranker.rank("Who eats bread?", ["A man eats.", "A girl sings."], top_k=1)
+        texts = [TEXT, "A girl is carrying a baby.", "The bank of the river is steep."]
+        cosines = embedder.embed(["Who is having a meal?"]) @ embedder.embed(texts).T
         feeds = {**tiny.feeds(1, 3), "input_ids": np.array([[2, 7, 3]]), "attention_mask": np.ones((1, 3), np.int64)}
         hidden = session.run(["last_hidden_state"], {**feeds, "token_type_ids": np.ones((1, 3), np.int64)})[0]
         thread.start()
@@ -78,6 +80,9 @@ def test_clients_get_the_results_of_the_library(
         np.testing.assert_allclose(results[name], expected, atol=1e-6, err_msg=name)
     assert [index for index, _ in results["cohere"]] == [ranked[0].position]
     assert results["cohere"][0][1] == pytest.approx(ranked[0].score, abs=1e-6)
+    order = np.argsort(-cosines[0])[:2]
+    assert [text for text, _ in results["qdrant_client"]] == [texts[at] for at in order]
+    np.testing.assert_allclose([score for _, score in results["qdrant_client"]], cosines[0, order], atol=1e-6)
     np.testing.assert_allclose(results["tritonclient"], hidden, atol=1e-6)
     more = results["openai, more"]
     np.testing.assert_allclose(more["many"], many, atol=1e-6)
