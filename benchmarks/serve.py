@@ -5,7 +5,8 @@
 Each engine is a process of its own and the engines take turns, so that a machine whose speed drifts does not make them
 differ. Clients call in a loop with 1, 8 or 64 texts (shares 0.8, 0.15, 0.05) and wait for the answer; those of HTTP are
 in a process of their own, with a connection each. Printed are calls and texts a second and the 99th percentile of the
-time of a call, the median over rounds; before it the time from the start of `isorun serve` to its first answer.
+time of a call, the median over rounds, and the processor time of the engine and its clients for each text, which other
+programs on the machine disturb least; before it the time from the start of `isorun serve` to its first answer.
 ``--plain-python`` names a Python that has torch, sentence-transformers, fastapi and uvicorn; without it that engine is
 left out. On a machine with few cores the clients' own work counts too: it takes the same cores.
 """
@@ -23,7 +24,7 @@ import subprocess
 import sys
 import time
 import urllib.request
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -58,8 +59,8 @@ def calls(seed: int) -> Any:
         yield [" ".join(rng.choices(WORDS, k=min(150, 1 + int(rng.lognormvariate(3, 0.7))))) for _ in range(size)]
 
 
-async def load(call: Call, clients: int, seconds: float) -> dict[str, float]:
-    """Call from many clients for some time."""
+async def load(call: Call, clients: int, seconds: float, pids: Sequence[int]) -> dict[str, float]:
+    """Call from many clients for some time; ``pids`` are the processes whose processor time counts."""
     times: list[float] = []
     texts = 0
     end = time.perf_counter() + seconds
@@ -74,11 +75,21 @@ async def load(call: Call, clients: int, seconds: float) -> dict[str, float]:
             times.append(time.perf_counter() - start)
             texts += len(batch)
 
-    start = time.perf_counter()
+    start, cpu = time.perf_counter(), processor_time(pids)
     await asyncio.gather(*map(client, range(clients)))
-    taken = time.perf_counter() - start
-    p99 = statistics.quantiles(times, n=100)[98]
-    return {"calls/s": len(times) / taken, "texts/s": texts / taken, "p99 ms": p99 * 1000}
+    taken, cpu = time.perf_counter() - start, processor_time(pids) - cpu
+    p50, p99 = (statistics.quantiles(times, n=100)[at] for at in (49, 98))
+    figures = {"calls/s": len(times) / taken, "texts/s": texts / taken, "p50 ms": p50 * 1000, "p99 ms": p99 * 1000}
+    return {**figures, "CPU ms/text": cpu / texts * 1000}
+
+
+def processor_time(pids: Sequence[int]) -> float:
+    """Processor time of processes in seconds."""
+    ticks = 0
+    for pid in pids:
+        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+        ticks += int(fields[11]) + int(fields[12])
+    return ticks / os.sysconf("SC_CLK_TCK")
 
 
 def in_process(clients: int) -> None:
@@ -93,10 +104,10 @@ def in_process(clients: int) -> None:
             await embedder.aembed(texts)
 
         for line in sys.stdin:
-            print(json.dumps(asyncio.run(load(call, clients, float(line)))), flush=True)
+            print(json.dumps(asyncio.run(load(call, clients, float(line), [os.getpid()]))), flush=True)
 
 
-def over_http(clients: int, port: int) -> None:
+def over_http(clients: int, port: int, pid: int) -> None:
     """The same over HTTP: a connection for each client, written by hand so that clients take little of the cores."""
     print("ready", flush=True)
 
@@ -114,7 +125,7 @@ def over_http(clients: int, port: int) -> None:
             assert length is not None
             await reader.readexactly(int(length[1]))
 
-        figures = await load(call, clients, seconds)
+        figures = await load(call, clients, seconds, [os.getpid(), pid])
         for _, writer in streams:
             writer.close()
         return figures
@@ -139,9 +150,10 @@ def wait_for(port: int, start: float) -> float:
     raise SystemExit("The server did not start within 120 s")
 
 
-def child(kind: str, clients: int, port: int) -> subprocess.Popen[str]:
+def child(kind: str, clients: int, port: int = 0, pid: int = 0) -> subprocess.Popen[str]:
     """This program as a source of calls."""
     command = [sys.executable, __file__, "--child", kind, "--clients", str(clients), "--port", str(port)]
+    command += ["--pid", str(pid)]
     process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
     assert process.stdout is not None
     assert process.stdout.readline() == "ready\n"
@@ -155,13 +167,14 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--port", type=int, default=8181)
     parser.add_argument("--plain-python")
+    parser.add_argument("--pid", type=int, help=argparse.SUPPRESS)
     parser.add_argument("--child", help=argparse.SUPPRESS)
     args = parser.parse_args()
     if args.child == "process":
         return in_process(args.clients)
     if args.child == "http":
-        return over_http(args.clients, args.port)
-    serve = [sys.executable, "-m", "isorun", "serve", MODEL, "--max-queue", "100000", "--port"]
+        return over_http(args.clients, args.port, args.pid)
+    serve = [sys.executable, "-m", "isorun", "serve", MODEL, "--max-queue", "100000", "--timeout", "3600", "--port"]
     # The first start measures and compiles, what the second one finds in the cache.
     for name in ("first start", "cold start, cached"):
         start = time.perf_counter()
@@ -170,8 +183,8 @@ def main() -> None:
         if name == "first start":
             server.terminate()
             server.wait()
-    servers, engines = [server], {"aembed": child("process", args.clients, 0)}
-    engines["isorun serve"] = child("http", args.clients, args.port)
+    servers, engines = [server], {"aembed": child("process", args.clients)}
+    engines["isorun serve"] = child("http", args.clients, args.port, server.pid)
     if args.plain_python:
         from isorun.models import hub
         from isorun.system.cache import Cache
@@ -180,7 +193,7 @@ def main() -> None:
         command = [args.plain_python, "-c", PLAIN, _with_folders(folder), str(args.port + 1)]
         servers.append(subprocess.Popen(command))
         wait_for(args.port + 1, time.perf_counter())
-        engines["plain"] = child("http", args.clients, args.port + 1)
+        engines["plain"] = child("http", args.clients, args.port + 1, servers[-1].pid)
     figures: dict[str, list[dict[str, float]]] = {name: [] for name in engines}
     for _ in range(args.rounds):
         for name, process in engines.items():
