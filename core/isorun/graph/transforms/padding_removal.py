@@ -185,6 +185,7 @@ class _Removal(PackedValues):
             inputs |= {f"{group}_bias": self.once(group, by_name["bias"]) for group in GROUPS}
         if (pairs := by_name.get("pairs")) is not None:
             inputs |= {f"{group}_pairs": self.once(group, pairs) for group in GROUPS}
+            inputs["has_key"] = self.once("pair_guard", pairs)
         windowed = "window" in attributes
         if windowed:
             inputs |= {"kept": self.layout["kept"], "key_mask": self.mask}

@@ -6,10 +6,12 @@ from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
+import onnx_ir as ir
 import pytest
 
 import isorun
 import mask_forms
+from isorun.graph import pipeline
 from isorun.parity.samples import MASKS, random_feeds
 
 GIVEN = ("three", "three boolean", "three inverted")
@@ -83,3 +85,19 @@ def test_feeds_are_generated(form: str, cache: Path) -> None:
         feeds = random_feeds(session.model_info, np.random.default_rng(0), batch=3, sequence=7)
         (result,), (expected,) = session.run(None, feeds), mask_forms.raw(proto, feeds)
         np.testing.assert_allclose(result, expected, atol=ALIKE, rtol=ALIKE)
+
+
+@pytest.mark.parametrize("dialect", ["primitive", "com.microsoft", "onnx", "static"])
+@pytest.mark.parametrize("packed", [False, True])
+def test_queries_without_a_key_in_fp16(packed: bool, dialect: str) -> None:
+    proto = mask_forms.model("three")
+    model = ir.serde.deserialize_model(proto)
+    pipeline.fuse(model)
+    pipeline.transform(model, pipeline.Target(packed=packed, precision="fp16", dialect=dialect))
+    rng = np.random.default_rng(0)
+    for make in MASKS.values():
+        allowed = PAIRS["sparse"](make(6, 21, rng) != 0, rng)
+        of_keys = kept(allowed) if packed else np.ones(allowed.shape[:2], bool)
+        feeds = mask_forms.feeds(allowed.astype(np.int64))
+        (result,) = mask_forms.raw(ir.serde.serialize_model(model), feeds)
+        np.testing.assert_allclose(result[of_keys], mask_forms.raw(proto, feeds)[0][of_keys], atol=0.05)
