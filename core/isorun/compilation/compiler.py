@@ -166,7 +166,7 @@ class Compiler:
             )
         if not info.fused:
             raise UnsupportedModel(f"deterministic=True: {self.source.path} is not an encoder that isorun fuses")
-        if info.windowed:
+        if info.window is not None:
             raise UnsupportedModel(
                 f"deterministic=True: {self.source.path} attends within windows, in blocks whose sums have another "
                 "order in another batch"

@@ -50,6 +50,7 @@ def describe(model: ir.Model, *, any_mask: bool = False) -> ModelInfo:
         _spec(value, overridable=value.name in graph.initializers, bounds=bounds.get(value.name or ""))
         for value in graph.inputs
     ]
+    windowed = (node for node in graph if is_fused(node) and "window" in node.attributes)
     return ModelInfo(
         inputs=tuple(described),
         outputs=tuple(_spec(value) for value in graph.outputs),
@@ -63,7 +64,7 @@ def describe(model: ir.Model, *, any_mask: bool = False) -> ModelInfo:
         token_outputs=token_outputs,
         keeps_padding=keeps_padding,
         mixes_rows=batch_independence.find(model),
-        windowed=any(is_fused(node) and "window" in node.attributes for node in graph),
+        window=min((node.attributes["window"].as_int() for node in windowed), default=None),
         unread=tuple(value.name or "" for value in graph.inputs if not value.uses() and not value.is_graph_output()),
         masks=masks,
     )

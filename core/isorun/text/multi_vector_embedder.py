@@ -75,6 +75,7 @@ class MultiVectorEmbedder(PromptedModel):
             self._set_prompts(prompts, default_prompt)
             self._late = _with_lengths(self._settings_of_tasks(), query_length, document_length)
             self._reader = Reader(self._late, self.tokenizer)
+            self._check_window()
             self.dimension: int = self._dimension()
         except BaseException:
             self.close()
@@ -232,6 +233,17 @@ class MultiVectorEmbedder(PromptedModel):
                 "without attending to them. Omit it"
             )
         return {"padding": "keep"}
+
+    def _check_window(self) -> None:
+        """Reject a query some of whose tokens could see none: what they would be depends on the implementation."""
+        expansion, window = self._late.expansion, self.session.model_info.window
+        if expansion is None or expansion.attend or window is None:
+            return
+        if (longest := self.tokenizer.added_tokens() + window) < expansion.length:
+            raise UnsupportedModel(
+                f"The model fills queries up to {expansion.length} tokens, and has layers that see {window} tokens to "
+                f"each side: of a short query, some would see no token. Pass query_length={longest} or less"
+            )
 
     def _settings_of_tasks(self) -> LateInteraction:
         if self.settings.late_interaction is None:

@@ -84,8 +84,8 @@ class ModelInfo:
             at least one real token does not change the results of that row.
         mixes_rows: the first node through which a row's results depend on the other rows of its batch, as in
             dynamically quantized models; empty if rows are independent.
-        windowed: whether a fused layer attends within a window. It works on blocks of tokens, whose sums have another
-            order in another batch.
+        window: how many tokens to each side the fused layer sees that attends within the smallest window; ``None``
+            without windows. Such a layer works on blocks of tokens, whose sums have another order in another batch.
         unread: the inputs that no node reads.
         masks: the inputs that fused attentions read as masks, in which any value but 0 is a key. Feeds with others than
             0 and 1 run the model as given, so that a fused graph gets only these.
@@ -103,7 +103,7 @@ class ModelInfo:
     token_outputs: tuple[str, ...] | None = None
     keeps_padding: str = "the model has not been analysed"
     mixes_rows: str = ""
-    windowed: bool = False
+    window: int | None = None
     unread: tuple[str, ...] = ()
     masks: tuple[str, ...] = ()
 

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+import exports
 import isorun
 from archives import unpack
 from isorun.errors import InvalidArgument, InvalidModel, UnsupportedModel
@@ -146,3 +147,21 @@ def test_lengths_for_queries_need_a_module_that_scores_tokens(models: Path, tmp_
     for kind in (isorun.MultiVectorEmbedder, isorun.Embedder):
         with pytest.raises(UnsupportedModel, match="query_length"):
             kind(folder, backend="ort-cpu")
+
+
+def test_rejects_queries_longer_than_a_window(models: Path, tmp_path: Path) -> None:
+    """Of a short query, some of the tokens that fill it up would see no other token."""
+    encoder, folder = exports.checkpoint("modernbert", tmp_path / "encoder"), tmp_path / "model"
+    window = json.loads((encoder / "config.json").read_text())["local_attention"] // 2
+    shutil.copytree(models / "fixed", folder)
+    shutil.rmtree(folder / "1_Dense")
+    listed = [entry for entry in json.loads((folder / "modules.json").read_text()) if "Dense" not in entry["type"]]
+    (folder / "modules.json").write_text(json.dumps(listed))
+    for name in ("config.json", "model.safetensors"):
+        (folder / name).unlink()
+        shutil.copy(encoder / name, folder / name)
+    longest = window + 2  # the special tokens
+    with isorun.MultiVectorEmbedder(folder, query_length=longest, backend="ort-cpu"):
+        pass
+    with pytest.raises(UnsupportedModel, match=f"query_length={longest}"):
+        isorun.MultiVectorEmbedder(folder, query_length=longest + 1, backend="ort-cpu")
