@@ -34,7 +34,7 @@ can only be "yes" or "no".<|im_end|>
 </think>
 
 {{ "" }}"""
-"""The format of Qwen3-Reranker (https://huggingface.co/Qwen/Qwen3-Reranker-0.6B), which came without a template."""
+"""The format of Qwen3-Reranker (https://huggingface.co/Qwen/Qwen3-Reranker-0.6B), published without a template."""
 
 
 class ChatTemplate:

@@ -167,9 +167,10 @@ def _tensor(storage: _Storage, offset: int, shape: tuple[int, ...], strides: tup
     """A tensor within its storage."""
     if len(shape) != len(strides) or min((offset, *shape, *strides)) < 0:
         raise pickle.UnpicklingError(f"a tensor has the shape {shape} and the strides {strides}")
-    last = offset + sum((size - 1) * stride for size, stride in zip(shape, strides, strict=True))
-    if math.prod(shape) and last >= storage.size:
-        raise pickle.UnpicklingError(f"a tensor has {last + 1} values of {storage.size}")
+    needed = offset + 1 + sum((size - 1) * stride for size, stride in zip(shape, strides, strict=True))
+    needed = max(needed, math.prod(shape))  # with strides of 0, a small file would be a large tensor
+    if math.prod(shape) and needed > storage.size:
+        raise pickle.UnpicklingError(f"a tensor needs {needed} values, and its storage has {storage.size}")
     return Stored(storage, offset, tuple(shape), tuple(strides))
 
 

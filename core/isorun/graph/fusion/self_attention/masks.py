@@ -19,9 +19,8 @@ one batch with every kind of mask (none, right, left, holes, all) at several len
 - a sum of these is split into its terms, and so is a choice between them (a bias where a key is attended to).
 
 Everything else is rejected with an example: a mask that differs between heads, that counts, or that depends on
-several inputs in another way than by comparisons of pairs.
-
-The lengths extend beyond twice every number in the subgraph, so that a window of 64 is detected.
+several inputs in another way than by comparisons of pairs. The lengths extend beyond twice every number in the
+subgraph, so that a window of 64 is detected.
 """
 
 from __future__ import annotations
