@@ -210,6 +210,9 @@ class MultiVectorEmbedder(PromptedModel):
             vectors = applied(step, vectors)
         return np.split(vectors, np.cumsum(chosen.sum(axis=1))[:-1])
 
+    def _encode(self, texts: Sequence[Any], **settings: Any) -> list[Any]:
+        return [self._reader.read(encoding, None) for encoding in super()._encode(texts, **settings)]
+
     def _feeds(self, encodings: Sequence[Tokens]) -> tuple[dict[str, npt.NDArray[Any]], Mask]:
         encoded = self.tokenizer.batch(encodings, self._columns)
         scored = np.zeros_like(encoded["attention_mask"])

@@ -59,6 +59,12 @@ def test_scores_of_a_model_with_modules(backend: str, models: Path, pairs: list[
         assert len(ranked) == 4
 
 
+def test_warm_up_with_pairs(models: Path, pairs: list[tuple[str, str]]) -> None:
+    with isorun.CrossEncoder(models / "modules", backend="ort-cpu") as encoder:
+        encoder.warmup(pairs)
+        assert encoder.feeds(encoder.tokens(pairs)).keys() == {"input_ids", "attention_mask"}
+
+
 def test_the_prompt_is_the_instruction(models: Path, pairs: list[tuple[str, str]]) -> None:
     expected = np.load(models / "modules" / "expected.npz")["prompted"]
     with isorun.CrossEncoder(models / "modules", prompt="Find it.", backend="ort-cpu") as encoder:

@@ -61,6 +61,12 @@ def test_vectors_and_scores(backend: str, folder: Path, texts: list[str]) -> Non
     np.testing.assert_allclose(scores.tokens, best, atol=1e-5)
 
 
+def test_warm_up_with_texts(folder: Path, texts: list[str]) -> None:
+    with isorun.HybridEmbedder(folder / "model", backend="ort-cpu") as embedder:
+        embedder.warmup(texts)
+        assert len(embedder.embed(embedder.encode_ids([[0, 9, 2]])).tokens[0]) == 2
+
+
 def test_no_texts(folder: Path) -> None:
     with isorun.HybridEmbedder(folder / "model", backend="ort-cpu") as embedder:
         vectors = embedder.embed([])

@@ -70,6 +70,14 @@ def test_vectors_of_a_built_file(name: str, models: Path, texts: list[str], tmp_
             _check(embedder.embed(texts, task=task), expected, key)
 
 
+def test_warm_up_with_texts(models: Path, texts: list[str]) -> None:
+    with isorun.MultiVectorEmbedder(models / "fixed", backend="ort-cpu") as embedder:
+        embedder.warmup(texts)
+        assert len(embedder.feeds(embedder.tokens(texts))["input_ids"]) == len(texts)
+        (vectors,) = embedder.embed(embedder.encode_ids([[2, 9, 9, 3]]))
+        assert vectors.shape == (4, embedder.dimension)
+
+
 def test_lengths_of_the_caller(models: Path, texts: list[str]) -> None:
     with isorun.MultiVectorEmbedder(
         models / "fixed", query_length=20, document_length=9, backend="ort-cpu"
