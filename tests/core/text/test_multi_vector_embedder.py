@@ -74,7 +74,7 @@ def test_warm_up_with_texts(models: Path, texts: list[str]) -> None:
     with isorun.MultiVectorEmbedder(models / "fixed", backend="ort-cpu") as embedder:
         embedder.warmup(texts)
         assert len(embedder.feeds(embedder.tokens(texts))["input_ids"]) == len(texts)
-        (vectors,) = embedder.embed(embedder.encode_ids([[2, 9, 9, 3]]))
+        (vectors,) = embedder.embed(embedder.encode_ids([[2, 100, 101, 3]]))
         assert vectors.shape == (4, embedder.dimension)
 
 
