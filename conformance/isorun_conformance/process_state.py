@@ -228,8 +228,9 @@ def use(request: Mapping[str, Any], folder: Path) -> dict[str, Any]:
     from isorun.isolation.worker.server import Server
     from isorun.system.process_usage import family
 
-    with suppress(ModuleNotFoundError):  # importing it adds a filter of warnings, and backends may transform graphs
+    with suppress(ModuleNotFoundError):  # each adds a filter of warnings, and backends may transform or evaluate graphs
         import onnx_ir  # noqa: F401
+        import scipy.special  # noqa: F401
 
     connected: dict[str, None] = {}
 
