@@ -67,7 +67,7 @@ def _pair_sources(pairs: ir.Value) -> set[ir.Value]:
         value = pending.pop()
         node = value.producer()
         if node is not None and node.domain == "" and node.op_type in _OF_MASKS:
-            pending.extend(other for other in node.inputs if other is not None)
+            pending.extend(source for source in node.inputs if source is not None)
         else:
             sources.add(value)
     return sources

@@ -47,8 +47,8 @@ def restore(graph: ir.Graph, flattened: Flattened) -> None:
 
 def _merges_rows(graph: ir.Graph, source: ir.Value, value: ir.Value) -> bool:
     """Whether a value is a (batch, choices, sequence) input whose first two dimensions are merged."""
-    inputs = [other for other in graph.inputs if other.shape is not None and len(other.shape) == 3]
-    samples = {other: _sample(other) for other in inputs if other.dtype is not None}
+    inputs = [entry for entry in graph.inputs if entry.shape is not None and len(entry.shape) == 3]
+    samples = {entry: _sample(entry) for entry in inputs if entry.dtype is not None}
     with suppress(CannotEvaluate):
         expected = samples[source].reshape(-1, samples[source].shape[-1])
         return np.array_equal(Evaluator(graph.opset_imports[""], samples)(value), expected)
@@ -58,5 +58,5 @@ def _merges_rows(graph: ir.Graph, source: ir.Value, value: ir.Value) -> bool:
 def _sample(value: ir.Value) -> np.ndarray:
     assert value.shape is not None
     assert value.dtype is not None
-    shape = [size if isinstance(size, int) else other for size, other in zip(value.shape, _SIZES, strict=True)]
+    shape = [size if isinstance(size, int) else default for size, default in zip(value.shape, _SIZES, strict=True)]
     return np.arange(np.prod(shape)).reshape(shape).astype(value.dtype.numpy())
