@@ -180,7 +180,12 @@ def _max_length(graph: ir.Graph, embedding: ir.Node) -> int | None:
         return None
     # Models that count the ids other than padding begin after the padding id. At most one of the rows is padding.
     feed = np.repeat(_TOKEN_IDS, _SAMPLE, 1)
-    samples = {value: feed.astype(value.dtype.numpy()) for value in graph.inputs if value.dtype}
+    masks = mask_input.mask_inputs(graph)
+    samples = {
+        value: np.where(value.name in masks, 1, feed).astype(value.dtype.numpy())
+        for value in graph.inputs
+        if value.dtype
+    }
     try:
         first = int(Evaluator(graph.opset_imports[""], samples)(positions).max()) - (_SAMPLE - 1)
     except CannotEvaluate as why:

@@ -135,10 +135,10 @@ def _fuse(graph: ir.Graph, probes: Probes, node: ir.Node, terms: list[_Rows | ir
     ids = _as_int64(node, _index(word))
     position_ids: ir.Value | None = None
     if positions:
-        position_ids = _positions(probes, node, _index(positions[0]), ids)
+        position_ids = _positions(probes, node, positions[0], ids)
     elif table is not None:
         position_ids = position_ops.in_order(subgraph.Before(node), ids)
-    type_ids, type_table = (_as_int64(node, _index(types[0])), types[0].table) if types else (None, None)
+    type_ids, type_table = (_type_ids(node, types[0], ids), types[0].table) if types else (None, None)
     added_rows = _sum(node, positional)
     inputs = [ids, type_ids, position_ids, word_table, table, type_table, gamma, beta, added_rows]
     while inputs[-1] is None:
@@ -236,11 +236,12 @@ def _only_index(index: ir.Value) -> int | None:
     return int(numbers[0]) if numbers.size == 1 else None
 
 
-def _positions(probes: Probes, node: ir.Node, index: ir.Value, ids: ir.Value) -> ir.Value:
-    """The index of positions, in the canonical form of fused graphs if it computes the same."""
-    inputs = data_inputs(index)
+def _positions(probes: Probes, node: ir.Node, rows: _Rows, ids: ir.Value) -> ir.Value:
+    """The index of positions, in the canonical form of fused graphs if it computes the same in rows of any length."""
+    index = _index(rows)
+    inputs, longest = data_inputs(index), _longest(probes, rows)
     if not inputs:
-        results = [probes.evaluator(probes.feeds(length))(index) for length in probes.lengths]
+        results = [probes.evaluator(probes.feeds(length))(index) for length in (*probes.lengths, longest)]
         if all((result == np.arange(result.shape[-1])).all() for result in results):
             return position_ops.in_order(subgraph.Before(node), ids)
     elif inputs == {source := _source(ids)} and source.dtype is not None:
@@ -248,13 +249,36 @@ def _positions(probes: Probes, node: ir.Node, index: ir.Value, ids: ir.Value) ->
         sample = np.random.default_rng(0).integers(0, 4, shape).astype(source.dtype.numpy())
         for padding in _whole_numbers(index):
             sample[:, ::3] = padding
-            result = probes.evaluator({source: sample})(index)
-            if np.array_equal(result, position_ops.counted_array(sample, padding)):
+            full = np.full((probes.rows, max(longest - padding - 1, shape[1])), padding + 1, sample.dtype)
+            full = sample if probes.fixed else full
+            if all(
+                np.array_equal(probes.evaluator({source: ids_of})(index), position_ops.counted_array(ids_of, padding))
+                for ids_of in (sample, full)
+            ):
                 return position_ops.counted(subgraph.Before(node), ids, padding)
     if _is_sequence(index):
         index = subgraph.insert(node, "Unsqueeze", [index, subgraph.Before(node).constant("rows", np.array([0]))])
         index.type, index.shape = ir.TensorType(ir.DataType.INT64), None
     return _as_int64(node, index)
+
+
+def _type_ids(node: ir.Node, rows: _Rows, ids: ir.Value) -> ir.Value:
+    """The index of token types, (batch, sequence) even if it is the same in all rows."""
+    index = _as_int64(node, _index(rows))
+    if data_inputs(rows.index):
+        return index
+    shape = subgraph.insert(node, "Shape", [ids])
+    expanded = subgraph.insert(node, "Expand", [index, shape])
+    expanded.type, expanded.shape = ir.TensorType(ir.DataType.INT64), ids.shape
+    return expanded
+
+
+def _longest(probes: Probes, rows: _Rows) -> int:
+    """The longest row that a position table and what its index is read from have places for."""
+    if probes.fixed:
+        return probes.lengths[-1]
+    buffers = (max(sizes(constant), default=0) for constant in filter(is_constant, ancestors(rows.index)))
+    return min([sizes(rows.table)[0], *(size for size in buffers if size > probes.lengths[-1])])
 
 
 def _source(ids: ir.Value) -> ir.Value:

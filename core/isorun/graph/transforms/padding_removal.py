@@ -35,6 +35,8 @@ from isorun.graph.transforms.packed_values import GROUPS, PackedValues
 _SAME_FOR_ALL = ("cos", "sin", "query_gamma", "key_gamma", "position_keys", "position_queries", "buckets")
 _BY_QUERY = frozenset(("window", "causal", "paired"))
 """Attributes by which the keys of queries differ."""
+_MASKING = -5e3
+"""What lowers scores by less may leave padding a share of the attention."""
 
 
 def remove(model: ir.Model) -> tuple[str, ...]:
@@ -320,6 +322,13 @@ def _key_mask(graph: ir.Graph) -> ir.Value:
     mask = masks.pop()
     if masks or mask is None:
         raise UnsupportedModel("Padding cannot be removed: not all layers have the same key mask")
+    for node in graph:
+        lowered = node.attributes.get_float("mask_filter_value", functions.LOWEST)
+        if functions.is_fused(node) and node.op_type in functions.ATTENTIONS and lowered > _MASKING:
+            raise UnsupportedModel(
+                f"Padding cannot be removed: {_name(node)} lowers the scores of padding by {-lowered:g} only, so that "
+                "it may still be attended to"
+            )
     if not data_inputs(mask):
         raise UnsupportedModel("Padding cannot be removed: no input of the model says which tokens are padding")
     return mask

@@ -299,3 +299,11 @@ def test_a_model_that_is_no_encoder_is_refused() -> None:
     graph = ir.Graph([x], [op("Identity", x)], nodes=[], opset_imports={"": 17})
     with pytest.raises(UnsupportedModel, match="no SelfAttention"):
         padding_removal.remove(ir.Model(graph, ir_version=10))
+
+
+def test_a_mask_that_lowers_scores_by_little_keeps_padding() -> None:
+    soft = model()
+    for node in soft.graph:
+        if node.op_type == functions.ATTENTION:
+            node.attributes["mask_filter_value"] = ir.AttrFloat32("mask_filter_value", -100.0)
+    assert "lowers the scores of padding by 100 only" in model_info.describe(soft).keeps_padding

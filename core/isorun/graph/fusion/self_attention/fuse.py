@@ -18,7 +18,8 @@ for every order of the three projections, so the decomposition and the layout do
 - batch and sequence as two dimensions, or merged into one outside it (as in TensorFlow's dense layers)
 
 Rejected: cross-attention; probabilities or projections that other nodes use; masks that are neither key masks, nor
-windows, nor causal; causal windows; a soft cap, or any other deviation from the formula.
+windows, nor causal; causal windows; a soft cap, bounds of values, a factor that changes in long rows, or any other
+deviation from the formula.
 """
 
 from __future__ import annotations
@@ -35,6 +36,7 @@ from isorun.graph.analysis.evaluate import HALVES, CannotEvaluate, array, sizes
 from isorun.graph.fusion.self_attention import distances, masks, rotation
 from isorun.graph.fusion.self_attention.disentangled import Disentangled
 from isorun.graph.fusion.self_attention.formula import AttentionProbe, Formula
+from isorun.graph.fusion.self_attention.lengths import Lengths
 from isorun.graph.fusion.self_attention.masks import FINITE_MASK, Bias, KeyMask, MaskClassifier, Reach
 from isorun.graph.fusion.self_attention.pair_masks import PairMasks
 from isorun.graph.fusion.self_attention.pattern import AttentionPattern, find
@@ -68,6 +70,7 @@ class _Fusion:
         self._probes = Probes(model.graph)
         self._probe = AttentionProbe(self._probes)
         self._classifier = MaskClassifier(self._probes)
+        self._lengths = Lengths(self._probes)
         self._weights: dict[tuple[object, ...], ir.Value] = {}
         self._masks: dict[object, ir.Value] = {}
         self._biases: dict[ir.Value, ir.Value] = {}
@@ -85,8 +88,13 @@ class _Fusion:
     def _mask_and_bias(self, pattern: AttentionPattern) -> tuple[KeyMask | None, ir.Value | None]:
         key_masks: list[KeyMask] = []
         biases: dict[ir.Value, Bias] = {}
+        for turn in pattern.turns:
+            self._lengths.check(pattern, turn)
         for side in pattern.sides:
-            for term in self._classifier.terms(side, pattern.around):
+            terms = self._classifier.terms(side, pattern.around)
+            if not terms:
+                self._lengths.check(pattern, side)
+            for term in terms:
                 if isinstance(term, KeyMask):
                     key_masks.append(term)
                 else:

@@ -16,6 +16,14 @@ from isorun.graph.matching.subgraph import DenseLayer
 _MAX_NODES = 80  # more than any exported attention has
 _BY_TOKEN = frozenset(("Add", "Cast", "LayerNormalization", "MatMul", "Mul"))
 _SHAPE_ALONE = ("Shape", "Size")
+_BOUNDING = frozenset(
+    (
+        *("Atan", "Clip", "Erf", "Greater", "GreaterOrEqual", "HardSigmoid", "Less", "LessOrEqual", "Max", "Min"),
+        *("Sigmoid", "Softsign", "Tanh"),
+    )
+)
+"""Operators that change large values in another way than small ones, such as those of the samples."""
+_ENDLESS = 1e30
 
 
 @dataclass(frozen=True)
@@ -130,6 +138,8 @@ def _subgraph_of(root: ir.Node) -> AttentionPattern:
         if subgraph.is_used_outside(layer.output, inside):
             raise CannotFuse(f"another node uses its projection {layer.output.name!r}")
     for node in inside:
+        if node.op_type in _BOUNDING and _bounds(node):
+            raise CannotFuse(f"it does not compute softmax(scale Q K^T + mask) V: it bounds values ({node.op_type})")
         for value in node.outputs:
             if value is not context and subgraph.is_used_outside(value, inside):
                 what = "its probabilities" if node is root else f"its intermediate value {value.name!r}"
@@ -150,6 +160,17 @@ def _subgraph_of(root: ir.Node) -> AttentionPattern:
         tuple(value for value in _read_outside(inside - before, inside, projections) if value not in turns),
         operands,
         flat=False,
+    )
+
+
+def _bounds(node: ir.Node) -> bool:
+    """Whether a node changes values that a type's arithmetic is meant for: its constants are not the type's ends."""
+    limits = [limit for value in node.inputs[1:] if value is not None for limit in [subgraph.scalar(value)]]
+    limits += [node.attributes.get_float(name, np.inf) for name in ("min", "max")]
+    dtype = node.outputs[0].dtype
+    endless = 65504 if dtype == ir.DataType.FLOAT16 else _ENDLESS
+    return node.op_type not in ("Clip", "Max", "Min") or not all(
+        limit is not None and abs(limit) >= endless for limit in limits
     )
 
 
