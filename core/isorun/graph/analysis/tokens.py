@@ -96,6 +96,23 @@ def positions_read(node: ir.Node, rank: int) -> list[int]:
     return numbers if numbers and min(numbers) >= 0 else []
 
 
+def computed_positions(node: ir.Node) -> ir.Value | None:
+    """The index of a GatherND that reads single tokens, ``None`` for any other node.
+
+    It is (B, 1), a position in each row of the batch, or (N, 2), rows and positions.
+    """
+    if node.domain != "" or node.op_type != "GatherND":
+        return None
+    index, by_row = node.inputs[1], node.attributes.get_int("batch_dims", 0)
+    shape = None if index is None else index.shape
+    return index if shape is not None and len(shape) == 2 and by_row < 2 and shape[1] == 2 - by_row else None
+
+
+def is_flattening(node: ir.Node, rank: int) -> bool:
+    """Whether a node makes (B S, W) of tokens (B, S, W)."""
+    return (node.domain, node.op_type, rank) == ("", "Flatten", 3) and _axis(node, rank, 1) == 2
+
+
 def is_mask(value: ir.Value | None, mask: ir.Value) -> bool:
     """Whether a factor of hidden states is the mask, possibly cast and broadcast over the hidden dimension."""
     expanded = inverted = False

@@ -247,4 +247,5 @@ def _last(builder: Builder, hidden: ir.Value, real: ir.Value) -> ir.Value:
     counted = builder.node("CumSum", "last.counted", [ones, builder.constant("last.axis", np.array(1))])
     numbered = builder.node("Mul", "last.numbered", [counted, ones])
     position = builder.node("ArgMax", "last.position", [numbered], axis=1, keepdims=1)
+    position.shape, position.type = ir.Shape(("batch", 1)), ir.TensorType(ir.DataType.INT64)
     return builder.node("GatherND", "last.hidden", [hidden, position], batch_dims=1)

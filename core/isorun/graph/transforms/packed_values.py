@@ -46,12 +46,17 @@ class PackedValues:
             whole = self.node("Expand", f"{name}.whole", [value, self.once("shape", self.mask)])
             flat = self.node("Reshape", f"{name}.flat", [whole, self.ints((-1,))])
             return self.node("Gather", name, [flat, self.layout["kept"]], axis=0)
+        if what == "flat":
+            return self.node("Reshape", name, [value, self.ints((-1,))])
         if what == "shape":
             return self.node("Shape", name, [value])
-        if what == "guard":  # whether a token's row has any key, (1, T, 1)
+        if what in ("guard", "causal_guard"):  # whether a token's row has any key, or any up to the token, (1, T, 1)
             attends = self.node("Cast", f"{name}.attends", [value], to=int(ir.DataType.BOOL))
             numbers = self.node("Cast", f"{name}.numbers", [attends], to=int(ir.DataType.INT64))
-            count = self.node("ReduceSum", f"{name}.count", [numbers, self.ints((1,))], keepdims=1)
+            if what == "guard":
+                count = self.node("ReduceSum", f"{name}.count", [numbers, self.ints((1,))], keepdims=1)
+            else:
+                count = self.node("CumSum", f"{name}.count", [numbers, self.ints(1)])
             any_key = self.node("Cast", f"{name}.any", [count], to=int(ir.DataType.BOOL))
             return self.node("Unsqueeze", name, [self.once("ids", any_key), self.ints((-1,))])
         if what == "own_guard":  # whether a token is a key, (1, T, 1)

@@ -8,6 +8,7 @@ Kept are the positions with a mask other than 0, and:
 
 - every position of a fully masked row, which attends to all its positions alike;
 - position 0 and every other position that the graph reads by its number, as a pooler reads the first;
+- positions that the graph computes from its inputs and reads, as a causal classifier reads the last token;
 - every position of a row in which such a position that is read is padding, if masks differ between queries: in its
   window there may be no key, and then it attends to all positions alike.
 
@@ -30,13 +31,16 @@ from isorun.errors import UnsupportedModel
 from isorun.graph.analysis import mask_input, tokens
 from isorun.graph.analysis.evaluate import data_inputs
 from isorun.graph.ops import functions
-from isorun.graph.transforms.packed_values import GROUPS, PackedValues
+from isorun.graph.transforms.packed_reads import PackedReads
+from isorun.graph.transforms.packed_values import GROUPS
 
 _SAME_FOR_ALL = ("cos", "sin", "query_gamma", "key_gamma", "position_keys", "position_queries", "buckets")
 _BY_QUERY = frozenset(("window", "causal", "paired"))
 """Attributes by which the keys of queries differ."""
 _MASKING = -5e3
 """What lowers scores by less may leave padding a share of the attention."""
+_GUARDS = {"paired": "own_guard", "causal": "causal_guard"}
+"""Which queries have any key, by an attribute of the attention; by none of these, those of a row with a key."""
 
 
 def remove(model: ir.Model) -> tuple[str, ...]:
@@ -69,16 +73,13 @@ def refusal(model: ir.Model) -> str:
     return examine(model)[0]
 
 
-class _Removal(PackedValues):
-    """One rewrite. ``_packed`` holds the values that have the shape (1, T, ...) so far, each with its rank."""
+class _Removal(PackedReads):
+    """One rewrite."""
 
     def __init__(self, model: ir.Model) -> None:
         self._model = model
         super().__init__(model.graph, _key_mask(model.graph))
-        self._packed: dict[ir.Value, int] = {}
         self._masked: set[ir.Value] = set()  # those that were multiplied by the mask
-        self._positions = {0}
-        self._reads_positions = False
 
     def run(self) -> tuple[str, ...]:
         outputs = [(value, value.name, value.shape, value.type) for value in self.graph.outputs]
@@ -92,9 +93,9 @@ class _Removal(PackedValues):
                 self._attend_once(node)
             elif functions.is_fused(node) and node.op_type == functions.ROTATE:
                 self._rotate(node)
-            elif any(value in self._packed for value in node.inputs):
+            elif any(value in self.packed for value in node.inputs):
                 self._take(node)
-        for value in self._packed:
+        for value in self.packed:
             if inner := next((use.node for use in value.uses() if use.node.graph is not self.graph), None):
                 raise UnsupportedModel(
                     f"Padding cannot be removed: {_name(inner)} ({inner.op_type}), in a subgraph, may read the hidden "
@@ -102,7 +103,7 @@ class _Removal(PackedValues):
                 )
         by_token = []
         for index, (value, name, shape, kind) in enumerate(outputs):
-            if value in self._packed:
+            if value in self.packed:
                 by_token.append(name or "")
                 value.name = f"{name}.packed"
                 restored = self.once("restored", value)
@@ -111,8 +112,8 @@ class _Removal(PackedValues):
         self.graph.append(
             ir.node(
                 "PackedPlaces",
-                [self.mask],
-                {"positions": sorted(self._positions), **({"whole": 1} if self._keeps_rows() else {})},
+                [self.mask, *([self.joined(self.computed)] if self.computed else [])],
+                {"positions": sorted(self.positions), **({"whole": 1} if self._keeps_rows() else {})},
                 domain=functions.DOMAIN,
                 outputs=list(self.layout.values()),
                 name="padding.places",
@@ -129,10 +130,10 @@ class _Removal(PackedValues):
         own_keys = any(
             not _BY_QUERY.isdisjoint(node.attributes) or "first_pairs" in functions.inputs(node) for node in packed
         )
-        return own_keys and self._reads_positions
+        return own_keys and self.reads_positions
 
     def _pack(self, value: ir.Value, rank: int) -> None:
-        self._packed[value] = rank
+        self.packed[value] = rank
         value.shape = None
 
     def _is_by_token(self, embedding: ir.Node) -> bool:
@@ -162,7 +163,7 @@ class _Removal(PackedValues):
                 node.replace_input_with(index, self.once("ids", ids))
         if (added := functions.inputs(node).get("added")) is not None:
             node.replace_input_with(functions.input_names(node.op_type).index("added"), self.once("gathered", added))
-        self._pack(node.outputs[0], 3)
+        self.pack(node.outputs[0], 3)
 
     def _attend(self, node: ir.Node) -> None:
         """The product with Q, K and V over tokens, the attention core over each group of rows."""
@@ -200,11 +201,11 @@ class _Removal(PackedValues):
             **attributes,
         )
         if guarded:  # a query without any key gives zeros
-            what = "guard" if _BY_QUERY.isdisjoint(attributes) else "own_guard"
+            what = next((what for by, what in _GUARDS.items() if attributes.get(by)), "guard")
             guard = self.once(what, self.mask) if pairs is None else self.once("pair_guard", pairs)
             factor = self.node("CastLike", f"{name}.guard", [guard, packed])
             packed = self.node("Mul", f"{name}.guarded", [packed, factor])
-        self._pack(packed, 3)
+        self.pack(packed, 3)
         self._replace(node, packed)
 
     def _check_positions(self, value: ir.Value, name: str) -> None:
@@ -214,21 +215,21 @@ class _Removal(PackedValues):
 
     def _packed_form(self, value: ir.Value, name: str) -> ir.Value:
         """A value of tokens in packed form; (B, S, W) values, or such that broadcast to it, are gathered."""
-        if value in self._packed:
+        if value in self.packed:
             return value
         if value.shape is None or len(value.shape) not in (2, 3):
             raise UnsupportedModel(
                 f"Padding cannot be removed: {name} reads {value.name!r}, which may not have a value for each token"
             )
         gathered = self.once("gathered", value)
-        self._pack(gathered, 3)
+        self.pack(gathered, 3)
         return gathered
 
     def _attend_once(self, node: ir.Node) -> None:
         """The attention of one query for each row: keys and values go back to their rows."""
         for index in (1, 2):
             value = node.inputs[index]
-            if value not in self._packed:
+            if value not in self.packed:
                 raise UnsupportedModel(
                     f"Padding cannot be removed: the keys or values of {_name(node)} are not computed token by token "
                     "from a fused embedding or an earlier attention"
@@ -244,42 +245,36 @@ class _Removal(PackedValues):
         node.replace_input_with(0, self._packed_form(inputs["x"], _name(node)))
         at = functions.input_names(functions.ROTATE).index("positions")
         node.replace_input_with(at, self.once("ids", inputs["positions"]))
-        self._pack(node.outputs[0], 3)
+        self.pack(node.outputs[0], 3)
 
     def _take(self, node: ir.Node) -> None:
         """Keep a node that reads packed values, make it read single tokens, or restore rows for it."""
         if tokens.is_joining(node) and not any(tokens.is_mask(value, self.mask) for value in node.inputs):
             for index, value in enumerate(node.inputs):
-                if value is not None and value not in self._packed and _is_of_tokens(value):
+                if value is not None and value not in self.packed and _is_of_tokens(value):
                     node.replace_input_with(index, self._packed_form(value, _name(node)))
-        rank = tokens.rank_by_token(node, self._packed)
+        rank = tokens.rank_by_token(node, self.packed)
         if rank is not None:
             for value in node.outputs:
-                self._pack(value, rank)
+                self.pack(value, rank)
             return
-        first = node.inputs[0]
-        if first is not None and first in self._packed:
-            positions = tokens.positions_read(node, self._packed[first])
-            if positions:
-                self._positions.update(positions)
-                self._reads_positions = True
-                self._read_positions(node, first)
-                return
+        if self.read(node):
+            return
         if node.domain == "" and node.op_type == "Mul":
             for index, value in enumerate(node.inputs):
-                if tokens.is_mask(value, self.mask) and (other := node.inputs[1 - index]) in self._packed:
+                if tokens.is_mask(value, self.mask) and (other := node.inputs[1 - index]) in self.packed:
                     node.replace_input_with(index, self._factor(other))
-                    self._pack(node.outputs[0], self._packed[other])
+                    self.pack(node.outputs[0], self.packed[other])
                     self._masked.add(node.outputs[0])
                     return
         # Rows with zeros for padding are enough if only their shape is read, or if they were multiplied by the mask.
-        read = [value for value in node.inputs if value is not None and value in self._packed]
+        read = [value for value in node.inputs if value is not None and value in self.packed]
         if node.domain != "" or not (node.op_type == "Shape" or self._masked.issuperset(read)):
             raise UnsupportedModel(
                 f"Padding cannot be removed: {_name(node)} ({node.op_type}) may read the hidden states of padding"
             )
         for index, value in enumerate(node.inputs):
-            if value is not None and value in self._packed:
+            if value is not None and value in self.packed:
                 node.replace_input_with(index, self.once("restored", value))
 
     def _factor(self, value: ir.Value) -> ir.Value:
@@ -288,19 +283,10 @@ class _Removal(PackedValues):
         column = self.node("Unsqueeze", f"{value.name}.mask", [of_tokens, self.ints((-1,))])
         return self.node("CastLike", f"{value.name}.factor", [column, value])
 
-    def _read_positions(self, node: ir.Node, value: ir.Value) -> None:
-        """Replace a node that reads positions by one that reads the tokens of those rows."""
-        name, inputs = f"{_name(node)}.rows", [self.layout["rows"], *node.inputs[1:]]
-        rows = (
-            self.node("Gather", name, inputs, axis=1) if node.op_type == "Gather" else self.node("Slice", name, inputs)
-        )
-        read = self.node("Gather", f"{_name(node)}.tokens", [self.once("table", value), rows], axis=0)
-        self._replace(node, read)
-
     def _replace(self, node: ir.Node, value: ir.Value) -> None:
         """Replace a node's only output."""
         old = node.outputs[0]
-        if value not in self._packed:
+        if value not in self.packed:
             value.shape, value.type = old.shape, old.type
         name, old.name = old.name, None
         old.replace_all_uses_with(value, replace_graph_outputs=True)
