@@ -28,7 +28,7 @@ from __future__ import annotations
 import onnx_ir as ir
 
 from isorun.errors import UnsupportedModel
-from isorun.graph.analysis import mask_input, tokens
+from isorun.graph.analysis import mask_input, row_lengths, tokens
 from isorun.graph.analysis.evaluate import data_inputs
 from isorun.graph.ops import functions
 from isorun.graph.transforms.packed_reads import PackedReads
@@ -37,6 +37,7 @@ from isorun.graph.transforms.packed_values import GROUPS
 _SAME_FOR_ALL = ("cos", "sin", "query_gamma", "key_gamma", "position_keys", "position_queries", "buckets")
 _BY_QUERY = frozenset(("window", "causal", "paired"))
 """Attributes by which the keys of queries differ."""
+_SUMS = ("ReduceL1", "ReduceL2", "ReduceSum", "ReduceSumSquare")
 _MASKING = -5e3
 """What lowers scores by less may leave padding a share of the attention."""
 _GUARDS = {"paired": "own_guard", "causal": "causal_guard"}
@@ -79,6 +80,7 @@ class _Removal(PackedReads):
     def __init__(self, model: ir.Model) -> None:
         self._model = model
         super().__init__(model.graph, _key_mask(model.graph))
+        self._by_length = row_lengths.find(model.graph)
         self._masked: set[ir.Value] = set()  # those that were multiplied by the mask
 
     def run(self) -> tuple[str, ...]:
@@ -101,6 +103,10 @@ class _Removal(PackedReads):
                     f"Padding cannot be removed: {_name(inner)} ({inner.op_type}), in a subgraph, may read the hidden "
                     "states of padding"
                 )
+        if (reader := self._by_length) is not None:  # padding that others add to a row would change its results
+            raise UnsupportedModel(
+                f"Padding cannot be removed: {_name(reader)} ({reader.op_type}) computes with the length of the rows"
+            )
         by_token = []
         for index, (value, name, shape, kind) in enumerate(outputs):
             if value in self.packed:
@@ -267,9 +273,11 @@ class _Removal(PackedReads):
                     self.pack(node.outputs[0], self.packed[other])
                     self._masked.add(node.outputs[0])
                     return
-        # Rows with zeros for padding are enough if only their shape is read, or if they were multiplied by the mask.
+        # Rows with zeros for padding are enough if only their shape is read, or if they were multiplied by the mask and
+        # are summed up: a mean or a maximum depends on the number of the zeros.
         read = [value for value in node.inputs if value is not None and value in self.packed]
-        if node.domain != "" or not (node.op_type == "Shape" or self._masked.issuperset(read)):
+        is_sum = node.op_type in _SUMS and self._masked.issuperset(read)
+        if node.domain != "" or not (node.op_type == "Shape" or is_sum):
             raise UnsupportedModel(
                 f"Padding cannot be removed: {_name(node)} ({node.op_type}) may read the hidden states of padding"
             )

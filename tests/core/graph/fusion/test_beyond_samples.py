@@ -100,6 +100,20 @@ def test_positions_in_order_up_to_a_place(operator: str, last: int) -> None:
     assert report.complete, str(report)
 
 
+def test_positions_from_the_end_keep_padding() -> None:
+    """In a batch with longer rows, they would be others."""
+    model = exports.model(PLAIN)
+    rows = positions(model)
+    shape, count = length(model)
+    last = ir.node("Sub", [count, number(model, "first", 1, np.int64)])
+    model.graph.insert_after(shape, last)
+    place = ir.node("Sub", [last.outputs[0], rows.inputs[1]])
+    model.graph.insert_before(rows, place)
+    rows.replace_input_with(1, place.outputs[0])
+    fused, _ = check(model, exports.feeds(NAMES, length=LENGTH))
+    assert "computes with the length of the rows" in model_info.describe(fused).keeps_padding
+
+
 def test_the_limit_of_positions_counted_from_the_mask() -> None:
     model = exports.model(PLAIN)
     rows = positions(model)

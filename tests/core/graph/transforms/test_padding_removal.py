@@ -346,6 +346,30 @@ def test_what_may_read_padding_is_refused_by_name(kind: str) -> None:
         padding_removal.remove(with_head(REFUSED[kind]))
 
 
+def masked(hidden: ir.Value, mask: ir.Value) -> ir.Value:
+    return op("Mul", hidden, op("Cast", op("Unsqueeze", mask, constant(-1)), to=1))
+
+
+def by_length(hidden: ir.Value, mask: ir.Value) -> ir.Value:
+    """The sum over the tokens, divided by the number of positions."""
+    length = op("Cast", op("Gather", op("Shape", mask), constant(1)), to=1)
+    return op("Div", op("ReduceSum", masked(hidden, mask), constant(1), keepdims=0), length)
+
+
+@pytest.mark.parametrize(
+    ("kind", "reader"),
+    [
+        ("ReduceMax", lambda hidden, mask: op("ReduceMax", masked(hidden, mask), axes=[1], keepdims=0)),
+        ("ReduceMean", lambda hidden, mask: op("ReduceMean", masked(hidden, mask), axes=[1], keepdims=0)),
+        ("Cast", by_length),
+    ],
+)
+def test_what_more_padding_would_change_is_refused_by_name(kind: str, reader: Callable[..., ir.Value]) -> None:
+    """Such as the padding that requests get which share a batch with longer ones."""
+    with pytest.raises(UnsupportedModel, match=rf"\({kind}\)"):
+        padding_removal.remove(with_head(reader))
+
+
 def test_layers_with_masks_of_their_own_are_refused() -> None:
     made = model()
     layer = [node for node in made.graph if node.op_type == "SelfAttention"][1]

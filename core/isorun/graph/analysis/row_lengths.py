@@ -1,0 +1,98 @@
+"""Whether numbers of a graph depend on how long its rows are, other than as shapes of other values.
+
+Rows of different lengths share a batch only if padding on the right changes no result. A graph may be told apart from
+that by a length that it computes with: a sum that is divided by the number of positions, places counted from the end.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import onnx_ir as ir
+
+from isorun.graph.analysis import mask_input
+from isorun.graph.analysis.evaluate import CannotEvaluate, Evaluator, is_constant
+from isorun.graph.analysis.intervals import dtype_of, scalar
+from isorun.graph.ops import functions
+
+# The inputs that are shapes of results, or the ends of what is cut from others.
+_SHAPES = {"Reshape": (1,), "Expand": (1,), "ConstantOfShape": (0,), "Tile": (1,), "Slice": (2,), "Range": (1,)}
+
+_LENGTH = 6  # of the rows of samples, in tokens
+
+
+def find(graph: ir.Graph) -> ir.Node | None:
+    """The first node that computes with the length of rows; ``None`` if none does."""
+    lengths: set[ir.Value] = set()
+    for node in graph:
+        if node.domain == "" and node.op_type in ("Shape", "Size"):
+            if not _is_known(node):
+                lengths.update(node.outputs)
+            continue
+        captured = {value for attribute in node.attributes.values() for value in _captured(attribute)}
+        read = {index for index, value in enumerate(node.inputs) if value in lengths}
+        if not read and lengths.isdisjoint(captured):
+            continue
+        if node.domain == "" and read <= {*_SHAPES.get(node.op_type, ())}:
+            continue
+        numbers = [dtype_of(value) for value in node.outputs]
+        is_whole = all(dtype is not None and (dtype.is_integer() or dtype == ir.DataType.BOOL) for dtype in numbers)
+        starts_there = node.op_type == "Range" or (node.op_type == "Slice" and 0 not in read)
+        if node.domain == "" and node.op_type in ("Gather", "GatherND") and read == {1} and not is_whole:
+            if not _reads_same(graph, node.inputs[1]):
+                return node
+            continue
+        if functions.is_fused(node) or not is_whole or captured or starts_there:
+            return node
+        if any(value.is_graph_output() for value in node.outputs):
+            return node
+        lengths.update(node.outputs)
+    return None
+
+
+def _reads_same(graph: ir.Graph, index: ir.Value | None) -> bool:
+    """Whether an index is of the same tokens if rows are padded on the right, as the last token's is."""
+    if index is None:
+        return False
+    mask = mask_input.find(graph)
+    random = np.random.default_rng(0)
+    attend = np.arange(_LENGTH) < np.array([[_LENGTH], [4], [1]])
+    ids = np.where(attend, random.integers(1, 4, attend.shape), 0)
+    results = []
+    for length in (_LENGTH, _LENGTH + 3):
+        padding = ((0, 0), (0, length - _LENGTH))
+        keys = np.pad(attend, padding) ^ mask.marks_padding
+        samples = {
+            value: (keys if value.name == mask.name else np.pad(ids, padding)).astype(value.dtype.numpy())
+            for value in graph.inputs
+            if value.dtype is not None and value.shape is not None and len(value.shape) == 2
+        }
+        hidden = (value for node in graph if functions.is_fused(node) for value in node.outputs)
+        samples |= {value: np.zeros((*keys.shape, 1), np.float32) for value in hidden}
+        try:
+            results.append(Evaluator(graph.opset_imports[""], samples)(index))
+        except CannotEvaluate:
+            return False
+    short, long = results
+    rows_and_places = [np.stack(np.divmod(short, _LENGTH)), np.stack(np.divmod(long, _LENGTH + 3))]
+    return np.array_equal(short, long) or np.array_equal(rows_and_places[0], rows_and_places[1])
+
+
+def _is_known(node: ir.Node) -> bool:
+    """Whether a shape is of fixed dimensions, or of the batch alone."""
+    shape = None if node.inputs[0] is None else node.inputs[0].shape
+    if node.op_type == "Size":
+        return False
+    begin, end = node.attributes.get_int("start", 0), node.attributes.get_int("end", None)
+    if begin == 0 and end == 1:
+        return True
+    if all(use.op_type == "Gather" and scalar(use.inputs[1]) == 0 for use in node.outputs[0].consumers()):
+        return begin == 0 and not node.outputs[0].is_graph_output()
+    return shape is not None and all(isinstance(size, int) for size in shape[begin:end])
+
+
+def _captured(attribute: ir.Attr) -> list[ir.Value]:
+    """What the nodes of a subgraph read."""
+    if attribute.type != ir.AttributeType.GRAPH:
+        return []
+    nodes = attribute.as_graph().all_nodes()
+    return [value for node in nodes for value in node.inputs if value is not None and not is_constant(value)]
