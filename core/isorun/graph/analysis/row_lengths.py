@@ -34,6 +34,8 @@ def find(graph: ir.Graph) -> ir.Node | None:
             continue
         if node.domain == "" and read <= {*_SHAPES.get(node.op_type, ())}:
             continue
+        if node.domain == "" and node.op_type == "Slice" and read <= {1, 2} and _is_whole_row(graph, node.inputs[1]):
+            continue
         numbers = [dtype_of(value) for value in node.outputs]
         is_whole = all(dtype is not None and (dtype.is_integer() or dtype == ir.DataType.BOOL) for dtype in numbers)
         starts_there = node.op_type == "Range" or (node.op_type == "Slice" and 0 not in read)
@@ -51,8 +53,24 @@ def find(graph: ir.Graph) -> ir.Node | None:
 
 def _reads_same(graph: ir.Graph, index: ir.Value | None) -> bool:
     """Whether an index is of the same tokens if rows are padded on the right, as the last token's is."""
-    if index is None:
+    results = _padded_and_not(graph, index)
+    if results is None:
         return False
+    short, long = results
+    rows_and_places = [np.stack(np.divmod(short, _LENGTH)), np.stack(np.divmod(long, _LENGTH + 3))]
+    return np.array_equal(short, long) or np.array_equal(rows_and_places[0], rows_and_places[1])
+
+
+def _is_whole_row(graph: ir.Graph, start: ir.Value | None) -> bool:
+    """Whether a slice from there, counted from the end, begins with the row (XLM)."""
+    results = _padded_and_not(graph, start)
+    return results is not None and results[0].tolist() == [-_LENGTH] and results[1].tolist() == [-_LENGTH - 3]
+
+
+def _padded_and_not(graph: ir.Graph, index: ir.Value | None) -> list[np.ndarray] | None:
+    """What an index is for rows, and for the same rows padded on the right; ``None`` if it is unknown."""
+    if index is None:
+        return None
     mask = mask_input.find(graph)
     random = np.random.default_rng(0)
     attend = np.arange(_LENGTH) < np.array([[_LENGTH], [4], [1]])
@@ -71,10 +89,8 @@ def _reads_same(graph: ir.Graph, index: ir.Value | None) -> bool:
         try:
             results.append(Evaluator(graph.opset_imports[""], samples)(index))
         except CannotEvaluate:
-            return False
-    short, long = results
-    rows_and_places = [np.stack(np.divmod(short, _LENGTH)), np.stack(np.divmod(long, _LENGTH + 3))]
-    return np.array_equal(short, long) or np.array_equal(rows_and_places[0], rows_and_places[1])
+            return None
+    return results
 
 
 def _is_known(node: ir.Node) -> bool:
