@@ -18,6 +18,7 @@ _CAPABILITIES = (
     *("dialects", "precisions", "typed", "refused", "devices", "dynamic_shapes", "data_dependent_shapes"),
     *("thread_safe", "usable_after_failure", "checks_indices", "runs_on_caller", "tolerances", "priority", "faults"),
     "deterministic",
+    "repeatable",
 )
 _TYPES: Mapping[str, tuple[type, str]] = {
     "provider_options": (dict, "a table"),

@@ -58,6 +58,7 @@ class OpenVINO(Backend):
         package="openvino",
         requirement="openvino>=2026.0",
         reports=("placement", "precision"),
+        repeatable=True,
         faults="isorun_backends.openvino.faults:FAULTS",
     )
 

@@ -25,6 +25,7 @@ from isorun.compilation.index_check import with_counts
 from isorun.compilation.padding import KEPT, Removal, pays, set_to_zero
 from isorun.compilation.plugin_errors import called, violation, wrong_type
 from isorun.compilation.recompilation import Recompilations
+from isorun.compilation.single_rows import SingleRows
 from isorun.compilation.static_shapes import Fix, Shapes
 from isorun.errors import (
     BackendFailed,
@@ -58,6 +59,7 @@ class CompiledModel:
         lowered: its main graph, compiled now.
         removal: whether padding is removed.
         lower: makes the graph :data:`PACKED` or :data:`AS_GIVEN` for the first run that needs it.
+        single_rows: whether each row is a run of its own.
         fix: makes graphs of fixed shapes for a backend with ``static_shapes``; ``None`` for others.
         binary: why masks must hold 0 and 1 only; empty if others run the model as given.
         verify: called with a graph after every compilation; raises an error if the model's file has changed.
@@ -79,6 +81,7 @@ class CompiledModel:
         *,
         removal: Removal = KEPT,
         lower: Callable[[str], LoweredModel] | None = None,
+        single_rows: bool = False,
         fix: Fix | None = None,
         binary: str = "",
         verify: Callable[[LoweredModel], object] = lambda _: None,
@@ -91,6 +94,7 @@ class CompiledModel:
         self._removal = removal
         self._lower = lower or (lambda _: lowered)
         self._shapes = None if fix is None else Shapes(backend, config.precision, fix, self._compile_plainly)
+        self._single_rows = single_rows
         self._binary = binary
         self._verify = verify
         self._recompilations = recompilations or Recompilations()
@@ -186,6 +190,7 @@ class CompiledModel:
         if self._as_given is not None:
             operators = self._as_given.report().operators
             details["mask"] = {"values": "other than 0 and 1 run the model as given", "operators": operators}
+        details |= {"rows": "one at a time"} if self._single_rows else {}
         return replace(report, details=details | ({} if self._shapes is None else self._shapes.note()))
 
     @property
@@ -282,7 +287,9 @@ class CompiledModel:
         return None if self.backend.capabilities.usable_after_failure else threading.Lock()
 
     def _compile(self, lowered: LoweredModel) -> Executable:
-        return self._compile_plainly(lowered) if self._shapes is None else self._shapes.executable(lowered)
+        compile_ = self._compile_plainly if self._shapes is None else self._shapes.executable
+        executable = compile_(lowered)
+        return SingleRows(executable, self.backend.name, lowered.info) if self._single_rows else executable
 
     def _compile_plainly(self, lowered: LoweredModel) -> Executable:
         backend = self.backend

@@ -136,6 +136,7 @@ class Compiler:
             lowered,
             removal=removal(padding, lowered.info, backend, config),
             lower=lower,
+            single_rows=self.options.deterministic and not offers.deterministic,
             fix=None if offers.static_shapes is None else partial(fix, self.graphs),
             binary="with precision='int8', which quantizes the fused graph" if quantized else "",
             verify=self._verify,
@@ -152,11 +153,12 @@ class Compiler:
             BackendUnavailable: the backend does not compute rows alike in every batch.
             UnsupportedModel: it is not known to for this model.
         """
-        if not backend.capabilities.deterministic:
+        offers = backend.capabilities
+        if not offers.deterministic and not offers.repeatable:
             raise BackendUnavailable(
                 backend.name,
                 "a row's results depend on its batch, in the last bits, which deterministic=True excludes",
-                "Use ort-cpu, or omit deterministic.",
+                "Use ort-cpu or openvino, or omit deterministic.",
             )
         info = self.graphs.info
         if info.mixes_rows:
@@ -166,14 +168,14 @@ class Compiler:
             )
         if not info.fused:
             raise UnsupportedModel(f"deterministic=True: {self.source.path} is not an encoder that isorun fuses")
-        if info.window is not None:
+        if info.window is not None and offers.deterministic:
             raise UnsupportedModel(
                 f"deterministic=True: {self.source.path} attends within windows, in blocks whose sums have another "
                 "order in another batch"
             )
         if self.options.padding != AUTO:
             return self.options.padding
-        return "remove" if removal(AUTO, info, backend, config).by_batch else "keep"
+        return "remove" if offers.deterministic and removal(AUTO, info, backend, config).by_batch else "keep"
 
     def _verify(self, lowered: LoweredModel) -> None:
         """Check that a user's own file, which a runtime has just read, is what was opened."""

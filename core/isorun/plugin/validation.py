@@ -173,6 +173,7 @@ _FIELDS: dict[str, _Check] = {
     "usable_after_failure": _FLAG,
     "checks_indices": _FLAG,
     "deterministic": _FLAG,
+    "repeatable": _FLAG,
     "runs_on_caller": _FLAG,
     "faults": (_text, "the place of an isorun.plugin.KnownFaults, or ''"),
     "package": (_optional_text, "the name of a package, or None"),

@@ -59,8 +59,8 @@ class Session(ScheduledCalls):
             chooses for every batch. Where padding may be removed, outputs with a value for each token are zero at
             masked positions in every batch; elsewhere the graph decides (``provenance.details["padding"]``).
         deterministic: the same bits for a row whatever the batch, the padding and the number of threads, on one machine
-            and with one version of the runtime: one graph runs every batch. An error for a backend that cannot
-            (``isorun backends``), and for a model that is no fused encoder (docs/padding.md).
+            and with one version of the runtime: one graph runs every batch, or rows run one at a time. An error for a
+            backend that cannot (``isorun backends``), and for a model that is no fused encoder (docs/padding.md).
         threads: number of threads for one run; ``None`` for the cores that this process may use (CPU affinity and
             cgroup quota). An error if the backend does not support it.
         tolerance: for ``precision="auto"``, the minimum cosine similarity to fp32 of any request's outputs; ``None``

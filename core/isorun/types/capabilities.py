@@ -112,6 +112,8 @@ class Capabilities:
             limits of parity apply, such as ``{"fp32": "bf16"}``. Other precisions have their own limits.
         deterministic: whether a row's outputs are the same bits in any batch, by one graph, with any padding, number of
             threads and repetition, on one machine: what ``Session(deterministic=True)`` requires.
+        repeatable: whether the same feeds of one row give the same bits, with any number of threads and whatever ran
+            before. ``Session(deterministic=True)`` runs rows one at a time on a backend that is no more than that.
         faults: where the table of what the runtime computes wrongly is, an :class:`isorun.types.faults.KnownFaults`:
             ``package.module:NAME``. The module is imported where graphs are prepared, so it must import without the
             runtime. Affected nodes are rewritten, or the model is refused.
@@ -139,6 +141,7 @@ class Capabilities:
     usable_after_failure: bool = False
     checks_indices: bool = False
     deterministic: bool = False
+    repeatable: bool = False
     faults: str = ""
     unverified: tuple[str, ...] = ()
     static_shapes: StaticShapes | None = None
