@@ -196,6 +196,8 @@ class _Removal(PackedReads):
             inputs |= {f"{group}_pairs": self.once(group, pairs) for group in GROUPS}
             inputs["has_key"] = self.once("pair_guard", pairs)
         windowed = "window" in attributes
+        if windowed and any(attributes.get(other) for other in _GUARDS):
+            raise UnsupportedModel(f"Padding cannot be removed: {name} has a window and is causal or paired")
         if windowed:
             inputs |= {"kept": self.layout["kept"], "key_mask": self.mask}
         guarded = 0 if windowed else attributes.pop("guarded", 0)

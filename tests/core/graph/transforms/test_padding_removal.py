@@ -378,6 +378,15 @@ def test_layers_with_masks_of_their_own_are_refused() -> None:
         padding_removal.remove(made)
 
 
+def test_causal_windows_are_refused() -> None:
+    made = model()
+    for node in made.graph:
+        if node.op_type == "SelfAttention":
+            node.attributes.update({name: ir.AttrInt64(name, 1) for name in ("causal", "window")})
+    with pytest.raises(UnsupportedModel, match="window"):
+        padding_removal.remove(made)
+
+
 def test_a_model_that_is_no_encoder_is_refused() -> None:
     x = ir.Value(name="x", type=ir.TensorType(ir.DataType.FLOAT), shape=ir.Shape([2]))
     graph = ir.Graph([x], [op("Identity", x)], nodes=[], opset_imports={"": 17})
