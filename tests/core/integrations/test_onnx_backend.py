@@ -1,6 +1,6 @@
 """The ONNX project's backend tests through the adapter: what raw ONNX Runtime passes, ort-cpu passes.
 
-All of them are marked long; every 40th runs in the gate.
+They are marked long: to make them takes longer than to run some.
 """
 
 from __future__ import annotations
@@ -50,19 +50,18 @@ def outcomes(cases: list[unittest.TestCase]) -> Outcomes:
     return found
 
 
-def assert_no_worse_than_the_raw_runtime(every: int, home: Path) -> None:
+@pytest.mark.long
+def test_no_worse_than_the_raw_runtime(tmp_path: Path) -> None:
     import onnxruntime
 
     with warnings.catch_warnings(), pytest.MonkeyPatch.context() as patch:
         warnings.simplefilter("ignore")  # ONNX computes some expected values by overflowing on purpose
-        patch.setenv("ONNX_HOME", str(home))  # where its tests of whole models write
+        patch.setenv("ONNX_HOME", str(tmp_path))  # where its tests of whole models write
         from onnx.backend.test import BackendTest
         from onnxruntime.backend.backend import OnnxRuntimeBackend
 
         groups = BackendTest(Either).exclude("_cuda$").test_cases
-        if every > 1:
-            del groups["OnnxBackendRealModelTest"]  # AlexNet and the like, in the reference evaluator
-        names = {group: unittest.TestLoader().getTestCaseNames(group)[::every] for group in groups.values()}
+        names = {group: unittest.TestLoader().getTestCaseNames(group) for group in groups.values()}
         cases = [group(name) for group, chosen in names.items() for name in chosen if not name.endswith("_cuda")]
         onnxruntime.set_default_logger_severity(4)  # it tells of each test that it fails
         Either.chosen = OnnxRuntimeBackend
@@ -72,15 +71,6 @@ def assert_no_worse_than_the_raw_runtime(every: int, home: Path) -> None:
     assert {name: ours[name] for name in raw if raw[name] == "passed" and ours[name] != "passed"} == {}
     # ONNX Runtime trails ONNX: the rest are operators and types that it does not have yet.
     assert Counter(ours.values())["passed"] > 0.6 * len(cases)
-
-
-def test_every_120th(tmp_path):
-    assert_no_worse_than_the_raw_runtime(120, tmp_path)
-
-
-@pytest.mark.long
-def test_all(tmp_path):
-    assert_no_worse_than_the_raw_runtime(1, tmp_path)
 
 
 @pytest.mark.parametrize("backend", ["ort-cpu", "openvino", "reference"])
