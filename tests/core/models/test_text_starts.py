@@ -200,7 +200,7 @@ def _assert_equal(tokenizer: Tokenizer, library: Library, texts: list[Any], limi
 
 
 @pytest.mark.parametrize("kind", _KINDS)
-@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=30, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(data=st.data())
 def test_a_long_text_has_the_tokens_of_the_whole(
     tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch, kind: str, data: st.DataObject
@@ -258,7 +258,7 @@ def test_unknown_steps_get_whole_texts(tmp_path: Path) -> None:
     assert Starts(library).of(text, 20) == text
 
 
-@pytest.mark.parametrize("length", [500, 501])
+@pytest.mark.parametrize("length", [500, pytest.param(501, marks=pytest.mark.long)])
 def test_the_longer_text_of_a_pair_is_known(tmp_path: Path, length: int) -> None:
     tokenizer, library = _open("wordpiece", "none", tmp_path)
     long, longer = "a " * length, "b " * (length + 1)

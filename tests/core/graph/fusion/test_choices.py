@@ -58,8 +58,7 @@ def multiple_choice(label: str, *shape: int | str, order: str = "rows") -> onnx.
     return proto
 
 
-@pytest.mark.parametrize("label", LABELS)
-@pytest.mark.parametrize("backend", ["ort-cpu", "openvino"])
+@pytest.mark.parametrize(("label", "backend"), [*zip(LABELS, ["ort-cpu", "openvino"], strict=True)])
 def test_choices_are_fused_and_their_padding_is_removed(label: str, backend: str, tmp_path: Path) -> None:
     path = tmp_path / "model.onnx"
     onnx.save(multiple_choice(label, "batch", "choices", "sequence"), path)
