@@ -38,6 +38,8 @@ _SAME_FOR_ALL = ("cos", "sin", "query_gamma", "key_gamma", "position_keys", "pos
 _BY_QUERY = frozenset(("window", "causal", "paired"))
 """Attributes by which the keys of queries differ."""
 _SUMS = ("ReduceL1", "ReduceL2", "ReduceSum", "ReduceSumSquare")
+_OF_ROWS = frozenset(("Add", "Div", "Mul", "Sub", "Where"))
+"""What combines a token with a number of its row (ESM), and not with other tokens."""
 _MASKING = -5e3
 """What lowers scores by less may leave padding a share of the attention."""
 _GUARDS = {"paired": "own_guard", "causal": "causal_guard"}
@@ -87,8 +89,14 @@ class _Removal(PackedReads):
         outputs = [(value, value.name, value.shape, value.type) for value in self.graph.outputs]
         for node in list(self.graph):
             if functions.is_fused(node) and node.op_type in functions.EMBEDDINGS:
-                if self._is_by_token(node):
+                mixing = self._first_not_by_token(node)
+                if mixing is None:
                     self._embed(node)
+                elif mixing.op_type not in _OF_ROWS and not _is_zero_at_padding(node, mixing):
+                    raise UnsupportedModel(
+                        f"Padding cannot be removed: {_name(mixing)} ({mixing.op_type}) mixes the embeddings of "
+                        "neighbouring tokens, and those of padding are not zero"
+                    )
             elif functions.is_fused(node) and node.op_type in (functions.ATTENTION, functions.CORE):
                 self._attend(node)
             elif functions.is_fused(node) and node.op_type == functions.SINGLE_QUERY:
@@ -142,8 +150,8 @@ class _Removal(PackedReads):
         self.packed[value] = rank
         value.shape = None
 
-    def _is_by_token(self, embedding: ir.Node) -> bool:
-        """Whether what is computed from an embedding alone, up to the attentions, is computed token by token."""
+    def _first_not_by_token(self, embedding: ir.Node) -> ir.Node | None:
+        """The first node up to the attentions that does not process an embedding token by token."""
         ranks = {embedding.outputs[0]: 3}
         pending = [embedding.outputs[0]]
         while pending:
@@ -157,10 +165,10 @@ class _Removal(PackedReads):
                     continue
                 rank = tokens.rank_by_token(node, ranks)
                 if rank is None:
-                    return False
+                    return node
                 pending.extend(output for output in node.outputs if output not in ranks)
                 ranks |= dict.fromkeys(node.outputs, rank)
-        return True
+        return None
 
     def _embed(self, node: ir.Node) -> None:
         for index in (*(index for index, _ in functions.TABLES.ids), functions.TABLES.at):
@@ -302,6 +310,14 @@ class _Removal(PackedReads):
         old.replace_all_uses_with(value, replace_graph_outputs=True)
         self.graph.remove(node, safe=True)
         value.name = name
+
+
+def _is_zero_at_padding(embedding: ir.Node, reader: ir.Node) -> bool:
+    """Whether what a node reads of an embedding is zero at padding, whose id is 0: as beyond the end of a row."""
+    inputs = functions.inputs(embedding)
+    table = tokens.constant(inputs["word"])
+    is_plain = embedding.op_type != functions.EMBEDDING and inputs.keys() == {"input_ids", "word"}
+    return is_plain and embedding.outputs[0] in reader.inputs and table is not None and not table.numpy()[0].any()
 
 
 def _is_of_tokens(value: ir.Value) -> bool:

@@ -29,12 +29,27 @@ def test_the_outputs_of_an_export_whose_dimensions_have_other_names(label: str) 
     assert mask_input.find(model.graph) == ("attention_mask", False, OUTPUTS[label])
 
 
-@pytest.mark.parametrize("family", ["esm", "mobilebert", "xlm-r-xl"])
+@pytest.mark.parametrize("family", ["esm", "xlm-r-xl"])
 def test_an_output_that_packing_restores_to_rows_belongs_to_tokens(family: str) -> None:
     """Embeddings that are not normalized, or not computed token by token, are no fused embeddings."""
     model = exports.model(f"{family}-torchscript17-eager")
     fuse(model)
     assert model_info.describe(model).token_outputs == ("last_hidden_state",)
+
+
+@pytest.mark.parametrize("zero", [True, False])
+def test_embeddings_that_mix_neighbours_keep_padding_that_is_not_zero(zero: bool) -> None:
+    """MobileBERT's: beyond the end of a row they read zeros, and before padding its embedding."""
+    model = exports.model("mobilebert-torchscript17-eager")
+    (table,) = (value for name, value in model.graph.initializers.items() if "word_embeddings" in name)
+    assert table.const_value is not None
+    rows = table.const_value.numpy().copy()
+    rows[0] = 0 if zero else rows[1]
+    table.const_value = ir.tensor(rows, name=table.name)
+    fuse(model)
+    info = model_info.describe(model)
+    assert bool(info.keeps_padding) == (not zero)
+    assert not zero or info.token_outputs == ("last_hidden_state",)
 
 
 @pytest.mark.parametrize("name", [masks.NAME, None])
