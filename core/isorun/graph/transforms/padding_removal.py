@@ -83,7 +83,7 @@ class _Removal(PackedReads):
         self._model = model
         super().__init__(model.graph, _key_mask(model.graph))
         self._by_length = row_lengths.find(model.graph)
-        self._masked: set[ir.Value] = set()  # those that were multiplied by the mask
+        self._masked: dict[ir.Value, ir.Value] = {}  # products with the mask, and what was multiplied
 
     def run(self) -> tuple[str, ...]:
         outputs = [(value, value.name, value.shape, value.type) for value in self.graph.outputs]
@@ -281,13 +281,14 @@ class _Removal(PackedReads):
                 if tokens.is_mask(value, self.mask) and (other := node.inputs[1 - index]) in self.packed:
                     node.replace_input_with(index, self._factor(other))
                     self.pack(node.outputs[0], self.packed[other])
-                    self._masked.add(node.outputs[0])
+                    self._masked[node.outputs[0]] = other
                     return
         # Rows with zeros for padding are enough if only their shape is read, or if they were multiplied by the mask and
-        # are summed up: a mean or a maximum depends on the number of the zeros.
+        # are summed up: a mean or a maximum depends on the number of the zeros, but that of numbers from 0 on (SPLADE).
         read = [value for value in node.inputs if value is not None and value in self.packed]
-        is_sum = node.op_type in _SUMS and self._masked.issuperset(read)
-        if node.domain != "" or not (node.op_type == "Shape" or is_sum):
+        is_maximum = node.op_type == "ReduceMax" and all(_is_not_negative(self._masked.get(value)) for value in read)
+        reduces = (node.op_type in _SUMS or is_maximum) and self._masked.keys() >= {*read}
+        if node.domain != "" or not (node.op_type == "Shape" or reduces):
             raise UnsupportedModel(
                 f"Padding cannot be removed: {_name(node)} ({node.op_type}) may read the hidden states of padding"
             )
@@ -318,6 +319,19 @@ def _is_zero_at_padding(embedding: ir.Node, reader: ir.Node) -> bool:
     table = tokens.constant(inputs["word"])
     is_plain = embedding.op_type != functions.EMBEDDING and inputs.keys() == {"input_ids", "word"}
     return is_plain and embedding.outputs[0] in reader.inputs and table is not None and not table.numpy()[0].any()
+
+
+def _is_not_negative(value: ir.Value | None) -> bool:
+    """Whether a value is known to be 0 or more, as ``Relu(x)`` and ``log(1 + Relu(x))`` are."""
+    node = None if value is None else value.producer()
+    if node is None or node.domain != "":
+        return False
+    if node.op_type == "Log":
+        added = node.inputs[0].producer() if node.inputs[0] is not None else None
+        terms = [] if added is None or added.op_type != "Add" else [*added.inputs]
+        numbers = [tensor.numpy() for term in terms if (tensor := tokens.constant(term)) is not None]
+        return len(numbers) == 1 and numbers[0].min() >= 1 and any(map(_is_not_negative, terms))
+    return node.op_type == "Relu"
 
 
 def _is_of_tokens(value: ir.Value) -> bool:

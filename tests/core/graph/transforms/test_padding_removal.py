@@ -268,6 +268,9 @@ READERS = {
     "masked mean of activated features": lambda hidden, mask: masked_mean(
         op("Softplus", op("Slice", hidden, constant(1), constant(5), constant(-1))), mask
     ),
+    "masked maximum from 0 on": lambda hidden, mask: op(
+        "ReduceMax", op("Mul", op("Relu", hidden), op("Cast", op("Unsqueeze", mask, constant(-1)), to=1)), axes=[1]
+    ),
     "positions 0 and 2": lambda hidden, mask: op("Gather", hidden, constant(0, 2), axis=1),
     "positions 0 and 2 of an axis counted from the end": lambda hidden, mask: op(
         "Gather", hidden, constant(0, 2), axis=-2
