@@ -204,7 +204,7 @@ class _Removal(PackedReads):
             inputs |= {f"{group}_pairs": self.once(group, pairs) for group in GROUPS}
             inputs["has_key"] = self.once("pair_guard", pairs)
         windowed = "window" in attributes
-        if windowed and any(attributes.get(other) for other in _GUARDS):
+        if windowed and any(map(attributes.get, _GUARDS)):
             raise UnsupportedModel(f"Padding cannot be removed: {name} has a window and is causal or paired")
         if windowed:
             inputs |= {"kept": self.layout["kept"], "key_mask": self.mask}
