@@ -146,10 +146,6 @@ class _Removal(PackedReads):
         )
         return own_keys and self.reads_positions
 
-    def _pack(self, value: ir.Value, rank: int) -> None:
-        self.packed[value] = rank
-        value.shape = None
-
     def _first_not_by_token(self, embedding: ir.Node) -> ir.Node | None:
         """The first node up to the attentions that does not process an embedding token by token."""
         ranks = {embedding.outputs[0]: 3}
