@@ -100,11 +100,11 @@ def test_rows_that_run_one_at_a_time_are_those_of_the_model(tmp_path: Path) -> N
     tokens["attention_mask"][0] = 0
     tokens["attention_mask"][1, :3] = 0
     with isorun.Session(path, "openvino", deterministic=True) as single, isorun.Session(path, "ort-cpu") as whole:
-        for one, other in zip(single.run(None, tokens), whole.run(None, tokens), strict=True):
+        for by_row, by_batch in zip(single.run(None, tokens), whole.run(None, tokens), strict=True):
             real = tokens["attention_mask"] != 0
-            np.testing.assert_allclose(one[real], other[real], atol=1e-4)
+            np.testing.assert_allclose(by_row[real], by_batch[real], atol=1e-4)
             alone = single.run(None, {name: array[1:2] for name, array in tokens.items()})[0]
-            np.testing.assert_array_equal(alone[0][real[1]], one[1][real[1]])
+            np.testing.assert_array_equal(alone[0][real[1]], by_row[1][real[1]])
 
 
 def test_masks_of_other_values_are_rejected(session: isorun.Session) -> None:

@@ -305,27 +305,21 @@ def test_what_reads_hidden_states_soundly(reader: str, kind: str) -> None:
 
 @pytest.mark.parametrize(
     "attributes",
-    [
-        ("causal",),
-        ("causal", "guarded"),
-        ("paired", "guarded"),
-        ("window",),
-        ("window", "guarded"),
-    ],
+    [("causal",), ("causal", "guarded"), ("paired", "guarded"), ("window",), ("window", "guarded")],
     ids="-".join,
 )
 @pytest.mark.parametrize("reader", ["positions 0 and 2", "the first padding"])
 def test_reads_padding_whose_keys_differ_from_its_rows(reader: str, attributes: tuple[str, ...]) -> None:
-    made = with_head(READERS[reader])
-    for node in made.graph:
+    encoder = with_head(READERS[reader])
+    for node in encoder.graph:
         if node.op_type == "SelfAttention":
             node.attributes.update({name: ir.AttrInt64(name, 1) for name in attributes})
-    functions.carry(made)
-    removed = made.clone()
+    functions.carry(encoder)
+    removed = encoder.clone()
     padding_removal.remove(removed)
     for kind in ("right", "left", "holes", "no key"):
         fed = small_bert.feeds(np.array(MASKS[kind]))
-        np.testing.assert_allclose(untouched(removed, fed)[-1], untouched(made, fed)[-1], atol=TOLERANCE)
+        np.testing.assert_allclose(untouched(removed, fed)[-1], untouched(encoder, fed)[-1], atol=TOLERANCE)
 
 
 REFUSED = {
@@ -382,12 +376,12 @@ def test_layers_with_masks_of_their_own_are_refused() -> None:
 
 
 def test_causal_windows_are_refused() -> None:
-    made = model()
-    for node in made.graph:
+    encoder = model()
+    for node in encoder.graph:
         if node.op_type == "SelfAttention":
             node.attributes.update({name: ir.AttrInt64(name, 1) for name in ("causal", "window")})
     with pytest.raises(UnsupportedModel, match="window"):
-        padding_removal.remove(made)
+        padding_removal.remove(encoder)
 
 
 def test_a_model_that_is_no_encoder_is_refused() -> None:
