@@ -32,7 +32,7 @@ HERE = Path(__file__).parent
 PEERS = ("pytorch fp32", "onnx fp32", "openvino fp32")
 OWN = ("isorun ort-cpu fp32", "isorun openvino fp32", "isorun openvino auto")
 COUNT = {"minilm": 512, "bert-base": 96}
-BATCH, SIZES, SECONDS = 32, (8, 32, 128), 3.0
+BATCH, SIZES, GPU_SIZES, SECONDS = 32, (8, 32, 128), (32, 128, 512), 3.0
 
 
 def corpus(count: int) -> list[str]:
@@ -72,20 +72,25 @@ def opened(engine: str, folder: Path) -> tuple[Callable[..., Any], tuple[int, ..
     if engine.startswith("isorun"):
         import isorun
 
-        _, backend, precision = engine.split()
-        embedder = isorun.Embedder(folder / "checkpoint", backend=backend, precision=precision)
+        _, backend, precision, *padding = engine.split()
+        settings = {"padding": padding[0]} if padding else {}
+        embedder = isorun.Embedder(folder / "checkpoint", backend=backend, precision=precision, **settings)
         embedder.warmup(corpus(64))
         return lambda texts, _: embedder.embed(texts, progress=False), (0,)
     from sentence_transformers import SentenceTransformer
 
+    if engine.startswith("pytorch cuda"):
+        kwargs = {"dtype": {"fp16": "float16", "fp32": "float32"}[engine.split()[2]]}
+        model = SentenceTransformer(str(folder / "checkpoint"), device="cuda", model_kwargs=kwargs)
+        return lambda texts, size: model.encode(texts, batch_size=size, show_progress_bar=False), GPU_SIZES
     backend = {"pytorch": "torch"}.get(engine.split()[0], engine.split()[0])
     place = folder / ("checkpoint" if backend == "torch" else backend)
-    settings: dict[str, dict[str, Any]] = {
+    peer_settings: dict[str, dict[str, Any]] = {
         "torch": {},
         "onnx": {"provider": "CPUExecutionProvider"},
         "openvino": {"ov_config": {"INFERENCE_PRECISION_HINT": "f32"}},  # OpenVINO would choose bf16
     }
-    model = SentenceTransformer(str(place), device="cpu", backend=backend, model_kwargs=settings[backend])
+    model = SentenceTransformer(str(place), device="cpu", backend=backend, model_kwargs=peer_settings[backend])
     return lambda texts, size: model.encode(texts, batch_size=size, show_progress_bar=False), SIZES
 
 

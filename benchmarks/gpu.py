@@ -57,6 +57,7 @@ STAGES = {
     "exports": 300,
     "kernels": 180,
     "packing": 420,
+    "embedding": 420,
     "peers": 180,
     "arrays": 180,
     "threads": 300,

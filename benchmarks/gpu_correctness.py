@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from itertools import product
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -14,7 +15,7 @@ from gpu_stage import Stage, available, build, feeds, fp16_first, key, lacks_tor
 
 import isorun
 from isorun import parity
-from isorun.errors import IsorunError
+from isorun.errors import IsorunError, UnsupportedModel
 from isorun.parity.samples import MASKS
 from isorun.plugin import registry
 from isorun_matrix.measurement import gpu
@@ -72,15 +73,16 @@ def parities(stage: Stage) -> None:
 
 def exports(stage: Stage) -> None:
     """The newest export of each architecture and head in ``tests/fixtures``, on five masks, against plain ONNX Runtime
-    on the CPU. Rows without a real token are compared where the export's own results are finite."""
+    on the CPU, with padding kept and removed. Rows without a real token are compared where the export's own results are
+    finite and padding is kept."""
     # The helpers of the tests know the files.
     sys.path.append(str(Path(__file__).resolve().parents[1] / "tests" / "helpers"))
     import exports as files
 
     known = {**files.manifest(), **files.modern()}
     labels = list({(entry["architecture"], entry["head"]): label for label, entry in known.items()}.values())
-    for backend, precision in available(stage):
-        wrong, tried = [], labels[:3] if stage.quick else labels
+    for (backend, precision), padding in product(available(stage), ("keep", "remove")):
+        what, wrong, tried, kept = f"{backend} {precision} {padding}", [], labels[:3] if stage.quick else labels, 0
         for label in tried:
             inputs = files.given(label)
             wanted = files.answers(label)
@@ -88,16 +90,27 @@ def exports(stage: Stage) -> None:
                 model = Path(folder, f"{label}.onnx")
                 model.write_bytes(files.content(label))
                 try:
-                    with isorun.Session(model, backend=backend, precision=precision, padding="keep") as session:
-                        outputs = session.run(None, inputs)
+                    with isorun.Session(model, backend=backend, precision=precision, padding=padding) as session:
+                        outputs, info = session.run(None, inputs), session.model_info
+                except UnsupportedModel as error:
+                    kept += padding == "remove"
+                    if padding == "keep":
+                        wrong.append(f"{label}: {error}")
+                    continue
                 except IsorunError as error:
                     wrong.append(f"{label}: {type(error).__name__}: {error}")
                     continue
+            if padding == "remove":
+                real = info.attended(inputs) != 0
+                rows = [real if name in (info.token_outputs or ()) else real.any(axis=1) for name in info.output_names]
+                outputs = [output[keep] for output, keep in zip(outputs, rows, strict=True)]
+                wanted = [output[keep] for output, keep in zip(wanted, rows, strict=True)]
             off = max(distance(*pair) for pair in zip(outputs, wanted, strict=True))
-            stage.figures[f"{backend} {precision} {label}"] = off
+            stage.figures[f"{what} {label}"] = off
             if not off <= EXPORTS_OFF[registry.get(backend).capabilities.tolerance(precision)]:
                 wrong.append(f"{label}: off by {off:.1e}")
-        stage.expect(not wrong, f"{backend} {precision}: {len(wrong)} of {len(tried)} exports are wrong or refused")
+        refused = f", {kept} keep their padding" if padding == "remove" else ""
+        stage.expect(not wrong, f"{what}: {len(wrong)} of {len(tried)} exports are wrong or refused{refused}")
         for line in wrong:
             stage.say(f"       {line}")
 

@@ -14,6 +14,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from gpu_correctness import arrays, exports, parities, smoke, threads
+from gpu_embedding import embedding
 from gpu_packing import packing, peers
 from gpu_speed import kernels, limits, times
 from gpu_stage import BACKENDS, Stage
@@ -62,6 +63,7 @@ STAGES: dict[str, Callable[[Stage], None]] = {
     "exports": exports,
     "kernels": kernels,
     "packing": packing,
+    "embedding": embedding,
     "peers": peers,
     "arrays": arrays,
     "threads": threads,

@@ -17,7 +17,7 @@ from isorun_backends.nvidia.cuda_driver import driver
 BENCHMARKS = Path(__file__).parents[1] / "benchmarks"
 
 
-MODULES = ("gpu_stage", "gpu_correctness", "gpu_speed", "gpu_packing", "gpu_stages")
+MODULES = ("gpu_stage", "gpu_correctness", "gpu_speed", "gpu_embedding", "gpu_packing", "gpu_stages")
 
 
 @pytest.fixture
@@ -90,7 +90,7 @@ def test_exports_are_compared_with_their_untouched_selves(stages, replace, tmp_p
     stage = stages.Stage(tmp_path / "exports.json", quick=True)
     stages.exports(stage)
     assert stage.passed, stage.lines
-    assert len(stage.figures) == 3
+    assert len(stage.figures) == 6
     replace("EXPORTS_OFF", {"fp32": -1.0})
     stages.exports(stage)
     assert stage.passed is False
