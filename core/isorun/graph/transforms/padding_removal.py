@@ -25,6 +25,8 @@ rejected, with the name of the node. ``padding.onnxtxt`` computes where the toke
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import onnx_ir as ir
 
 from isorun.errors import UnsupportedModel
@@ -198,11 +200,13 @@ class _Removal(PackedReads):
             inputs |= {f"{group}_bias": self.once(group, by_name["bias"]) for group in GROUPS}
         if (pairs := by_name.get("pairs")) is not None:
             inputs |= {f"{group}_pairs": self.once(group, pairs) for group in GROUPS}
-            inputs["has_key"] = self.once("pair_guard", pairs)
+        by_query = pairs is not None or any(map(attributes.get, _GUARDS))
         windowed = "window" in attributes
         if windowed and any(map(attributes.get, _GUARDS)):
             raise UnsupportedModel(f"Padding cannot be removed: {name} has a window and is causal or paired")
-        if windowed:
+        if by_query:
+            inputs["has_key"] = self._has_key(attributes, pairs)
+        if windowed or by_query:
             inputs |= {"kept": self.layout["kept"], "key_mask": self.mask}
         guarded = 0 if windowed else attributes.pop("guarded", 0)
         packed = self.node(
@@ -213,12 +217,16 @@ class _Removal(PackedReads):
             **attributes,
         )
         if guarded:  # a query without any key gives zeros
-            what = next((what for by, what in _GUARDS.items() if attributes.get(by)), "guard")
-            guard = self.once(what, self.mask) if pairs is None else self.once("pair_guard", pairs)
-            factor = self.node("CastLike", f"{name}.guard", [guard, packed])
+            factor = self.node("CastLike", f"{name}.guard", [self._has_key(attributes, pairs), packed])
             packed = self.node("Mul", f"{name}.guarded", [packed, factor])
         self.pack(packed, 3)
         self._replace(node, packed)
+
+    def _has_key(self, attributes: Mapping[str, object], pairs: ir.Value | None) -> ir.Value:
+        """Whether the query of a token has any key, (1, T, 1)."""
+        if pairs is not None:
+            return self.once("pair_guard", pairs)
+        return self.once(next((what for by, what in _GUARDS.items() if attributes.get(by)), "guard"), self.mask)
 
     def _check_positions(self, value: ir.Value, name: str) -> None:
         """Reject other positions than those of tokens in their rows, which places say."""

@@ -9,6 +9,7 @@ import numpy as np
 import onnx_ir as ir
 import pytest
 
+import exports
 import isorun
 import mask_forms
 from isorun.graph import pipeline
@@ -101,3 +102,13 @@ def test_queries_without_a_key_in_fp16(packed: bool, dialect: str) -> None:
         feeds = mask_forms.feeds(allowed.astype(np.int64))
         (result,) = mask_forms.raw(ir.serde.serialize_model(model), feeds)
         np.testing.assert_allclose(result[of_keys], mask_forms.raw(proto, feeds)[0][of_keys], atol=0.05)
+
+
+@pytest.mark.parametrize("dialect", ["primitive", "com.microsoft", "onnx", "static"])
+def test_a_padded_query_that_is_read_in_fp16(dialect: str) -> None:
+    label = "deberta-v3-sequence-torchscript17-eager"  # queries that are padding have no key; its head reads the first
+    model = exports.model(label)
+    pipeline.fuse(model)
+    pipeline.transform(model, pipeline.Target(packed=True, precision="fp16", dialect=dialect))
+    (logits,) = exports.run(model, exports.given(label))
+    np.testing.assert_allclose(logits, exports.answers(label)[0], atol=0.02)
