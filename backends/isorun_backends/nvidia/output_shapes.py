@@ -38,6 +38,16 @@ def output_shapes(info: ModelInfo, sizes: Mapping[str, int]) -> dict[str, tuple[
     return shapes
 
 
+def require_known_shapes(info: ModelInfo) -> None:
+    """Reject a model with an output whose shape the shapes of its inputs do not give.
+
+    Raises:
+        UnsupportedModel: as :func:`output_shapes`.
+    """
+    symbols = (size for spec in info.required for size in spec.shape or () if isinstance(size, str))
+    output_shapes(info, dict.fromkeys(symbols, 1))
+
+
 def sizes_of(info: ModelInfo, feeds: Mapping[str, Any]) -> dict[str, int]:
     """The sizes of the symbolic dimensions of required inputs in validated feeds."""
     sizes: dict[str, int] = {}

@@ -7,7 +7,11 @@ on an H200 with ONNX Runtime 1.31.1):
   keys", so it is right for batches in which every row is padded on the right, or not at all, and has a key.
 - ``bias``, added to the scores, (B, 1, S, S): cuDNN's kernel as well, or CUTLASS's, where S is a multiple of 8. In fp16
   no number lowers every score of a row alike, so rows need at least one key.
+- ``unmasked``, none: flash attention. Right for batches without padding.
 - ``plain``, (B, S) int32 of 0 and 1: plain products and a softmax, in memory. Right for every mask.
+
+cuDNN's kernel is planned anew for every shape, by each thread: about 100 ms, for a run of 1 ms. So it is used for
+shapes that become CUDA graphs, which are few and run on one thread.
 
 A graph whose padding is removed has ``packed`` beside ``plain``: :mod:`isorun_backends.onnxruntime.cuda.packing`.
 
@@ -30,7 +34,11 @@ from isorun_backends.onnxruntime.cuda.packing import CannotPack, Packing, is_pac
 if TYPE_CHECKING:
     import onnx_ir as ir
 
-FORMS = ("plain", "bias", "lengths", "packed")
+FORMS = ("plain", "bias", "lengths", "unmasked", "packed")
+PLANNED = ("lengths", "bias")
+"""The forms to choose from, the fastest first, with kernels that are planned for a shape."""
+UNPLANNED = ("unmasked", "bias")
+"""The same without such kernels."""
 _MULTIPLE = 8  # of keys, for a bias to reach CUTLASS
 _KEY_MASK, _BIAS = 1, 4  # inputs of SelfAttention
 _KERNEL_POSITIONS = 8  # input of com.microsoft.EmbedLayerNormalization
@@ -38,6 +46,7 @@ _HANDED_ON = ("Cast", "Unsqueeze", "Identity", "Gather", "Reshape", "Expand")  #
 _NEEDS = {
     "lengths": "padding on the right of every row",
     "bias": "a real token in every row",
+    "unmasked": "no padding",
     "packed": "a real token at each position that the graph reads by its number, such as the first",
 }
 
@@ -69,18 +78,20 @@ class Masks(NamedTuple):
         wanted: ``auto``, or the form that the caller asked for.
         packing: what the form ``packed`` needs of a mask; ``None`` where there is none.
         recordable: the forms that a CUDA graph can hold.
+        forms: those to choose from, the fastest first.
     """
 
     name: str | None
     wanted: str
     packing: Packing | None = None
     recordable: frozenset[str] = frozenset(FORMS)
+    forms: tuple[str, ...] = PLANNED
 
     def first(self) -> str:
         """The form that most batches take."""
         if self.wanted != "auto" or self.name is None:
             return "plain" if self.wanted == "auto" else self.wanted
-        return "packed" if self.packing else "lengths"
+        return "packed" if self.packing else self.forms[0]
 
     def form(self, feeds: Feeds) -> str:
         """The form that these feeds run in.
@@ -104,7 +115,7 @@ class Masks(NamedTuple):
                 )
             return "plain" if self.wanted == "auto" else self.wanted
         if self.wanted == "auto":
-            return choose(mask, self.packing)
+            return choose(mask, self.packing, self.forms)
         if not allows(self.wanted, mask, self.packing):
             raise InvalidFeeds(
                 f"options={{'attention': {self.wanted!r}}} does not support the mask in {self.name!r}: it requires "
@@ -120,23 +131,25 @@ class Masks(NamedTuple):
         return {**feeds, **self.packing.places(feeds[self.packing.mask])}
 
 
-def choose(mask: np.ndarray, packing: Packing | None = None) -> str:
+def choose(mask: np.ndarray, packing: Packing | None = None, forms: Sequence[str] = PLANNED) -> str:
     """The fastest form that is right for a mask (B, S), nonzero at keys."""
-    if packing is not None:
-        return "packed" if packing.allows(mask) else "plain"
-    real = mask != 0
-    if mask.size and real[:, 0].all() and not (real[:, 1:] > real[:, :-1]).any():
-        return "lengths"
-    if mask.size and mask.shape[1] % _MULTIPLE == 0 and real.any(axis=1).all():
-        return "bias"
+    for form in forms if packing is None else ("packed",):
+        fits = form != "bias" or (mask.size > 0 and mask.shape[1] % _MULTIPLE == 0)
+        if fits and allows(form, mask, packing):
+            return form
     return "plain"
 
 
 def allows(form: str, mask: np.ndarray, packing: Packing | None = None) -> bool:
     """Whether a form is right for a mask."""
-    if form in ("lengths", "packed"):
-        return choose(mask, packing) == form
-    return form == "plain" or bool((mask != 0).any(axis=1).all())
+    if form == "packed":
+        return packing is not None and packing.allows(mask)
+    real = mask != 0
+    if form == "lengths":
+        return bool(mask.size and real[:, 0].all() and not (real[:, 1:] > real[:, :-1]).any())
+    if form == "unmasked":
+        return bool(mask.size and real.all())
+    return form == "plain" or bool(real.any(axis=1).all())
 
 
 def forms(path: Path) -> Forms:
@@ -169,7 +182,7 @@ def forms(path: Path) -> Forms:
     source = fused.source(mask)
     if not source.is_graph_input():
         return Forms(plain, None, f"its mask {source.name!r} is not one of its inputs")
-    others = {form: _lowered(model, form, folder, padded=True) for form in ("bias", "lengths")}
+    others = {form: _lowered(model, form, folder, padded=True) for form in ("bias", "lengths", "unmasked")}
     return Forms({**plain, **others}, source.name, "its padding is there; padding='remove' takes it out")
 
 

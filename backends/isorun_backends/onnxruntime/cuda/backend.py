@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 from isorun.plugin import (
     Availability,
     Backend,
+    BackendFailed,
     BackendUnavailable,
     Capabilities,
     CompileConfig,
@@ -21,11 +22,13 @@ from isorun.plugin import (
     LoweredModel,
     Option,
     RuntimeReport,
+    UnsupportedModel,
     runtime_errors,
 )
-from isorun_backends.nvidia import cuda_driver, gpu
+from isorun_backends.nvidia import cuda_driver, gpu, recording
 from isorun_backends.nvidia.device_memory import open_memory
 from isorun_backends.nvidia.graph_precision import graph_precision
+from isorun_backends.nvidia.output_shapes import require_known_shapes
 from isorun_backends.onnxruntime import placement
 from isorun_backends.onnxruntime.cuda import attention, libraries
 from isorun_backends.onnxruntime.cuda.attention import Masks
@@ -44,6 +47,11 @@ if TYPE_CHECKING:
 
 _PROVIDER = "CUDAExecutionProvider"
 _STREAM = "user_compute_stream"
+_PREFERS_CUDNN = 9.0
+"""The compute capability from which ONNX Runtime prefers cuDNN's attention."""
+_WITHOUT_CUDNN = str(1 | 2 | 4 | 16 | 32 | 64)
+"""ONNX Runtime's flags of attention kernels: all that it uses by default, but cuDNN's (8)."""
+_NO_CAPTURE = "cannot use the graph capture feature"  # in ONNX Runtime's message
 _NEED_CUDNN = frozenset((("com.microsoft", "Attention"), ("com.microsoft", "MultiHeadAttention")))
 GPU_OPTIONS = {
     "device_id": gpu.DEVICE_ID,
@@ -95,17 +103,27 @@ class OrtCuda(Backend):
         return libraries.diagnose(self.name, "cuda")
 
     def compile(self, model: LoweredModel, config: CompileConfig) -> CudaExecutable:
+        import onnx
+
         options = self.read_options(config.options)
         index, graphs = options["device_id"], options["cuda_graphs"]
-        gpu.select(self.name, index)
+        card = gpu.select(self.name, index)
         with runtime_errors(f"{self.name} cannot read {model.path}"):
             forms = attention.forms(model.path)
+        further = further_options(self.name, options)
+        planned = (
+            graphs or options["attention"] != "auto" or "sdpa_kernel" in further or float(card.compute) < _PREFERS_CUDNN
+        )
         masks = self._masks(forms, options["attention"], graphs)
+        masks = masks._replace(forms=attention.PLANNED if planned else attention.UNPLANNED)
         provider = {
             "device_id": str(index),
             "use_tf32": "0",  # by default fp32 products have a mantissa of 10 bits
-            **further_options(self.name, options),
+            **({} if planned else {"sdpa_kernel": _WITHOUT_CUDNN}),
+            **further,
         }
+        if graphs:
+            require_known_shapes(model.info)
         libraries.preload()
         memory, stream = cache(partial(open_memory, self.name, index)), None
         if graphs:
@@ -113,23 +131,29 @@ class OrtCuda(Backend):
                 raise InvalidOption(
                     self.name, "cuda_graphs", f"CUDA graphs need a stream of their own, got {_STREAM}. Omit one of them"
                 )
-            with memory().current():
+            with recording.running(), memory().current():
                 stream = memory().stream()
             provider.update(on_stream(stream))
-        graphs_by_form = {form: _graph(content) for form, content in forms.models.items()}
+        protos = {form: onnx.load_model_from_string(content) for form, content in forms.models.items()}
+        graphs_by_form = {form: proto.graph for form, proto in protos.items()}
         graphs_nodes = frozenset(node.name for graph in graphs_by_form.values() for node in graph.node)
-        shapes = partial(
-            placement.with_inserted,
-            frozenset().union(*map(placement.shape_nodes, graphs_by_form.values())),
-            graphs_nodes,
-        )
+        on_host = (*map(placement.shape_nodes, graphs_by_form.values()), *map(placement.integer_nodes, protos.values()))
+        shapes = partial(placement.with_inserted, frozenset().union(*on_host), graphs_nodes)
 
         def open_form(form: str, handle: int | None) -> onnxruntime.InferenceSession:
             ort_options = session_options(options, config.threads)
             ort_options.add_session_config_entry(WEIGHTS_FOLDER, str(model.path.parent))
             record = {"enable_cuda_graph": "1"} if graphs and form in forms.recordable else {}
             providers = [(_PROVIDER, {**record, **provider, **on_stream(handle)})]
-            session = open_session(self.name, model, ort_options, providers, content=forms.models[form])
+            try:
+                session = open_session(self.name, model, ort_options, providers, content=forms.models[form])
+            except BackendFailed as error:
+                if record and _NO_CAPTURE in str(error):
+                    raise UnsupportedModel(
+                        f"{self.name}: this model cannot be recorded as a CUDA graph: ONNX Runtime runs some of its "
+                        "nodes on the CPU. Omit cuda_graphs"
+                    ) from error
+                raise
             libraries.require_providers(self.name, session, {_PROVIDER: "cuda"})
             if any((node.domain, node.op_type) in _NEED_CUDNN for node in graphs_by_form[form].node):
                 libraries.require_cudnn(self.name)
@@ -222,12 +246,6 @@ def _cpu_nodes(nodes: list[placement.Node], shapes: frozenset[str]) -> dict[str,
         kind = "shapes" if placement.is_shape_node(node, shapes) else "others"
         kinds[kind].append(f"{node.operator} {node.name}")
     return kinds
-
-
-def _graph(content: bytes) -> Any:
-    import onnx
-
-    return onnx.load_model_from_string(content).graph
 
 
 def further_options(name: str, options: Mapping[str, Any]) -> dict[str, str]:

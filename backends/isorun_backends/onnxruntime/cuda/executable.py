@@ -25,6 +25,7 @@ from isorun.plugin import (
     check_fits,
     runtime_errors,
 )
+from isorun_backends.nvidia import recording
 from isorun_backends.nvidia.device_memory import DeviceMemory
 from isorun_backends.nvidia.gpu import GpuExecutable, check_device, input_address
 from isorun_backends.onnxruntime.cuda.attention import Masks
@@ -92,7 +93,8 @@ class CudaExecutable(GpuExecutable):
             form = self.form(feeds)
             if form in self.masks.recordable:
                 fed, names = self.masks.fed(form, feeds), list(output_names or self.output_specs)
-                return self.exclusively(lambda: graphs.run(form, self.session(form), names, fed))
+                session = self.exclusively(lambda: self.session(form))
+                return self._on_thread(lambda: graphs.run(form, session, names, fed))
         return super().run(output_names, feeds)
 
     def device_times(self, feeds: Feeds, runs: int) -> np.ndarray | None:
@@ -102,7 +104,11 @@ class CudaExecutable(GpuExecutable):
             return None
         form = self.form(feeds)
         fed = self.masks.fed(form, feeds)
-        return self.exclusively(lambda: self._times(memory, form, fed, runs))
+        return self._on_thread(lambda: self._timed(memory, form, fed, runs))
+
+    def _timed(self, memory: DeviceMemory, form: str, fed: Feeds, runs: int) -> np.ndarray:
+        with recording.running() if self._graphs is None else recording.recording():
+            return self._times(memory, form, fed, runs)
 
     def _times(self, memory: DeviceMemory, form: str, fed: Feeds, runs: int) -> np.ndarray:
         graphs = self._graphs
@@ -128,6 +134,14 @@ class CudaExecutable(GpuExecutable):
 
     def exclusively(self, work: Callable[[], _T]) -> _T:
         """Do work with the sessions; with graphs, on their thread, one call after another."""
+
+        def gated() -> _T:
+            with recording.running():
+                return work()
+
+        return self._on_thread(gated)
+
+    def _on_thread(self, work: Callable[[], _T]) -> _T:
         with runtime_errors(f"{self.name} failed while running"):
             return work() if self._thread is None else self._thread.submit(work).result()
 
@@ -161,8 +175,9 @@ class CudaExecutable(GpuExecutable):
             self._closed = True
         if self._thread is not None:
             self._thread.shutdown()
-        self._graphs = None
-        self._sessions = {}
+        with recording.running():  # memory is released
+            self._graphs = None
+            self._sessions = {}
 
 
 class CudaBinding(Binding):

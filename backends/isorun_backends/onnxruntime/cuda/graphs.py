@@ -9,16 +9,20 @@ of that time. (Read in ONNX Runtime's source.)
 
 A run that fails is recorded nevertheless: from the third on, runs of that number replay that and raise nothing
 (1.31.1, on an H100). So a number whose run has failed is not used again, and its shape runs without a graph.
+
+While a graph is recorded, no other thread may call CUDA: :mod:`isorun_backends.nvidia.recording`.
 """
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from isorun.plugin import Feeds, ModelInfo
+from isorun_backends.nvidia import recording
 from isorun_backends.nvidia.device_memory import DeviceMemory
 from isorun_backends.onnxruntime.cuda.device_buffers import DeviceBuffers, run_options
 from isorun_backends.onnxruntime.cuda.packing import KEPT
@@ -26,6 +30,8 @@ from isorun_backends.onnxruntime.cuda.packing import KEPT
 if TYPE_CHECKING:
     import onnxruntime
 
+_RECORDED_AFTER = 3
+"""Runs of a shape after which its graph is recorded."""
 Key = tuple[str, tuple[tuple[str, tuple[int, ...]], ...]]
 
 
@@ -45,17 +51,26 @@ class Graphs:
         self._memory, self._stream = memory, stream
         self._buffers: dict[Key, DeviceBuffers] = {}
         self._failed: set[Key] = set()
+        self._runs: Counter[Key] = Counter()
 
     def run(
         self, form: str, session: onnxruntime.InferenceSession, names: Sequence[str], feeds: Feeds
     ) -> list[np.ndarray]:
         """Run feeds in host memory; the results are copies there."""
+        key = _key(form, feeds)
+        self._runs[key] += 1
+        with recording.running() if self._runs[key] > _RECORDED_AFTER else recording.recording():
+            return self._run(key, form, session, names, feeds)
+
+    def _run(
+        self, key: Key, form: str, session: onnxruntime.InferenceSession, names: Sequence[str], feeds: Feeds
+    ) -> list[np.ndarray]:
         buffers = self.buffers(form, session, feeds)
         if buffers is not None:
             try:
                 return buffers.run(feeds, names)
             except BaseException:
-                self._failed.add(_key(form, feeds))
+                self._failed.add(key)
                 raise
         results: list[np.ndarray] = session.run(list(names), feeds, run_options())
         return results

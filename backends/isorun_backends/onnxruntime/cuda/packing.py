@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 KEPT = "padding.kept"
 _ROWS, _PLACES = "padding.rows", "padding.places"
-_POSITIONS, _OFFSET, _CUMULATIVE = "isorun.positions", "isorun.token_offset", "isorun.cumulative_sequence_length"
+_POSITIONS, _OFFSET, _CUMULATIVE = "padding.kept_positions", "padding.token_offset", "padding.cumulative_length"
 _FINDS = "PackedPlaces"  # the fused operator that finds the tokens; its first outputs are these
 _FOUND = (KEPT, _ROWS, _PLACES)
 _ATTENTION = "PackedKernelAttention"  # what dialects/packed.onnxtxt has in the place of PackedAttention

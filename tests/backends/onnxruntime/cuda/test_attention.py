@@ -35,7 +35,7 @@ def sessions(lowered, forms):
 
 
 @pytest.mark.parametrize("kind", MASKS)
-@pytest.mark.parametrize("form", ["plain", "bias", "lengths"])
+@pytest.mark.parametrize("form", ["plain", "bias", "lengths", "unmasked"])
 def test_an_allowed_form_agrees_with_the_lowered_model(lowered, sessions, kind, form):
     mask = MASKS[kind](BATCH, SEQUENCE, np.random.default_rng(1))
     feeds = feeds_with(mask)
@@ -44,7 +44,7 @@ def test_an_allowed_form_agrees_with_the_lowered_model(lowered, sessions, kind, 
     error = np.abs(hidden - expected)[mask != 0].max()
     if attention.allows(form, mask):
         assert error < 1e-5
-    elif (form, kind) in {("lengths", "left"), ("lengths", "holes")}:
+    elif (form, kind) in {("lengths", "left"), ("lengths", "holes"), ("unmasked", "right")}:
         assert error > 0.01, "the form would be right for a mask that it rejects"
 
 
@@ -52,7 +52,7 @@ def test_an_allowed_form_agrees_with_the_lowered_model(lowered, sessions, kind, 
 def test_a_last_layer_of_one_position_has_its_own_mask_in_every_form(bert, kind):
     lowered = lower(bert, outputs=["pooler_output"])
     forms = attention.forms(lowered.path)
-    assert list(forms.models) == list(attention.FORMS[:3])
+    assert list(forms.models) == list(attention.FORMS[:4])
     mask = MASKS[kind](BATCH, SEQUENCE, np.random.default_rng(1))
     feeds = feeds_with(mask)
     (expected,) = whole_session(lowered).run(None, feeds)
@@ -74,6 +74,16 @@ def test_which_form_a_mask_takes():
     assert chosen([0, 1, 1]) == "plain"  # 3 keys are no multiple of 8
     assert chosen([1] * 8, [0] * 8) == "plain"  # a row without a key
     assert attention.choose(np.zeros((2, 0), np.int64)) == "plain"
+
+
+def test_without_plans_batches_without_padding_need_no_mask():
+    def chosen(*rows):
+        return attention.choose(np.array(rows), None, attention.UNPLANNED)
+
+    assert chosen([1, 1, 1], [1, 1, 1]) == "unmasked"
+    assert chosen([1] * 7 + [0]) == "bias"
+    assert chosen([1, 1, 0]) == "plain"
+    assert attention.choose(np.zeros((0, 8), np.int64), None, attention.UNPLANNED) == "plain"
 
 
 @given(st.lists(st.lists(st.integers(0, 1), min_size=8, max_size=8), min_size=1, max_size=4))
@@ -112,7 +122,7 @@ def test_the_bias_reaches_every_query_and_is_of_the_weights_type(forms):
 
 def test_an_fp16_graph_has_every_form_and_its_bias_ends_where_fp16_does(bert):
     forms = attention.forms(lower(bert, precision="fp16").path)
-    assert set(forms.models) == {"plain", "bias", "lengths"}
+    assert set(forms.models) == {"plain", "bias", "lengths", "unmasked"}
     bias = bias_of(forms, np.array([[1, 0]]))
     assert (bias.dtype, bias.min()) == (np.float16, -65504)
     made = onnx.load_model_from_string(forms.models["bias"])
