@@ -15,7 +15,8 @@ from isorun.errors import UnsupportedModel
 from isorun.graph import pipeline
 from isorun.graph.analysis import tokens
 from isorun.graph.analysis.layers import Layer, layers, precision
-from isorun.graph.io import files, maps
+from isorun.graph.io import files
+from isorun.graph.io.shape_inference import infer_shapes
 from isorun.graph.model_info import describe
 from isorun.graph.ops import functions, lower
 from isorun.types import ModelInfo
@@ -66,7 +67,7 @@ def inspect(model: str | os.PathLike[str] | ir.Model) -> Inspection:
 def _inspect(model: ir.Model) -> Inspection:
     info, operators = describe(model), _operators(model)
     common.LiftConstantsToInitializersPass(lift_all_constants=True, size_limit=0)(model)
-    maps.infer_shapes(model)
+    infer_shapes(model)
     model_layers = layers(model)
     per_token = [layer for layer in model_layers if layer.kind == "dense" and layer.per == "token"]
     known = bool(info.fused) and all(layer.per for layer in model_layers if layer.kind == "dense")

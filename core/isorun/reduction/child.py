@@ -19,7 +19,8 @@ import onnx_ir as ir
 
 from isorun.errors import IsorunError, UnsupportedModel
 from isorun.graph import pipeline
-from isorun.graph.io import files, maps
+from isorun.graph.io import files
+from isorun.graph.io.shape_inference import infer_shapes
 from isorun.graph.transforms import work_around
 from isorun.graph.transforms.cut import Cutter, expose_values
 from isorun.plugin import faults, registry
@@ -85,7 +86,7 @@ class Search:
         fused: bool,
     ) -> Part | None:
         """The smallest part that fails in the same way; ``None`` if the whole graph does not, between known values."""
-        maps.infer_shapes(graph)
+        infer_shapes(graph)
         known = {**feeds, **self._values(graph, stage, feeds, fused=fused)}
         cutter, nodes = Cutter(graph, known), list(graph.graph)
         numbers = {node: index for index, node in enumerate(nodes)}

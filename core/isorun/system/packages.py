@@ -15,6 +15,7 @@ import sys
 from collections.abc import Iterator, Mapping
 from functools import lru_cache
 from importlib.metadata import Distribution, distribution, distributions, version
+from pathlib import Path
 
 from isorun.errors import IsorunError
 
@@ -51,10 +52,10 @@ def _installed() -> Iterator[tuple[str, int]]:
     """The folders on the path, the records of distributions in them, and when each changed last."""
     for folder in sys.path:
         try:
+            yield folder, Path(folder).stat().st_mtime_ns
             with os.scandir(folder or ".") as entries:
                 records = [entry for entry in entries if entry.name.endswith((".dist-info", ".egg-info"))]
-                yield folder, os.stat(folder or ".").st_mtime_ns
-                yield from ((record.path, record.stat().st_mtime_ns) for record in records)
+            yield from ((record.path, record.stat().st_mtime_ns) for record in records)
         except OSError:
             continue  # an archive, or a folder that is not there
 

@@ -13,7 +13,7 @@ import onnx_ir as ir
 
 from isorun.graph.analysis import tokens
 from isorun.graph.analysis.evaluate import CannotEvaluate, is_constant, run_node, sizes
-from isorun.graph.io import maps
+from isorun.graph.io.shape_inference import infer_shapes
 
 BATCHES = (3, 5)
 """The batch sizes. No other dimension is derived from them, and their greatest common divisor is 1."""
@@ -78,7 +78,8 @@ def _has_batch(graph: ir.Graph, value: ir.Value) -> bool:
 
 
 def _infer(model: ir.Model, batch: int, batched: set[str | None]) -> tuple[dict[str, Shape], dict[str, np.ndarray]]:
-    copy = model.clone()
+    functions = list(model.functions.values())  # shared: inference reads them only
+    copy = ir.Model(model.graph.clone(), ir_version=model.ir_version, functions=functions)
     for value in copy.graph.inputs:
         if value.shape is not None and value.name not in copy.graph.initializers:
             fixed = [size if isinstance(size, int) and size >= 0 else _OTHER for size in value.shape]
@@ -88,7 +89,7 @@ def _infer(model: ir.Model, batch: int, batched: set[str | None]) -> tuple[dict[
             value.shape = None  # declared with symbols, which would be kept
     known: dict[str, np.ndarray] = {}
     for _ in range(_PASSES):
-        maps.infer_shapes(copy)
+        infer_shapes(copy)
         if not _evaluate(copy, known):
             break
     values = [value for node in copy.graph.all_nodes() for value in node.outputs] + list(copy.graph.inputs)

@@ -14,6 +14,7 @@ import onnx_ir as ir
 from onnx_ir.passes import common
 
 from isorun.graph.analysis.evaluate import CannotEvaluate, array, is_constant, run_node
+from isorun.graph.io.shape_inference import infer_shapes
 from isorun.graph.matching import subgraph
 
 _logger = logging.getLogger(__name__)
@@ -33,7 +34,7 @@ _SLICE_END = (
 
 def simplify(model: ir.Model) -> None:
     """Compute what does not depend on the inputs, sizes of fixed dimensions included, in place."""
-    common.ShapeInferencePass(check_type=False, strict_mode=False)(model)
+    infer_shapes(model)
     common.LiftConstantsToInitializersPass(lift_all_constants=True, size_limit=0)(model)
     remove_no_ops(model.graph)
     _compute_shapes(model.graph)

@@ -19,6 +19,7 @@ from isorun.errors import UnsupportedModel
 from isorun.graph.analysis.evaluate import CannotEvaluate, array, is_constant, sizes
 from isorun.graph.canonicalize import branches, constants, contrib, dedup_weights, layer_normalization
 from isorun.graph.io import files
+from isorun.graph.io.shape_inference import infer_shapes
 from isorun.graph.matching import subgraph
 from isorun.graph.matching.probes import Probes
 from isorun.graph.matching.report import FusionReport
@@ -37,7 +38,7 @@ def simplify(model: ir.Model, report: FusionReport) -> None:
             opset.move(model.graph, functions.opset(functions.BODIES))  # ranks of a Reshape are inferred since 14
     branches.take(model)
     contrib.expand(model, report)
-    common.ShapeInferencePass(check_type=False, strict_mode=False)(model)
+    infer_shapes(model)
     common.LiftConstantsToInitializersPass(lift_all_constants=True, size_limit=0)(model)
     common.DeduplicateInitializersPass()(model)
     constants.remove_no_ops(model.graph)

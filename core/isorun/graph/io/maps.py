@@ -10,7 +10,6 @@ from pathlib import Path
 
 import onnx
 import onnx_ir as ir
-from onnx_ir.passes import common
 
 _META_KEY = "isorun.map"
 _OPERATORS = frozenset(("CastMap", "DictVectorizer", "ZipMap"))
@@ -65,12 +64,6 @@ def among(graph: ir.Graph) -> bool:
     return any(map(type_of, _inputs_and_outputs(graph))) or any(
         node.domain == "ai.onnx.ml" and node.op_type in _OPERATORS for node in graph
     )
-
-
-def infer_shapes(model: ir.Model) -> None:
-    """Run ONNX's shape inference, unless the graph has maps, whose inferred types onnx_ir cannot read."""
-    if not among(model.graph):
-        common.ShapeInferencePass(check_type=False, strict_mode=False)(model)
 
 
 def _inputs_and_outputs(graph: ir.Graph) -> tuple[ir.Value, ...]:

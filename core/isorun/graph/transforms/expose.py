@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import onnx_ir as ir
 
 from isorun.errors import UnsupportedModel
-from isorun.graph.io import maps
+from isorun.graph.io.shape_inference import infer_shapes
 from isorun.graph.ops import functions
 
 
@@ -49,7 +49,7 @@ def expose(model: ir.Model) -> list[Operator]:
         raise UnsupportedModel("The model has no fused operator: only an encoder has layers to compare")
     if any(node.op_type == functions.PACKED for node in fused):
         raise UnsupportedModel("Layers cannot be compared after padding removal. Pass the original model")
-    maps.infer_shapes(model)
+    infer_shapes(model)
     operators, layer = [], None
     for node in fused:
         if node.op_type in functions.ATTENTIONS:

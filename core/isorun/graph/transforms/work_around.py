@@ -6,9 +6,9 @@ from collections.abc import Collection, Iterator, Sequence
 
 import numpy as np
 import onnx_ir as ir
-from onnx_ir.passes import common
 
 from isorun.errors import UnsupportedModel
+from isorun.graph.io.shape_inference import infer_shapes
 from isorun.types.faults import CONSTANTS, Fault
 
 _INT32 = np.iinfo(np.int32)
@@ -36,7 +36,7 @@ def apply(model: ir.Model, faults: Sequence[Fault]) -> list[str]:
         UnsupportedModel: there is no equivalent of a node; names it and the reason.
     """
     rows = [fault for fault in faults if fault.applies is not None]
-    common.ShapeInferencePass()(model)
+    infer_shapes(model, strict=True)
     opset = model.graph.opset_imports.get("", 1)
     for value in _wide_constants(model):
         for fault in rows:

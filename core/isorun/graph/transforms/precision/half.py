@@ -26,7 +26,7 @@ from onnx_ir.passes import common
 from isorun.errors import UnsupportedModel
 from isorun.graph.analysis.evaluate import is_constant, sizes
 from isorun.graph.analysis.layers import QUANTIZING
-from isorun.graph.io import maps
+from isorun.graph.io.shape_inference import infer_shapes
 from isorun.graph.ops import functions
 
 FASTER = frozenset(
@@ -121,7 +121,7 @@ def convert(model: ir.Model, half: ir.DataType = ir.DataType.FLOAT16) -> HalfRep
                 "separate the 8-bit weights from their products. Use precision='fp32', which runs it without conversion"
             )
     common.LiftConstantsToInitializersPass(lift_all_constants=True, size_limit=0)(model)
-    maps.infer_shapes(model)
+    infer_shapes(model)
     conversion = _Conversion(model, half)
     report = conversion.run()
     if not report.converted and not any(value.dtype == half for value in model.graph.initializers.values()):

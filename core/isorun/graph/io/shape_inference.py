@@ -1,0 +1,89 @@
+"""ONNX's shape inference on a graph of onnx_ir.
+
+onnx_ir's own pass reads the whole inferred model again, functions and all, which takes longer than the inference. Here
+only the inferred shapes and types are read.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable
+
+import onnx
+import onnx_ir as ir
+
+from isorun.graph.io import maps
+
+_LARGE = 1000  # bytes; larger initializers hold no shapes
+
+_logger = logging.getLogger(__name__)
+
+
+def infer_shapes(model: ir.Model, *, strict: bool = False) -> None:
+    """Set the shapes and types that ONNX infers, in place.
+
+    The model is unchanged if ONNX cannot read it, or if the graph has maps, whose types onnx_ir cannot read.
+
+    Args:
+        model: the model.
+        strict: leave the model unchanged if a shape contradicts another one, rather than infer the rest.
+    """
+    if maps.among(model.graph):
+        return
+    proto = _without_weights(model)
+    try:
+        inferred = onnx.shape_inference.infer_shapes(proto, check_type=strict, strict_mode=strict, data_prop=True)
+    except (onnx.shape_inference.InferenceError, RuntimeError, TypeError, ValueError) as error:
+        _logger.info("Shape inference failed: %s", error)
+        return
+    _set(model.graph, model.graph.inputs, inferred.graph)
+
+
+def _without_weights(model: ir.Model) -> onnx.ModelProto:
+    """A model whose large initializers are inputs."""
+    graph, weights = model.graph, []
+    for value in graph.initializers.values():
+        tensor = value.const_value
+        if tensor is not None and value.shape is None:
+            value.shape = ir.Shape(tensor.shape.numpy())
+        if tensor is not None and value.dtype is None:
+            value.dtype = tensor.dtype
+        if tensor is None or tensor.nbytes > _LARGE:
+            weights.append(value)
+    inputs = [*graph.inputs, *(value for value in weights if not value.is_graph_input())]
+    names = {value.name for value in weights}
+    small = [value for value in graph.initializers.values() if value.name not in names]
+    view = ir.GraphView(
+        inputs, graph.outputs, nodes=list(graph), initializers=small, opset_imports=graph.opset_imports, name=graph.name
+    )
+    proto = onnx.ModelProto(ir_version=model.ir_version, graph=ir.serde.serialize_graph(view))  # type: ignore[arg-type]
+    proto.opset_import.extend(
+        onnx.OperatorSetIdProto(domain=domain, version=version) for domain, version in model.opset_imports.items()
+    )
+    proto.functions.extend(
+        ir.serde.serialize_function(function, create_value_info=False) for function in model.functions.values()
+    )
+    return proto
+
+
+def _set(graph: ir.Graph, inputs: Iterable[ir.Value], proto: onnx.GraphProto) -> None:
+    types = {info.name: info.type for info in (*proto.value_info, *proto.input, *proto.output)}
+    for value in (*inputs, *graph.outputs, *(output for node in graph for output in node.outputs)):
+        if value is not None and value.name in types:
+            _set_type(value, types[value.name])
+    for node, written in zip(graph, proto.node, strict=True):
+        subgraphs = {attribute.name: attribute for attribute in written.attribute}
+        for attribute in node.attributes.values():
+            if attribute.type == ir.AttributeType.GRAPH:
+                _set(attribute.as_graph(), attribute.as_graph().inputs, subgraphs[attribute.name].g)
+            elif attribute.type == ir.AttributeType.GRAPHS:
+                for subgraph, part in zip(attribute.as_graphs(), subgraphs[attribute.name].graphs, strict=True):
+                    _set(subgraph, subgraph.inputs, part)
+
+
+def _set_type(value: ir.Value, proto: onnx.TypeProto) -> None:
+    shape, kind = ir.serde.deserialize_type_proto_for_shape(proto), ir.serde.deserialize_type_proto_for_type(proto)
+    if shape is not None and shape != value.shape:
+        value.shape = shape
+    if kind is not None and kind != value.type:
+        value.type = kind

@@ -1,0 +1,51 @@
+"""ONNX's shape inference on a graph of onnx_ir."""
+
+from __future__ import annotations
+
+import numpy as np
+import onnx
+import onnx.parser
+import onnx_ir as ir
+
+from isorun.graph.io.shape_inference import infer_shapes
+
+BRANCHES = """<ir_version: 10, opset_import: ["" : 18, "local" : 1]>
+graph (float[n, 4] x, bool choice) => (y) {
+    wide = MatMul (x, w)
+    twice = local.Twice (wide)
+    y = If (choice) <
+        then_branch = then () => (taken) { taken = Relu (twice) },
+        else_branch = other () => (taken) { taken = Transpose (twice) }>
+}
+<domain: "local", opset_import: ["" : 18]> Twice (x) => (y) { y = Add (x, x) }
+"""
+
+
+def _model() -> ir.Model:
+    proto = onnx.parser.parse_model(BRANCHES)
+    proto.graph.initializer.append(onnx.numpy_helper.from_array(np.ones((4, 300), np.float32), "w"))
+    return ir.serde.deserialize_model(proto)
+
+
+def test_shapes_through_functions_and_in_branches() -> None:
+    model = _model()
+    inputs = list(model.graph.inputs)
+    infer_shapes(model)
+    values = {value.name: value for node in model.graph for value in node.outputs}
+    assert values["wide"].shape == values["twice"].shape == ["n", 300]
+    assert values["twice"].dtype == ir.DataType.FLOAT
+    choice = values["y"].producer()
+    assert choice is not None
+    shapes = {name: branch.as_graph().outputs[0].shape for name, branch in choice.attributes.items()}
+    assert shapes == {"then_branch": ["n", 300], "else_branch": [300, "n"]}
+    assert list(model.graph.inputs) == inputs
+    weight = model.graph.initializers["w"].const_value
+    assert weight is not None
+    assert np.array_equal(weight.numpy(), np.ones((4, 300), np.float32))
+
+
+def test_a_model_that_contradicts_itself_is_unchanged_where_that_is_required() -> None:
+    model = _model()
+    model.graph.inputs[0].shape = ir.Shape(["n", 5])
+    infer_shapes(model, strict=True)
+    assert all(value.shape is None for node in model.graph for value in node.outputs)
