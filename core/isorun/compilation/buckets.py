@@ -170,8 +170,7 @@ class Buckets:
             yield every, 0, False
             return
         rounded = self._round(length)
-        # A fully masked row attends to all its positions equally, so padding changes it.
-        kept = self._info.attended(feeds).any(axis=1)
+        kept = self._info.may_be_padded(self._info.attended(feeds))
         if kept.all():
             yield every, rounded, True
         elif rounded == length or every is None or not kept.any():

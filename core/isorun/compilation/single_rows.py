@@ -56,11 +56,11 @@ class SingleRows(Executable):
         self._executable.close()
 
     def _ends(self, feeds: Feeds, rows: int, length: int) -> list[int]:
-        """Where the padding at each row's end begins. A fully masked row attends to all of its positions."""
+        """Where the padding at each row's end begins, or the end of the row if it reads its padding."""
         if not length:
             return [0] * rows
         kept = np.asarray(self._info.attended(feeds)) != 0
-        ends = np.where(kept.any(axis=1), length - kept[:, ::-1].argmax(axis=1), length)
+        ends = np.where(self._info.may_be_padded(kept), length - kept[:, ::-1].argmax(axis=1), length)
         return [int(end) for end in ends]
 
     def _joined(self, name: str, arrays: Sequence[np.ndarray], length: int) -> np.ndarray:

@@ -40,9 +40,9 @@ def describe(model: ir.Model, *, any_mask: bool = False) -> ModelInfo:
     """
     graph = model.graph
     mask, marks_padding, token_outputs = mask_input.find(graph)
-    keeps_padding, zeroed = padding_removal.examine(model)
+    padding = padding_removal.examine(model)
     if token_outputs is not None:  # what is zero at padding in the packed graph has to be so in the other
-        known = {*token_outputs, *zeroed}
+        known = {*token_outputs, *padding.zeroed}
         token_outputs = tuple(value.name for value in graph.outputs if value.name in known)
     masks = () if any_mask else tuple(mask_input.mask_inputs(graph))
     bounds = index_bounds.find(graph) | dict.fromkeys(masks, (0, 1))
@@ -62,7 +62,8 @@ def describe(model: ir.Model, *, any_mask: bool = False) -> ModelInfo:
         mask=mask,
         marks_padding=marks_padding,
         token_outputs=token_outputs,
-        keeps_padding=keeps_padding,
+        keeps_padding=padding.refusal,
+        read=padding.read,
         mixes_rows=batch_independence.find(model),
         window=min((node.attributes["window"].as_int() for node in windowed), default=None),
         unread=tuple(value.name or "" for value in graph.inputs if not value.uses() and not value.is_graph_output()),

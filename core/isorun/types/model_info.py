@@ -81,7 +81,10 @@ class ModelInfo:
             by :meth:`attended`, and write it by :meth:`as_mask`.
         token_outputs: the token-level outputs (batch, sequence, ...); ``None`` if unknown.
         keeps_padding: why padding cannot be removed; empty if it can. In that case, padding to the right of a row with
-            at least one real token does not change the results of that row.
+            at least one real token does not change the results of that row, if :attr:`read` is heeded.
+        read: positions at which a row must have real tokens for that. The graph reads them, and where masks differ
+            between queries (windows, causal attention), padding that is read may attend to no key, and then attends to
+            all positions of its row. ``None`` for all positions.
         mixes_rows: the first node through which a row's results depend on the other rows of its batch, as in
             dynamically quantized models; empty if rows are independent.
         window: how many tokens to each side the fused layer sees that attends within the smallest window; ``None``
@@ -102,6 +105,7 @@ class ModelInfo:
     marks_padding: bool = False
     token_outputs: tuple[str, ...] | None = None
     keeps_padding: str = "the model has not been analysed"
+    read: tuple[int, ...] | None = ()
     mixes_rows: str = ""
     window: int | None = None
     unread: tuple[str, ...] = ()
@@ -120,6 +124,19 @@ class ModelInfo:
     def attended(self, feeds: Feeds) -> Any:
         """The mask in feeds: :func:`attended`."""
         return attended(feeds, self.mask, marks_padding=self.marks_padding)
+
+    def may_be_padded(self, attended: np.ndarray) -> np.ndarray:
+        """The rows, (rows,), that more padding on the right does not change. A row without a key attends to all its
+        positions equally.
+
+        Args:
+            attended: (rows, sequence), nonzero at real tokens.
+        """
+        kept = np.asarray(attended) != 0
+        length = kept.shape[1]
+        read = range(length) if self.read is None else [number for number in self.read if number < length]
+        rows: np.ndarray = kept.any(axis=1) & kept[:, read].all(axis=1)
+        return rows
 
     def as_mask(self, attended: np.ndarray) -> np.ndarray:
         """The feed of :attr:`mask`, but for its dtype, for an array (batch, sequence) of 1 at real tokens and 0 at
@@ -153,6 +170,7 @@ class ModelInfo:
                 "outputs": specs(fields["outputs"]),
                 "metadata": ModelMetadata(*fields["metadata"]),
                 "token_outputs": None if fields["token_outputs"] is None else tuple(fields["token_outputs"]),
+                "read": None if fields["read"] is None else tuple(fields["read"]),
                 "unread": tuple(fields.get("unread", ())),
                 "masks": tuple(fields.get("masks", ())),
             }

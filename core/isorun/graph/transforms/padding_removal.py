@@ -26,6 +26,7 @@ rejected, with the name of the node. ``padding.onnxtxt`` computes where the toke
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import NamedTuple
 
 import onnx_ir as ir
 
@@ -48,6 +49,20 @@ _GUARDS = {"paired": "own_guard", "causal": "causal_guard"}
 """Which queries have any key, by an attribute of the attention; by none of these, those of a row with a key."""
 
 
+class Examined(NamedTuple):
+    """What is known of a model and its padding.
+
+    Attributes:
+        refusal: why it cannot be removed; empty if it can.
+        zeroed: what :func:`remove` returns.
+        read: as in :attr:`isorun.types.ModelInfo.read`.
+    """
+
+    refusal: str
+    zeroed: tuple[str, ...] = ()
+    read: tuple[int, ...] | None = ()
+
+
 def remove(model: ir.Model) -> tuple[str, ...]:
     """Rewrite a model in the fused form, in place, so that only the attention core works on padding.
 
@@ -63,19 +78,19 @@ def remove(model: ir.Model) -> tuple[str, ...]:
     return _Removal(model).run()
 
 
-def examine(model: ir.Model) -> tuple[str, tuple[str, ...]]:
-    """Why padding cannot be removed from a model, which stays as it is, empty where it can; and what :func:`remove`
-    would return."""
+def examine(model: ir.Model) -> Examined:
+    """What :func:`remove` would do to a model, which stays as it is."""
     try:
         _key_mask(model.graph)  # most models that are refused are refused here, without a copy
-        return "", remove(model.clone())
+        removal = _Removal(model.clone())
+        return Examined("", removal.run(), removal.read_tokens())
     except UnsupportedModel as error:
-        return str(error), ()
+        return Examined(str(error))
 
 
 def refusal(model: ir.Model) -> str:
     """Why padding cannot be removed from a model, which stays as it is; empty where it can."""
-    return examine(model)[0]
+    return examine(model).refusal
 
 
 class _Removal(PackedReads):
@@ -129,7 +144,7 @@ class _Removal(PackedReads):
             ir.node(
                 "PackedPlaces",
                 [self.mask, *([self.joined(self.computed)] if self.computed else [])],
-                {"positions": sorted(self.positions), **({"whole": 1} if self._keeps_rows() else {})},
+                {"positions": sorted(self.positions), **({} if self.read_tokens() == () else {"whole": 1})},
                 domain=functions.DOMAIN,
                 outputs=list(self.layout.values()),
                 name="padding.places",
@@ -139,14 +154,16 @@ class _Removal(PackedReads):
         functions.carry(self._model)
         return tuple(by_token)
 
-    def _keeps_rows(self) -> bool:
-        """Whether a position that the graph reads depends on padding where it is padding itself: without a key it
-        attends to all positions of its row."""
-        packed = (node for node in self.graph if node.op_type == functions.PACKED)
-        own_keys = any(
-            not _BY_QUERY.isdisjoint(node.attributes) or "first_pairs" in functions.inputs(node) for node in packed
-        )
-        return own_keys and self.reads_positions
+    def read_tokens(self) -> tuple[int, ...] | None:
+        """The positions that must hold real tokens: one that is padding, and read, may see no key, and attends to all
+        positions of its row then. ``None`` for all positions."""
+        packed = [node for node in self.graph if node.op_type == functions.PACKED]
+        reasons = {name for node in packed for name in _BY_QUERY.intersection(node.attributes)}
+        if not self.reads_positions or not (reasons or any("first_pairs" in functions.inputs(node) for node in packed)):
+            return ()
+        if reasons == {"causal"} and not any("first_pairs" in functions.inputs(node) for node in packed):
+            return (0,)  # every later position sees it
+        return None if self.computed else tuple(sorted(self.positions))
 
     def _first_not_by_token(self, embedding: ir.Node) -> ir.Node | None:
         """The first node up to the attentions that does not process an embedding token by token."""

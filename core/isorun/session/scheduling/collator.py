@@ -90,8 +90,7 @@ class Collator:
         mask = None if self._mask is None else self._info.attended(feeds)
         # With other values in a mask, the model runs as given, and may see padding and other rows.
         as_given = any(not is_binary(feeds[name]) for name in self._masks if name in feeds)
-        # A fully masked row attends to all its positions equally: padding would change it.
-        stretches = mask is not None and bool(np.count_nonzero(mask)) and not as_given
+        stretches = mask is not None and not as_given and bool(self._info.may_be_padded(mask).all())
         length = mask.shape[1] if mask is not None else max(array.size for array in feeds.values())
         shapes = (
             (name, array.shape[2:] if stretches and name in self._by_token else array.shape[1:])
