@@ -6,6 +6,7 @@ import json
 import logging
 import os
 import signal
+from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -31,6 +32,18 @@ signal.signal(signal.SIGINT, signal.default_int_handler)
 def pytest_xdist_auto_num_workers() -> int:
     """For ``-n auto``: more than there are cores, since many tests wait for other processes and for time limits."""
     return usable_cores() + 1
+
+
+@pytest.hookimpl(tryfirst=True)  # before -m selects by mark
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Marks all but every n-th case of a sampled test as long."""
+    cases: Counter[str] = Counter()
+    for item in items:
+        if (mark := item.get_closest_marker("sampled")) is not None:
+            name = item.nodeid.partition("[")[0]
+            if cases[name] % mark.args[0]:
+                item.add_marker(pytest.mark.long)
+            cases[name] += 1
 
 
 @pytest.fixture(autouse=True)

@@ -93,6 +93,7 @@ def check(label: str, tmp_path: Path, targets: list[tuple[str, str]]) -> tuple[b
     return packed, any(int8.layers(model))
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("family", FAMILIES)
 def test_fuses_a_family(family: str, tmp_path: Path) -> None:
     """As the documentation says."""
@@ -128,6 +129,7 @@ def test_every_family_in_fp16(family: str, tmp_path: Path) -> None:
         assert float((np.abs(one - other) / (1 + np.abs(one))).max()) < HALF_TOLERANCE
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("label", CONVERTED)
 @pytest.mark.parametrize("packs", [False, True], ids=["padded", "packed"])
 def test_fuses_files_in_fp16(label: str, packs: bool, tmp_path: Path) -> None:

@@ -177,6 +177,7 @@ def dependences(label: str) -> list[str]:
     return [as_exported, batch_independence.find(model)] if fuse(model).is_encoder else [as_exported]
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize(
     "label", sorted({exports.entry(label)["archive"]: label for label in exports.manifest()}.values())
 )

@@ -92,6 +92,7 @@ def test_fused_operator_has_one_floating_type(name: str) -> None:
             assert len(floats) == 1, node
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize(("backend", "dialect"), exports.targets())
 @pytest.mark.parametrize("name", ["bert-torchscript14-eager", "mpnet-dynamo23-eager", "normalization left"])
 def test_16_bit_models_run_on_every_backend(name: str, backend: str, dialect: str, tmp_path: Path) -> None:

@@ -93,6 +93,7 @@ CASES = [
 ]
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize(("label", "kind", "backend"), CASES)
 def test_any_mask_of_padding_is_fused(label: str, kind: str, backend: str, tmp_path: Path) -> None:
     path = tmp_path / "model.onnx"

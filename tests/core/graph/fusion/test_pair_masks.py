@@ -40,6 +40,7 @@ def kept(allowed: np.ndarray) -> np.ndarray:
     return keys | (keys & ~allowed.any(axis=2)).any(axis=1, keepdims=True)
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("padding", ["keep", "remove"])
 @pytest.mark.parametrize("form", GIVEN)
 @pytest.mark.parametrize("backend", ["ort-cpu", "openvino"])
@@ -104,6 +105,7 @@ def test_queries_without_a_key_in_fp16(packed: bool, dialect: str) -> None:
         np.testing.assert_allclose(result[of_keys], mask_forms.raw(proto, feeds)[0][of_keys], atol=0.05)
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("dialect", ["primitive", "com.microsoft", "onnx", "static"])
 def test_a_padded_query_that_is_read_in_fp16(dialect: str) -> None:
     label = "deberta-v3-sequence-torchscript17-eager"  # queries that are padding have no key; its head reads the first

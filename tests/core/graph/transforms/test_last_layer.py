@@ -82,6 +82,7 @@ def check(model: ir.Model, fed: exports.Feeds) -> ir.Model:
     return fused
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("label", POOLED)
 def test_where_the_pooler_is_all_that_is_wanted(label: str) -> None:
     model = exports.model(label)
@@ -106,6 +107,7 @@ def test_only_layer() -> None:
     assert exports.difference(expected, exports.run(lower.lower(made, "primitive"), fed)) < exports.TOLERANCE
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("label", [PLAIN, "mpnet-dynamo18-eager", "mpnet-torchscript17-eager"])
 @pytest.mark.parametrize("position", [0, 3])
 def test_a_position_that_is_read_by_its_number(label: str, position: int) -> None:

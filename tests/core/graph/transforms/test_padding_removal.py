@@ -291,6 +291,7 @@ READERS = {
 }
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("reader", READERS)
 @pytest.mark.parametrize("kind", [kind for kind in MASKS if kind not in ("no key at all", "one token")])
 def test_what_reads_hidden_states_soundly(reader: str, kind: str) -> None:
@@ -303,6 +304,7 @@ def test_what_reads_hidden_states_soundly(reader: str, kind: str) -> None:
     np.testing.assert_allclose(got, wanted, atol=TOLERANCE)
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize(
     "attributes",
     [("causal",), ("causal", "guarded"), ("paired", "guarded"), ("window",), ("window", "guarded")],

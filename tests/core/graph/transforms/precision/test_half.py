@@ -71,6 +71,7 @@ def types(model: ir.Model, operator: str) -> set[str]:
     return {str(node.outputs[0].dtype) for node in model.graph if node.op_type == operator}
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("packed", [False, True], ids=["padded", "packed"])
 @pytest.mark.parametrize(
     ("dialect", "precision"),
@@ -133,6 +134,7 @@ def test_what_is_read_back_is_what_was_written(bert: Path, tmp_path: Path):
         assert exports.difference(exports.run(onnx.load(bert), feeds), exports.run(proto, feeds)) < OFF
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize(
     "label",
     [

@@ -71,6 +71,7 @@ def test_every_dense_layer_of_the_encoder_is_quantized(table: dict[str, int8.Qua
     assert not left & table.keys()
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("dialect", functions.dialects())
 @pytest.mark.parametrize("label", ["albert-dynamo18-eager", "mpnet-dynamo18-eager", "bert-dynamo23-sdpa"])
 def test_exports_of_other_families(label: str, dialect: str) -> None:
