@@ -71,7 +71,7 @@ def create_app(models: Models, settings: Settings | None = None) -> FastAPI:
 async def _warm_up(models: Models, settings: Settings) -> None:
     if settings.warmup:
         await asyncio.to_thread(models.warm_up, measure=settings.measure)
-    models.ready = True
+    models.accepting = models.ready = True
     _logger.info("ready: %s", ", ".join(f"{served.name} ({served.task})" for served in models))
 
 

@@ -78,7 +78,7 @@ def deployment(
         opened = open_models(models, paths, {**assigned_threads(), **threads}, **open_options)
         if settings.warmup:
             opened.warm_up(measure=settings.measure)
-        opened.ready = True
+        opened.accepting = opened.ready = True
         return create_app(opened, replace(settings, warmup=False))
 
     deployed = serve.deployment(

@@ -68,12 +68,13 @@ class Models:
     """The models of a server, by name.
 
     Attributes:
-        ready: whether they are warm. Requests are rejected before.
+        accepting: whether requests are answered: not while it is measured how they best share the machine.
+        ready: whether they are warm, so that no request waits for a compilation.
     """
 
     def __init__(self, models: Sequence[Served]) -> None:
         self._models: Mapping[str, Served] = {served.name: served for served in models}
-        self.ready = False
+        self.accepting = self.ready = False
 
     def __iter__(self) -> Iterator[Served]:
         return iter(self._models.values())
@@ -82,7 +83,7 @@ class Models:
         """The model of a name, for its tensors.
 
         Raises:
-            ApiError: there is none, or the models are not ready.
+            ApiError: there is none, or requests are not accepted yet.
         """
         served = self._models.get(name)
         if served is None:
@@ -129,16 +130,20 @@ class Models:
         raise ApiError(404, f"No model of this server {what}: {names}", code="model_not_found", param="model")
 
     def _check_ready(self) -> None:
-        if not self.ready:
+        if not self.accepting:
             raise ApiError(503, "The models are warming up. Try again later", headers={"Retry-After": "1"})
 
     def warm_up(self, *, measure: bool) -> None:
-        """Warm up all models, one after the other: :meth:`isorun.Session.warmup`."""
+        """Measure all models, unless the cache has the results; then accept requests, and warm up the rest between
+        them: :meth:`isorun.Session.warmup`."""
         for served in self:
-            served.session.warmup(measure=measure)
+            served.session.warmup((), measure=measure)
+        self.accepting = True
+        for served in self:
+            served.session.warmup(measure=False)
 
     def close(self) -> None:
         """Release all models."""
-        self.ready = False
+        self.accepting = self.ready = False
         for served in self:
             served.close()

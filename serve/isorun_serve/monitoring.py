@@ -23,7 +23,7 @@ def router(models: Models, traffic: Traffic) -> APIRouter:
 
     @routes.get("/ready")
     async def ready() -> Response:
-        """Say whether the models are warm and requests are accepted."""
+        """Say whether the models are warm and requests are accepted: the time to send them."""
         is_ready = models.ready and not traffic.draining
         return JSONResponse({"ready": is_ready}, 200 if is_ready else 503)
 

@@ -77,7 +77,7 @@ def client(models: dict[str, Any], *, ready: bool = True, **settings: Any) -> It
     served = Models([_shared(Served.of(name, model)) for name, model in models.items()])
     app = create_app(served, Settings(**{"warmup": False, **settings}))
     with TestClient(app, raise_server_exceptions=False) as opened:
-        served.ready = ready
+        served.accepting = served.ready = ready
         yield opened
 
 

@@ -107,26 +107,30 @@ class Lanes:
         with self._ended:
             self._ended.wait_for(lambda: not call.taken)
 
-    def warm(self, run: Callable[[int], None], threads: int) -> None:
-        """Call ``run(index)`` on some of the threads, and wait: the first run on a thread takes longer than later ones.
+    def warm(self, runs: Sequence[Sequence[Callable[[], None]]]) -> None:
+        """Make runs on the threads, a sequence on each, and wait: the first run on a thread takes longer than later
+        ones. Requests that arrive meanwhile go first.
 
         Raises:
-            As ``run``.
+            As the runs.
         """
         if threading.current_thread() in self._threads:  # it would wait for itself
-            return run(0)
-        futures: list[Future[None]] = [Future() for _ in range(threads)]
+            for run in runs[0]:
+                run()
+            return
+        futures: list[Future[None]] = []
         with self._arrived:
             if self._closed:
                 raise SessionClosed(CLOSED)
-            for index, future in enumerate(futures):
-                self._warmups[index].append(partial(_fulfil, future, partial(run, index)))
-            self._start_threads(threads)
+            for warmups, of_thread in zip(self._warmups, runs, strict=False):
+                for run in of_thread:
+                    futures.append(Future())
+                    warmups.append(partial(_fulfil, futures[-1], run))
+            self._start_threads(len(runs))
             self._arrived.notify_all()
         wait(futures)
         for future in futures:
             future.result()
-        return None
 
     def close(self, *, cancel: bool = False, join: bool = True) -> None:
         """Accept no further requests, and end the threads.
@@ -171,8 +175,6 @@ class Lanes:
         warmups = self._warmups[index]
         with self._arrived:
             while True:
-                if warmups:
-                    return warmups.popleft()
                 now = time.monotonic()
                 self._taking = True
                 requests = self._queue.take(now, self._may_run, all_due=self._closed)
@@ -182,6 +184,8 @@ class Lanes:
                     self._holding[threading.get_ident()] = requests[0].call
                     self._start_threads()
                     return requests
+                if warmups:
+                    return warmups.popleft()
                 if self._closed and not len(self._queue):
                     self._arrived.notify_all()  # those that could not run what waited
                     return None

@@ -13,7 +13,7 @@ from contextlib import ExitStack
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from isorun.compilation.compiled_model import CLOSED
+from isorun.compilation.compiled_model import CLOSED, CompiledModel
 from isorun.errors import DeadlineExceeded, InvalidFeeds, IsorunError, SessionClosed
 from isorun.models.feeds import FeedChecker, refuse_options
 from isorun.session.backend_selection import Resolved
@@ -122,20 +122,23 @@ class Scheduler:
         outputs = self._resolved.model.info.output_names
         ran, rejected = threading.Event(), list[InvalidFeeds]()
 
-        def run(thread: int) -> None:
-            for model in models:
-                for sample in single if thread else [*feeds.runs, *feeds.between, *feeds.others]:
-                    try:
-                        model.run(outputs, sample)
-                    except InvalidFeeds as error:  # the backend has no engine for this shape, or rejects the mask
-                        if on is not None and all(sample is not other for other in feeds.others):
-                            raise
-                        rejected.append(error)
-                    else:
-                        ran.set()
+        def run(model: CompiledModel, sample: Feeds, may_be_rejected: bool) -> None:
+            try:
+                model.run(outputs, sample)
+            except InvalidFeeds as error:  # the backend has no engine for this shape, or rejects the mask
+                if not may_be_rejected:
+                    raise
+                rejected.append(error)
+            else:
+                ran.set()
 
+        def runs(samples: list[Feeds], may_be_rejected: bool) -> list[Callable[[], None]]:
+            return [partial(run, model, sample, may_be_rejected) for model in models for sample in samples]
+
+        first = runs([*feeds.runs, *feeds.between], on is None) + runs(feeds.others, True)
         # Batches are taken by any thread. Without them, the thread that rests takes the next request.
-        lanes.warm(run, lanes.models.lanes + 1 if self.plan.batch_tokens else 1)
+        others = lanes.models.lanes if self.plan.batch_tokens else 0
+        lanes.warm([first, *[runs(single, on is None)] * others])
         if rejected and not ran.is_set():
             raise rejected[0]
         return_free_memory()  # of closed candidates, and of kernels for lengths that were run once

@@ -205,16 +205,28 @@ def test_rejects_max_tokens_below_1() -> None:
 def test_warms_each_thread_and_raises_its_error() -> None:
     threads = set()
     with Recorder().opened(lanes=2) as lanes:
-        lanes.warm(lambda _: threads.add(threading.current_thread().name), 3)
+        lanes.warm([[lambda: threads.add(threading.current_thread().name)]] * 3)
         assert len(threads) == 3
 
-        def fail(thread: int) -> None:
-            raise BackendFailed(f"broken on {thread}")
+        def fail() -> None:
+            raise BackendFailed("broken")
 
-        with pytest.raises(BackendFailed, match="broken on 0"):
-            lanes.warm(fail, 1)
+        with pytest.raises(BackendFailed, match="broken"):
+            lanes.warm([[fail]])
         (future,) = put(lanes, ALONE, small(2, 5))
         np.testing.assert_array_equal(future.result(20)[0], [5, 5])
+
+
+def test_requests_precede_the_runs_that_warm_up() -> None:
+    order: list[str] = []
+    with Recorder().opened(lanes=1) as lanes:
+
+        def request() -> None:
+            (future,) = put(lanes, ALONE, small(2, 5))
+            future.add_done_callback(lambda _: order.append("request"))
+
+        lanes.warm([[request, lambda: order.append("second run")]])
+    assert order == ["request", "second run"]
 
 
 def test_the_future_of_a_request_does_not_keep_the_lanes() -> None:
