@@ -52,6 +52,7 @@ def test_rejects_wrong_usage(bert: Path, arguments: list[str], message: str, cap
     assert message in capsys.readouterr().err
 
 
+@pytest.mark.long
 def test_labels_decide_instead_of_neighbours(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
     folder = sentence_models.write_sentence_model(tmp_path / "model")
     words = [" ".join(letters) for letters in itertools.product("abc", repeat=4)]

@@ -44,7 +44,7 @@ def interface(model: ir.Model) -> list[tuple[object, ...]]:
     return [(value.name, value.dtype, value.shape) for value in (*model.graph.inputs, *model.graph.outputs)]
 
 
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("label", LABELS)
 def test_fuses_an_export_completely(label: str) -> None:
     """Its inputs, outputs and results stay as they are."""
@@ -63,6 +63,7 @@ def test_fuses_an_export_completely(label: str) -> None:
     assert exports.agree(label, exports.run(model, exports.given(label)))
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize(("backend", "dialect"), TARGETS)
 @pytest.mark.parametrize("architecture", ARCHITECTURES)
 def test_every_backend_agrees_with_the_export(architecture: str, backend: str, dialect: str, tmp_path: Path) -> None:
@@ -80,6 +81,7 @@ def test_every_backend_agrees_with_the_export(architecture: str, backend: str, d
         assert exports.agree(label, answers[name]), label
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("architecture", sorted({entry["architecture"] for entry in exports.manifest().values()}))
 def test_exports_of_one_model_fuse_to_one_graph(architecture: str) -> None:
     """Apart from names. PyTorch's guard for fully masked rows computes something else."""

@@ -85,6 +85,7 @@ def old_name(name: str) -> str:
     return re.sub(r"LayerNorm\.bias$", "LayerNorm.beta", re.sub(r"LayerNorm\.weight$", "LayerNorm.gamma", name))
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("prefix", ["", "bert."])
 @pytest.mark.parametrize("rename", [str, old_name], ids=["new names", "old names"])
 @pytest.mark.parametrize("shards", [1, 3])

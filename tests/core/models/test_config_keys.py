@@ -49,6 +49,7 @@ def test_rejects_unknown_keys_by_name_and_value(name: str, tmp_path: Path) -> No
         checkpoint.build(folder, tmp_path / "model.onnx")
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("name", ["deberta-v3-sequence", "t5", "embeddinggemma"])
 @pytest.mark.parametrize("value", [[[]], {"a": 1}, 10**400], ids=lambda value: type(value).__name__)
 def test_a_wrong_type_anywhere_is_no_other_error(name: str, value: object, tmp_path: Path) -> None:

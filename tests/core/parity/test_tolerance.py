@@ -114,6 +114,7 @@ def test_correct_model_passes(model: Path, backend: str, precision: str) -> None
     assert {kind: parity.reasons for kind, parity in found.items() if parity.reasons} == {}
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize(
     ("backend", "precision", "error"),
     [

@@ -28,6 +28,7 @@ def embedded(model: str | Path, **options: Any) -> np.ndarray:
         return embedder.embed(TEXTS)
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize(
     ("name", "declared"),
     [

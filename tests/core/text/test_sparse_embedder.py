@@ -63,6 +63,7 @@ def test_words_of_vectors(retrieval: Path, retrieved: list[str]) -> None:
             embedder.decode(stray)
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("kind", tiny.MASKS)
 @pytest.mark.parametrize("padding", ["keep", "remove"])
 @pytest.mark.parametrize("name", ["splade", "splade-sum"])

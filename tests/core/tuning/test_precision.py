@@ -210,6 +210,7 @@ def test_a_choice_is_cached(choose: Choose):
     assert again.compiled["bf16"].runs == 0
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize(
     "other",
     [

@@ -37,6 +37,7 @@ def arguments(tiny: Path, out: Path, *more: str) -> list[str]:
     return ["bisect", str(tiny), *ends, "--out", str(out), *more]
 
 
+@pytest.mark.long
 def test_names_the_release_that_differs_and_skips_broken_ones(
     isorun: Isorun, environment: dict[str, str], index: Path, tiny: Path, tmp_path: Path
 ) -> None:

@@ -9,6 +9,8 @@ import time
 import zipfile
 from pathlib import Path
 
+import pytest
+
 from matrix_runs import Isorun, cells_of, processes_of, slow_spec, wait_for
 
 
@@ -69,6 +71,7 @@ def test_ctrl_c_prints_the_command_to_resume(
     assert "--resume" in again.stderr
 
 
+@pytest.mark.long
 def test_a_full_disk_stops_the_run(
     isorun: Isorun, command: list[str], environment: dict[str, str], tiny: Path, tmp_path: Path
 ) -> None:

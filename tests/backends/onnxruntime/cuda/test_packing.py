@@ -187,6 +187,7 @@ def test_a_model_without_a_pooler(tmp_path, expected):
     np.testing.assert_allclose(found, expected(feeds)[0], atol=2e-5)
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize(
     "name", ["albert", "bert-sequence", "distilbert-token", "electra-qa", "roberta-sequence", "xlm-r-token"]
 )

@@ -110,6 +110,7 @@ def fed(model: ir.Model) -> exports.Feeds:
     return {value.name or "": feeds[value.name or ""].astype(value.dtype.numpy()) for value in model.graph.inputs}
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("name", FUSED)
 def test_fuses_rotations_by_positions_that_are_given(name: str) -> None:
     label, change = FUSED[name]

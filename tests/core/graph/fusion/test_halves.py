@@ -76,11 +76,13 @@ def assert_as_good(name: str, got: Sequence[np.ndarray]) -> None:
     assert all(np.isfinite(each).all() for each in got)
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("name", MODELS)
 def test_fuses_16_bit_models_completely(name: str) -> None:
     assert_as_good(name, exports.run(fused(name), exports.given(label(name))))
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("name", MODELS)
 def test_fused_operator_has_one_floating_type(name: str) -> None:
     """What had been left in fp32 around it takes and gives casts."""

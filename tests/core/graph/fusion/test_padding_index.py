@@ -28,6 +28,7 @@ EVERY = [
 ]
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize(("label", "dialect"), EVERY)
 def test_padding_removal_preserves_results(label: str, dialect: str, tmp_path: Path) -> None:
     model = exports.model(label)

@@ -60,6 +60,7 @@ def test_given_pairs(backend: str, form: str, padding: str, cache: Path) -> None
                 assert not (result[~of_keys] != 0)[allowed.any(axis=(1, 2))[np.nonzero(~of_keys)[0]]].any()
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("padding", ["keep", "auto", "remove"])
 @pytest.mark.parametrize("form", COMPARED)
 @pytest.mark.parametrize("backend", ["ort-cpu", "openvino"])
@@ -89,6 +90,7 @@ def test_feeds_are_generated(form: str, cache: Path) -> None:
         np.testing.assert_allclose(result, expected, atol=ALIKE, rtol=ALIKE)
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("dialect", ["primitive", "com.microsoft", "onnx", "static"])
 @pytest.mark.parametrize("packed", [False, True])
 def test_queries_without_a_key_in_fp16(packed: bool, dialect: str) -> None:

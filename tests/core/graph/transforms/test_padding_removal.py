@@ -104,6 +104,7 @@ def assert_same(
         np.testing.assert_allclose(one, other, atol=TOLERANCE, rtol=0)
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("kind", MASKS)
 @pytest.mark.parametrize(("backend", "dialect"), PAIRS)
 def test_every_mask_on_every_backend(
@@ -170,6 +171,7 @@ def test_the_rewritten_model_is_a_sound_one_in_the_fused_form() -> None:
     assert_same(ReferenceEvaluator(inlined).run(None, fed), UNTOUCHED.run(None, fed), fed["attention_mask"])  # type: ignore[arg-type]
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize(("backend", "dialect"), PAIRS)
 def test_a_broken_row_breaks_no_other(backend: str, dialect: str, tmp_path: Path) -> None:
     made = model()
@@ -291,7 +293,7 @@ READERS = {
 }
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("reader", READERS)
 @pytest.mark.parametrize("kind", [kind for kind in MASKS if kind not in ("no key at all", "one token")])
 def test_what_reads_hidden_states_soundly(reader: str, kind: str) -> None:

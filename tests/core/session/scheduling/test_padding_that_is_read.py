@@ -36,7 +36,7 @@ def test_rows_of_different_lengths(label: str, padding: str, tmp_path: Path) -> 
     rows = [{name: array[row : row + 1] for name, array in batch.items()} for batch in batches for row in range(5)]
     with isorun.Session(tmp_path / "model.onnx", "ort-cpu", padding=padding) as session:
         assert session.model_info.keeps_padding == ""
-        for row, (result,) in zip(rows, session.map(rows, max_tokens=1000, max_wait=5.0), strict=True):
+        for row, (result,) in zip(rows, session.map(rows, max_tokens=1000), strict=True):
             (expected,) = exports.run(classifier(label), row)
             assert_allclose(result, expected, atol=1e-4, rtol=1e-4)
 

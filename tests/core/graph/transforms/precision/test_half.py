@@ -134,7 +134,7 @@ def test_what_is_read_back_is_what_was_written(bert: Path, tmp_path: Path):
         assert exports.difference(exports.run(onnx.load(bert), feeds), exports.run(proto, feeds)) < OFF
 
 
-@pytest.mark.sampled(4)
+@pytest.mark.sampled(9)
 @pytest.mark.parametrize(
     "label",
     [
