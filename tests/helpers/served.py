@@ -72,12 +72,14 @@ def _with_tokenizer(folder: Path) -> Path:
 
 
 @contextmanager
-def client(models: dict[str, Any], *, ready: bool = True, **settings: Any) -> Iterator[TestClient]:
+def client(
+    models: dict[str, Any], *, ready: bool = True, accepting: bool = True, **settings: Any
+) -> Iterator[TestClient]:
     """A client of an application for open models, which stay open."""
     served = Models([_shared(Served.of(name, model)) for name, model in models.items()])
     app = create_app(served, Settings(**{"warmup": False, **settings}))
     with TestClient(app, raise_server_exceptions=False) as opened:
-        served.accepting = served.ready = ready
+        served.accepting, served.ready = accepting, ready
         yield opened
 
 

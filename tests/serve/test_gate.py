@@ -36,11 +36,16 @@ def test_bodies_have_a_limit(client: TestClient) -> None:
     assert packed.status_code == 415
 
 
-def test_requests_before_the_models_are_warm(models: dict[str, Any]) -> None:
-    with served.client(models, ready=False) as client:
+def test_requests_while_models_are_measured(models: dict[str, Any]) -> None:
+    with served.client(models, ready=False, accepting=False) as client:
         assert (client.get("/health").status_code, client.get("/ready").status_code) == (200, 503)
         answer = client.post(URL, json=BODY)
         assert (answer.status_code, answer.headers["retry-after"]) == (503, "1")
+
+
+def test_requests_while_models_warm_up(models: dict[str, Any]) -> None:
+    with served.client(models, ready=False) as client:
+        assert (client.get("/ready").status_code, client.post(URL, json=BODY).status_code) == (503, 200)
 
 
 def test_the_number_of_requests_has_a_limit(models: dict[str, Any]) -> None:
