@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import string
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any
 
 from isorun.errors import InvalidModel, UnsupportedModel
@@ -68,13 +68,9 @@ class LateInteraction:
     markers: tuple[str, ...] = ()
     similarity: str = "maxsim"
 
-    def to_dict(self) -> dict[str, Any]:
-        """As plain data."""
-        return asdict(self)
-
     @classmethod
     def from_dict(cls, fields: Mapping[str, Any], name: str) -> LateInteraction:
-        """The inverse of :meth:`to_dict`.
+        """The inverse of :func:`dataclasses.asdict`.
 
         Args:
             fields: the data.

@@ -123,8 +123,8 @@ class Labels:
     def _pairs(self, vectors: npt.NDArray[np.float64]) -> Measured:
         from scipy import stats
 
-        one, other = np.array(self.rows).T
-        cosines, scores = (vectors[one] * vectors[other]).sum(axis=1), np.array(self.gold, np.float64)
+        first, second = np.array(self.rows).T
+        cosines, scores = (vectors[first] * vectors[second]).sum(axis=1), np.array(self.gold, np.float64)
 
         def correlation(rows: Rows) -> float:
             return float(stats.spearmanr(cosines[rows], scores[rows]).statistic)

@@ -136,7 +136,7 @@ def _resolve(compiler: Compiler, backend: str | Sequence[str], worker: Worker | 
     skipped: list[tuple[str, str]] = []
     if backend == AUTO:
         described = listing.candidates(compiler.cache) if worker is None else worker.candidates()
-        candidates = [(each.name, each.problem) for each in described]
+        candidates = [(description.name, description.problem) for description in described]
         if compiler.options.precision == AUTO and worker is None:
             chosen = _as_chosen(compiler, skipped)
             if chosen is not None:
@@ -155,7 +155,7 @@ def _resolve(compiler: Compiler, backend: str | Sequence[str], worker: Worker | 
             if not problem:
                 resolved = _compile(compiler, name, names, tuple(skipped), worker)
                 if backend == AUTO and skipped:
-                    _logger.info("backend='auto' skipped %s", "; ".join(f"{each}: {why}" for each, why in skipped))
+                    _logger.info("backend='auto' skipped %s", "; ".join(map(": ".join, skipped)))
                 return resolved
         except _UNFIT as error:
             errors.append(error)

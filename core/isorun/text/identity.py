@@ -142,17 +142,17 @@ def compared(ours: Mapping[str, Any], theirs: Mapping[str, Any]) -> Compatibilit
     Raises:
         InvalidArgument: one is not such a record.
     """
-    one, other = VectorIdentity.from_dict(ours), VectorIdentity.from_dict(theirs)
-    differing = tuple(field.name for field in fields(one) if getattr(one, field.name) != getattr(other, field.name))
+    own, recorded = VectorIdentity.from_dict(ours), VectorIdentity.from_dict(theirs)
+    differing = tuple(field.name for field in fields(own) if getattr(own, field.name) != getattr(recorded, field.name))
     if not differing:
         return Compatibility("same", "everything that the vectors depend on is equal")
     if meaning := [name for name in differing if name not in _NUMERIC]:
         stated = "; ".join(
-            f"{name} is {_short(getattr(one, name))} and {_short(getattr(other, name))}" for name in meaning
+            f"{name} is {_short(getattr(own, name))} and {_short(getattr(recorded, name))}" for name in meaning
         )
         return Compatibility("different", stated, differing)
     names = ", ".join(differing)
-    if one.precision in _EXACT and other.precision in _EXACT:
+    if own.precision in _EXACT and recorded.precision in _EXACT:
         return Compatibility("same", f"equal within the rounding of fp32; {names} differ", differing)
     first, second = unpack(ours), unpack(theirs)
     if first is None or second is None:

@@ -116,8 +116,8 @@ def compile_fastest(
         model = compiled.pop(chosen) if chosen in compiled else compile_in(chosen)
     finally:
         if compiled:
-            for other in compiled.values():
-                other.close()
+            for candidate in compiled.values():
+                candidate.close()
             return_free_memory()
     note = {**request, **entry.meta, "measured": "earlier" if entry.found else "now"}
     return model, note

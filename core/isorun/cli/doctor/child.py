@@ -35,7 +35,7 @@ def names() -> None:
         if not entry.refusal:
             tell(backend=entry.name)
             continue
-        last = [other for other in registry.entries() if other.name == entry.name][-1]
+        last = [namesake for namesake in registry.entries() if namesake.name == entry.name][-1]
         tell(
             finding=asdict(
                 Finding(

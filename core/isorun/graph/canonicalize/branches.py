@@ -32,9 +32,9 @@ def take(model: ir.Model) -> None:
         if _is(node, "If") and node.inputs[0] is not None:
             condition = lengths.decided(node.inputs[0])
             if condition is not None:
-                taken, other = ("then_branch", "else_branch")[:: 1 if condition else -1]
+                taken, skipped = ("then_branch", "else_branch")[:: 1 if condition else -1]
                 _replace(node, node.attributes[taken].as_graph())
-                _release(node.attributes[other].as_graph())
+                _release(node.attributes[skipped].as_graph())
 
 
 def _is(node: ir.Node | None, operator: str) -> bool:

@@ -65,8 +65,8 @@ def _canonicalize_operands(graph: ir.Graph) -> None:
         if node.domain != "":
             continue
         if node.op_type in ("Add", "Mul") and is_constant(node.inputs[0]) and not is_constant(node.inputs[1]):
-            constant, other = node.inputs
-            node.replace_input_with(0, other)
+            constant, operand = node.inputs
+            node.replace_input_with(0, operand)
             node.replace_input_with(1, constant)
         elif node.op_type == "Split":
             _canonicalize_split(node, graph.opset_imports[""])

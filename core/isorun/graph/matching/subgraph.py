@@ -66,7 +66,7 @@ def part(value: ir.Value) -> tuple[DenseLayer, int, int] | None:
     if any(use.op_type not in ("Split", "Slice", "Shape") for use in whole.consumers()):
         return None
     width, last = sizes(layer.weight)[1], (rank(whole) or 0) - 1
-    if not all(other is None or is_constant(other) for other in node.inputs[1:]):
+    if not all(operand is None or is_constant(operand) for operand in node.inputs[1:]):
         return None
     if node.op_type == "Split" and node.attributes.get_int("axis", 0) in (-1, last):
         count, split = len(node.outputs), node.inputs[1] if len(node.inputs) > 1 else None
@@ -74,7 +74,7 @@ def part(value: ir.Value) -> tuple[DenseLayer, int, int] | None:
         begin = sum(widths[: value.index() or 0])
         return layer, begin, begin + widths[value.index() or 0]
     if node.op_type == "Slice" and len(node.inputs) > 3:
-        bounds = [array(other).reshape(-1).tolist() for other in node.inputs[1:] if other is not None]
+        bounds = [array(operand).reshape(-1).tolist() for operand in node.inputs[1:] if operand is not None]
         if all(len(bound) == 1 for bound in bounds) and bounds[2][0] in (-1, last) and bounds[3:] in ([], [[1]]):
             begin, end, _ = slice(bounds[0][0], bounds[1][0]).indices(width)
             return layer, begin, end

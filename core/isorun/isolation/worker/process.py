@@ -53,8 +53,8 @@ class WorkerProcess:
         self.dead: bool = False
         self._why_killed = ""
         self._owner = os.getpid()
-        here, theirs = socket.socketpair()
-        self.trunk: socket.socket = here
+        ours, theirs = socket.socketpair()
+        self.trunk: socket.socket = ours
         command = python_module("isorun.isolation.worker", str(theirs.fileno()), python=python)
         try:
             self._child = Child(command, env=variables, pass_fds=[theirs.fileno()])

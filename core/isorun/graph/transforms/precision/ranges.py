@@ -107,9 +107,9 @@ class ActivationStats:
         (error, exponent), outliers = best(0), 0
         for count in _OUTLIERS:
             if count < len(extent) and extent[0] >= _OUTLYING * extent[count]:
-                lower, other = best(count)
+                lower, lower_exponent = best(count)
                 if lower <= error / 2:
-                    error, exponent, outliers = lower, other, count
+                    error, exponent, outliers = lower, lower_exponent, count
         return _quantize(weight, self._whole, exponent, outliers, recipe)
 
 
