@@ -233,7 +233,7 @@ def test_check_finds_what_was_changed(isorun: Isorun, tiny: Path, tmp_path: Path
 
 def test_check_finds_cached_answers(isorun: Isorun, tiny: Path, tmp_path: Path) -> None:
     for rounds, expected in ((2, False), (3, True)):
-        spec = SLOW.replace("rounds: 1", f"rounds: {rounds}")
+        spec = SLOW.replace("rounds: 1", f"rounds: {rounds}").replace("repeats: 0", "repeats: 3")
         out = tmp_path / str(rounds)
         cell = "  - {name: fake, options: {do: cache, seconds: 0.02}}\n"
         assert isorun("run", spec_file(tmp_path, spec + cell), "--out", out).returncode == 0

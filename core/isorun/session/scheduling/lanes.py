@@ -107,7 +107,7 @@ class Lanes:
         with self._ended:
             self._ended.wait_for(lambda: not call.taken)
 
-    def warm(self, runs: Sequence[Sequence[Callable[[], None]]]) -> None:
+    def warm(self, runs: Sequence[Sequence[Callable[[], object]]]) -> None:
         """Make runs on the threads, a sequence on each, and wait: the first run on a thread takes longer than later
         ones. Requests that arrive meanwhile go first.
 
@@ -284,7 +284,7 @@ def _on_done(lanes: weakref.ref[Lanes], call: Call, number: int, future: Future[
         lane._remove_cancelled(call, number, future)
 
 
-def _fulfil(future: Future[None], work: Callable[[], None]) -> None:
+def _fulfil(future: Future[None], work: Callable[[], object]) -> None:
     try:
         work()
         future.set_result(None)

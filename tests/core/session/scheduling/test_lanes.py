@@ -218,15 +218,17 @@ def test_warms_each_thread_and_raises_its_error() -> None:
 
 
 def test_requests_precede_the_runs_that_warm_up() -> None:
-    order: list[str] = []
-    with Recorder().opened(lanes=1) as lanes:
+    requested, futures = threading.Event(), []
+    with Recorder().opened(lanes=1) as lanes:  # two threads, both with a run that waits for the request
 
         def request() -> None:
-            (future,) = put(lanes, ALONE, small(2, 5))
-            future.add_done_callback(lambda _: order.append("request"))
+            futures.extend(put(lanes, ALONE, small(2, 5)))
+            requested.set()
 
-        lanes.warm([[request, lambda: order.append("second run")]])
-    assert order == ["request", "second run"]
+        def wait_for_it() -> None:
+            futures[0].result(20)
+
+        lanes.warm([[request, wait_for_it], [requested.wait, wait_for_it]])
 
 
 def test_the_future_of_a_request_does_not_keep_the_lanes() -> None:
