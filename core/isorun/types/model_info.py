@@ -170,7 +170,7 @@ class ModelInfo:
                 "outputs": specs(fields["outputs"]),
                 "metadata": ModelMetadata(*fields["metadata"]),
                 "token_outputs": None if fields["token_outputs"] is None else tuple(fields["token_outputs"]),
-                "read": None if fields["read"] is None else tuple(fields["read"]),
+                "read": None if (read := fields.get("read", ())) is None else tuple(read),
                 "unread": tuple(fields.get("unread", ())),
                 "masks": tuple(fields.get("masks", ())),
             }

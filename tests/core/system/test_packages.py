@@ -33,6 +33,16 @@ def test_all_owners_of_a_package(site: Path) -> None:
     assert packages.package_version("rival") == "1.0 or 2.0"
 
 
+def test_what_is_installed_later_is_known(site: Path) -> None:
+    assert packages.package_owners("rival") == []
+    sites.install(site, "rival", "1.0", {"rival/__init__.py": ""})
+    assert packages.package_version("rival") == "1.0"
+    record = site / "rival-1.0.dist-info" / "RECORD"
+    record.rename(record.with_suffix(".old"))
+    record.write_text("contender/__init__.py,,\n")
+    assert (packages.package_owners("rival"), packages.package_owners("contender")) == ([], ["rival"])
+
+
 def test_a_namespace_package_is_importable_if_it_has_modules(site: Path) -> None:
     sites.install(site, "space", "1.0", {"space/engine.py": ""})
     assert packages.is_importable("space")
