@@ -86,6 +86,7 @@ def test_the_first_stage_runs_every_backend_and_says_whether_it_is_right(stages,
     assert line.endswith("no device events")
 
 
+@pytest.mark.long
 def test_exports_are_compared_with_their_untouched_selves(stages, replace, tmp_path):
     stage = stages.Stage(tmp_path / "exports.json", quick=True)
     stages.exports(stage)

@@ -215,6 +215,7 @@ def own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
 
 
 @pytest.mark.parametrize("only", [["binding", "process state"], pytest.param([], marks=pytest.mark.long)])
+@pytest.mark.long
 def test_backend_in_an_environment_passes(own: str, only: list[str]):
     report = runner.run("ort-cpu", environment=own, only=only)
     assert report.passed, [check for check in report.checks if check.outcome != "passed"]

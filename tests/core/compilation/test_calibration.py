@@ -40,6 +40,7 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return small_bert.write(tmp_path_factory.mktemp("int8") / "model.onnx", **WIDE)
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("backend", ["ort-cpu", "openvino"])
 def test_int8_is_accurate_with_and_without_padding(backend: str, model: Path, tmp_path: Path) -> None:
     samples = [small_bert.feeds(MASK, seed) for seed in range(26)]
@@ -176,6 +177,7 @@ def test_rejects_a_model_that_is_not_an_encoder(kind: str, tmp_path: Path) -> No
         isorun.Session(content, "ort-cpu", precision="int8", cache_dir=tmp_path)
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("shape", [(1, 40), (1, 1)])
 @pytest.mark.parametrize("backend", ["ort-cpu", "openvino"])
 def test_warns_of_one_sample_and_is_accurate_on_it(

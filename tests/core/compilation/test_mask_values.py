@@ -52,7 +52,7 @@ def assert_equal(found: Sequence[np.ndarray], expected: Sequence[np.ndarray]) ->
         np.testing.assert_allclose(result[known], right[known], atol=ALIKE, rtol=ALIKE)
 
 
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(5)
 @pytest.mark.parametrize("dtype", ["int64", "float"])
 @pytest.mark.parametrize("form", mask_forms.FORMS)
 @pytest.mark.parametrize("backend", backends.BACKENDS)

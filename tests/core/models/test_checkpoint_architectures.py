@@ -81,6 +81,7 @@ def test_rejects_an_invalid_padding_id(padding: object, tmp_path: Path) -> None:
         checkpoint.build(folder, tmp_path / "built.onnx")
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("name", exports.MODERN_CHECKPOINTS)
 def test_a_rotary_checkpoint_is_the_graph_of_its_export(name: str, tmp_path: Path) -> None:
     """The same operators, and the same answers as the untouched export."""

@@ -62,6 +62,7 @@ def test_a_wrong_type_anywhere_is_no_other_error(name: str, value: object, tmp_p
         (folder / "config.json").write_text(original)
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize(
     "name",
     [pytest.param(name, marks=[pytest.mark.long] if index % 6 else []) for index, name in enumerate(FAMILIES)],

@@ -265,6 +265,7 @@ def test_asks_the_hub_whether_the_copy_is_complete_and_current(checkpoint: Path,
     assert all((other / "1_Pooling/config.json").is_file() for other in others)
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("missing", ["config.json", "model.safetensors", "refs/main", "blobs"])
 def test_a_copy_without_weights_or_configuration_is_not_used(checkpoint: Path, tmp_path: Path, missing: str) -> None:
     snapshot = hub.write_cache(tmp_path / "hf", "org/some.model", _repository(checkpoint))

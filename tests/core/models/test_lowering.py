@@ -143,6 +143,7 @@ def test_writes_nothing_beside_the_model(own, cache, tmp_path):
     assert after == before
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.filterwarnings("ignore:Calibrated on")
 @pytest.mark.parametrize(("backend", "precision"), [("ort-cpu", "fp32"), ("ort-cpu", "int8"), ("ort-cpu", "auto")])
 def test_opening_fuses_once(backend, precision, tmp_path, caplog):

@@ -89,7 +89,7 @@ def raw(backend: str, path: Path, given: exports.Feeds) -> list[np.ndarray]:
     return [answers[output].copy() for output in compiled.outputs]
 
 
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(5)
 @pytest.mark.parametrize("backend", ["ort-cpu", "openvino"])
 def test_a_session_agrees_with_the_bare_runtime(quantized: tuple[str, Path], backend: str):
     label, path = quantized

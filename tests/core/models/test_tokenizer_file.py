@@ -119,6 +119,7 @@ for _ in range(int(sys.argv[3])):
 """
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("declared", ["", "BertTokenizer", "T5Tokenizer", "RobertaTokenizer"])
 def test_survives_damaged_files(tmp_path: Path, declared: str) -> None:
     normalizers = [

@@ -52,6 +52,7 @@ def vectors_of(read: Labels) -> np.ndarray:
     return vectors
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize(
     ("lines", "names"),
     [(pairs, ["Spearman"]), (queries, ["nDCG@10", "recall@10"]), (classes, ["accuracy", "F1"])],

@@ -98,6 +98,7 @@ class Crashes(Reference):
 """
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize(
     ("body", "kind", "reason", "left"),
     [

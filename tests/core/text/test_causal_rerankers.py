@@ -44,6 +44,7 @@ def _change(path: Path, **fields: Any) -> None:
     path.write_text(json.dumps(json.loads(path.read_text()) | fields))
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("backend", ["ort-cpu", "openvino"])
 def test_scores_of_a_model_with_modules(backend: str, models: Path, pairs: list[tuple[str, str]]) -> None:
     expected = np.load(models / "modules" / "expected.npz")

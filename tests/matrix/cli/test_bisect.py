@@ -109,6 +109,7 @@ def test_ctrl_c_prints_the_command_to_resume(
     assert json.loads((out / "bisect.json").read_text())["steps"] == []
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize(
     "more", ["--resume", "--slower=5% --differs", "--max-rel=1e-3", "--memory=many", "--shape=wide", "--precision=fp1"]
 )

@@ -13,6 +13,7 @@ from matrix_runs import Isorun
 SMALL = "models: {m: {preset: bert-3l}}\nbackends: [ort-cpu, reference]\nshapes: [8x128, 1x8]\n"
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [

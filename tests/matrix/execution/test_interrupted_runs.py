@@ -25,6 +25,7 @@ def assert_whole(out: Path) -> None:
             assert zipfile.ZipFile(path).testzip() is None
 
 
+@pytest.mark.long
 def test_a_killed_run_leaves_complete_files_and_can_be_resumed(
     isorun: Isorun, command: list[str], environment: dict[str, str], tiny: Path, tmp_path: Path
 ) -> None:

@@ -14,6 +14,7 @@ from isorun_matrix.results.folder import RunFolder
 from matrix_runs import SLOW, Isorun, cells_of, slow_spec, spec_file
 
 
+@pytest.mark.long
 def test_additions_to_a_spec_keep_results(isorun: Isorun, tiny: Path, tmp_path: Path) -> None:
     out = tmp_path / "out"
     assert isorun("run", slow_spec(tmp_path, 2), "--out", out).returncode == 0

@@ -58,6 +58,7 @@ def multiple_choice(label: str, *shape: int | str, order: str = "rows") -> onnx.
     return proto
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize(("label", "backend"), [*zip(LABELS, ["ort-cpu", "openvino"], strict=True)])
 def test_choices_are_fused_and_their_padding_is_removed(label: str, backend: str, tmp_path: Path) -> None:
     path = tmp_path / "model.onnx"

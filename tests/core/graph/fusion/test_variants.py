@@ -55,6 +55,7 @@ def test_other_names_of_dimensions_and_inputs() -> None:
     assert all(value.shape == ir.Shape(["N", None]) for value in others)
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("label", [PLAIN, "mpnet-dynamo18-eager", "bert-dynamo23-sdpa"])
 def test_fuses_a_model_without_a_mask(label: str) -> None:
     """A mask that is part of the model, all ones, is no mask."""

@@ -90,6 +90,7 @@ def test_where_the_pooler_is_all_that_is_wanted(label: str) -> None:
     assert is_narrow(check(model, exports.given(label)))
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("label", CLASSIFIERS)
 def test_where_there_is_a_classifier(label: str) -> None:
     assert is_narrow(check(exports.model(label), exports.given(label)))
@@ -107,7 +108,7 @@ def test_only_layer() -> None:
     assert exports.difference(expected, exports.run(lower.lower(made, "primitive"), fed)) < exports.TOLERANCE
 
 
-@pytest.mark.sampled(4)
+@pytest.mark.sampled(6)
 @pytest.mark.parametrize("label", [PLAIN, "mpnet-dynamo18-eager", "mpnet-torchscript17-eager"])
 @pytest.mark.parametrize("position", [0, 3])
 def test_a_position_that_is_read_by_its_number(label: str, position: int) -> None:

@@ -293,7 +293,7 @@ READERS = {
 }
 
 
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(5)
 @pytest.mark.parametrize("reader", READERS)
 @pytest.mark.parametrize("kind", [kind for kind in MASKS if kind not in ("no key at all", "one token")])
 def test_what_reads_hidden_states_soundly(reader: str, kind: str) -> None:

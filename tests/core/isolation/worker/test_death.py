@@ -81,6 +81,7 @@ def test_all_calls_in_flight_raise(odd):
     np.testing.assert_array_equal(run(session), WELL)
 
 
+@pytest.mark.long
 def test_kills_during_a_thousand_calls_of_four_threads(bert, fakes):
     """Every call returns the right results or raises WorkerDied; none hangs; nothing is left."""
     feeds = [tiny.feeds(*shape, seed=index) for index, shape in enumerate([(1, 3), (2, 9), (8, 16), (32, 40)])]
@@ -222,6 +223,7 @@ if sys.argv[4] == "exit":
 """
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("does", ["idle", "working"])
 @pytest.mark.parametrize("ends", ["kill", "exit", "return"])
 def test_worker_does_not_outlive_the_session_process(tmp_path, model, fakes, does, ends):

@@ -45,6 +45,7 @@ def test_arun(session: isorun.Session) -> None:
     np.testing.assert_array_equal(asyncio.run(work())[0], session.run(["pooler_output"], feeds)[0])
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize(
     ("backend", "end"),
     [

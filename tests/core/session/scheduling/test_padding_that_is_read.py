@@ -28,6 +28,7 @@ def classifier(label: str) -> onnx.ModelProto:
     return proto
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("padding", ["keep", "auto"])
 @pytest.mark.parametrize("label", LABELS)
 def test_rows_of_different_lengths(label: str, padding: str, tmp_path: Path) -> None:
