@@ -81,10 +81,10 @@ class ModelInfo:
             by :meth:`attended`, and write it by :meth:`as_mask`.
         token_outputs: the token-level outputs (batch, sequence, ...); ``None`` if unknown.
         keeps_padding: why padding cannot be removed; empty if it can. In that case, padding to the right of a row with
-            at least one real token does not change the results of that row, if :attr:`read` is heeded.
-        read: positions at which a row must have real tokens for that. The graph reads them, and where masks differ
-            between queries (windows, causal attention), padding that is read may attend to no key, and then attends to
-            all positions of its row. ``None`` for all positions.
+            at least one real token, and with real tokens at the positions in :attr:`read`, does not change the results
+            of that row (:meth:`may_be_padded`).
+        read: positions that the graph reads, where masks differ between queries (windows, causal attention): padding
+            there may attend to no key, and then attends to all positions of its row. ``None`` for all positions.
         mixes_rows: the first node through which a row's results depend on the other rows of its batch, as in
             dynamically quantized models; empty if rows are independent.
         window: how many tokens to each side the fused layer sees that attends within the smallest window; ``None``

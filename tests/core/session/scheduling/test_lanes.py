@@ -229,6 +229,7 @@ def test_requests_precede_the_runs_that_warm_up() -> None:
             futures[0].result(20)
 
         lanes.warm([[request, wait_for_it], [requested.wait, wait_for_it]])
+        np.testing.assert_array_equal(futures[0].result(0)[0], [5, 5])
 
 
 def test_the_future_of_a_request_does_not_keep_the_lanes() -> None:
