@@ -291,6 +291,7 @@ READERS = {
         "Squeeze", op("Slice", hidden, constant(0), constant(1), constant(1)), constant(1)
     ),
 }
+OWN_KEYS = [("causal",), ("causal", "guarded"), ("paired", "guarded"), ("window",), ("window", "guarded")]
 
 
 @pytest.mark.sampled(5)
@@ -307,11 +308,7 @@ def test_what_reads_hidden_states_soundly(reader: str, kind: str) -> None:
 
 
 @pytest.mark.sampled(3)
-@pytest.mark.parametrize(
-    "attributes",
-    [("causal",), ("causal", "guarded"), ("paired", "guarded"), ("window",), ("window", "guarded")],
-    ids="-".join,
-)
+@pytest.mark.parametrize("attributes", OWN_KEYS, ids="-".join)
 @pytest.mark.parametrize("reader", ["positions 0 and 2", "the first padding"])
 def test_reads_padding_whose_keys_differ_from_its_rows(reader: str, attributes: tuple[str, ...]) -> None:
     encoder = with_head(READERS[reader])
