@@ -169,6 +169,7 @@ class OpenVINOExecutable(Executable):
 
     def close(self) -> None:
         self._idle.clear()
+        self._results.clear()  # their element types keep the model alive
         del self._compiled
 
 

@@ -12,6 +12,7 @@ from isorun.compilation.compiled_model import CompiledModel
 from isorun.errors import InvalidFeeds
 from isorun.models.feeds import FeedChecker
 from isorun.plugin.device_arrays import ON_DEVICE, DeviceArray, adopt
+from isorun.session import fork
 
 if TYPE_CHECKING:
     import numpy.typing as npt
@@ -61,6 +62,10 @@ class IOBinding:
         self._outputs: dict[str, Any] = {}
         self._bound: Bindings = {}
         self._results: list[Any] = []
+        fork.watch(self)
+
+    def _forked(self) -> None:
+        fork.keep_for_good(self._bound)
 
     def is_for(self, model: CompiledModel) -> bool:
         """Whether it runs that model."""

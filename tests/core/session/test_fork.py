@@ -64,10 +64,15 @@ def in_child(work):
 
 REFUSED = """
 closed = isorun.Session(path, backend)
+bound = closed.io_binding()
+bound.bind_output("pooler_output")
+for name, array in feeds.items():
+    bound.bind_cpu_input(name, array)
+closed.run_with_iobinding(bound)
 closed.close()
 
 def child():
-    global session
+    global session, closed, bound
     for name, call in calls.items():
         try:
             call()
@@ -82,7 +87,7 @@ def child():
         assert "closed" in str(error), error
     with isorun.Session(path, backend) as another:
         assert len(another.run(None, feeds)) == 2
-    session = None
+    session = closed = bound = None  # what is left of the runtime must not wait for the parent's threads
     gc.collect()
 
 in_child(child)
