@@ -159,6 +159,7 @@ CASES = [
     Case("IgnoresAnOption", "every_option_is_read", "'level'"),
     Case("ConsumesItsOptions", "options_are_not_changed", "changed the options"),
     Case("WrongWithAnOption", "accuracy_with_every_option", "fast=True"),
+    Case("RefusesEveryBatchWithAnOption", "accuracy_with_every_option", "dense=True"),
     Case("BindsItsThread", "threads_may_run_on_any_core", r"bound to the cores"),
     Case("ComputesOnOneThread", "two_threads_compute_on_two_cores", r"\d+% of the processor time: it computes alone"),
     Case("UsesEveryCore", "no_more_threads_compute_than_declared", r"\d\.\d cores busy"),
@@ -311,6 +312,10 @@ def test_leak_is_found_beside_free_memory() -> None:
 @pytest.mark.parametrize("check", ["no_more_threads_compute_than_declared", "two_threads_compute_on_two_cores"])
 def test_check_passes_threads_of_a_pool(check: str) -> None:
     assert failure("HonestWithAPool", Case("HonestWithAPool", check, "")) is None
+
+
+def test_check_passes_an_option_for_batches_without_padding() -> None:
+    assert failure("HonestWithoutPadding", Case("HonestWithoutPadding", "accuracy_with_every_option", "")) is None
 
 
 @pytest.mark.parametrize("case", ON_DEVICE[1:], ids=lambda case: case.check)

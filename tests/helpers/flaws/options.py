@@ -6,6 +6,7 @@ from dataclasses import replace
 
 from flaws.accuracy import Scaling
 from flaws.base import HONEST, Flawed
+from isorun.errors import InvalidFeeds
 from isorun.types.options import Option
 from isorun_conformance.fakes import Right
 
@@ -31,3 +32,31 @@ class ConsumesItsOptions(Right):
     def compile(self, model, config):
         config.options.pop("fast", None)
         return Flawed(model, config)
+
+
+class HonestWithoutPadding(Right):
+    """With the option, right for batches without padding, and others are refused."""
+
+    capabilities = replace(HONEST, options={"dense": Option("batches without padding only", "bool", default=False)})
+
+    def compile(self, model, config):
+        return (_Dense if self.read_options(config.options)["dense"] else Flawed)(model, config)
+
+
+class _Dense(Flawed):
+    def run(self, output_names, feeds):
+        if not feeds["attention_mask"].all():
+            raise InvalidFeeds("dense=True does not support padding")
+        return self.right(output_names, feeds)
+
+
+class RefusesEveryBatchWithAnOption(Right):
+    capabilities = HonestWithoutPadding.capabilities
+
+    def compile(self, model, config):
+        return (_RefusesAll if self.read_options(config.options)["dense"] else Flawed)(model, config)
+
+
+class _RefusesAll(Flawed):
+    def run(self, output_names, feeds):
+        raise InvalidFeeds("dense=True does not support these feeds")
