@@ -151,7 +151,7 @@ def _compare_one(
     if not valid.any():
         return unlike(level=level)
     max_abs, max_rel, rms = errors(a[valid], b[valid])
-    cosine, argmax, rows = directions(a, b, valid)
+    cosine, argmax, rows = directions(a, b, valid, tolerance.rms)
     broken = tolerance.broken(rows, argmax, max_abs=max_abs, max_rel=max_rel, rms=rms, cosine=cosine)
     return OutputParity(name, level, int(valid.sum()), 0, max_abs, max_rel, rms, cosine, argmax, tuple(broken))
 

@@ -7,7 +7,8 @@
     ``cosine``   the minimum cosine over rows. A row is a vector along the last dimension; for a token-level output
                  of rank 2 (one number per token) it is the sequence. Rows whose norm in the reference is below a
                  thousandth of the root mean square norm are skipped: rounding dominates their direction.
-    ``argmax``   the fraction of those rows whose maximum is at the reference's index.
+    ``argmax``   the fraction of those rows whose maximum is at the reference's index, or where the reference is lower
+                 than its maximum by at most the ``rms`` error that is allowed: such elements may trade places.
 
 If the reference is all zeros, the ratios are absolute errors. For an output of zeros each ratio is 1 and the cosine 0,
 independent of the model's scale, so that limits below 1 reject it.
@@ -29,16 +30,18 @@ def errors(a: np.ndarray, b: np.ndarray) -> tuple[float, float, float]:
     return float(difference.max()), float(max_rel), _root_mean_square(difference) / floor
 
 
-def directions(a: np.ndarray, b: np.ndarray, valid: np.ndarray) -> tuple[float | None, float | None, int]:
+def directions(a: np.ndarray, b: np.ndarray, valid: np.ndarray, rms: float) -> tuple[float | None, float | None, int]:
     """The minimum cosine over rows, the fraction of rows with equal argmax, and the number of rows.
 
     Args:
         a, b: (rows, columns).
         valid: (rows, columns), whether an element is compared.
+        rms: the relative error that is allowed: elements of the reference that are closer are equal.
     """
     scale = float(np.max(np.abs(b[valid])))
     if scale == 0:
         return None, None, 0
+    equal = rms * _root_mean_square(b[valid]) / scale
     b = np.where(valid, b, 0.0) / scale
     a = np.where(valid, a, 0.0)
     norms = np.sqrt(np.sum(np.square(b), axis=1))
@@ -48,8 +51,9 @@ def directions(a: np.ndarray, b: np.ndarray, valid: np.ndarray) -> tuple[float |
     a = a / np.where(sizes > 0, sizes, 1.0)
     lengths = np.sqrt(np.sum(np.square(a), axis=1))
     cosines = np.sum(a * b, axis=1) / np.where(lengths > 0, lengths * norms, 1.0)
-    lowest = -np.inf
-    same = np.argmax(np.where(valid, a, lowest), axis=1) == np.argmax(np.where(valid, b, lowest), axis=1)
+    places = np.argmax(np.where(valid, a, -np.inf), axis=1)
+    b = np.where(valid, b, -np.inf)
+    same = b.max(axis=1) - np.take_along_axis(b, places[:, None], axis=1)[:, 0] <= equal
     return float(min(1.0, cosines.min())), float(same.mean()), same.size
 
 

@@ -18,8 +18,7 @@ class Tolerance:
         rms: the maximum relative error of the output as a whole.
         cosine: the minimum cosine of any row.
         max_abs: the maximum absolute error of an element; ``None`` for no limit.
-        argmax: the minimum fraction of rows with equal argmax; ``None`` for no limit. Below 1, one more row may differ:
-            its two largest elements may be nearly equal.
+        argmax: the minimum fraction of rows with equal argmax; ``None`` for no limit. Below 1, one more row may differ.
     """
 
     max_rel: float | None
