@@ -169,7 +169,6 @@ class OpenVINOExecutable(Executable):
 
     def close(self) -> None:
         self._idle.clear()
-        self._results.clear()  # their element types keep the model alive
         del self._compiled
 
 

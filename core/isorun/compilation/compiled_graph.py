@@ -79,11 +79,12 @@ class CompiledGraph:
     def call(self, method: str, function: Callable[[Any], _T]) -> _T:
         """Call a function of the executable; after a failure, of a newly compiled one."""
         with self.lock or nullcontext():
+            executable = self.executable
             self._check_open()  # it may have been closed while this call waited
             if self._failure:
-                self._compile_again()
+                executable = self._compile_again()
             try:
-                return function(self.executable)
+                return function(executable)
             except BaseException as error:
                 own = isinstance(error, IsorunError) and not isinstance(error, BackendFailed)
                 replaced = isinstance(error, WorkerDied | WorkerTimeout)  # another worker compiles the model
@@ -92,7 +93,7 @@ class CompiledGraph:
                 self.explain(method, error)
                 raise
 
-    def _compile_again(self) -> None:
+    def _compile_again(self) -> Any:
         failed, self.executable = self.executable, self._compile(self.lowered)
         self.run, self._report = self.executable.run, None
         level = logging.DEBUG if self._recompilations.count else logging.WARNING  # once for each session
@@ -100,6 +101,7 @@ class CompiledGraph:
         self._recompilations.add(self._failure)
         self._failure = ""
         called(self._backend, "close()", failed.close)
+        return self.executable
 
     def bound(self, feeds: Feeds, outputs: Mapping[str, Any], bindings: Bindings) -> Binding:
         """The binding of arrays to the executable, from those of the same arrays."""
@@ -133,9 +135,15 @@ class CompiledGraph:
         return self._report
 
     def close(self) -> None:
-        """Release the executable once serialized calls are done."""
+        """Release the executable once serialized calls are done, with whatever its ``close()`` has left."""
         with self.lock or nullcontext():
-            called(self._backend, "close()", self.executable.close)
+            executable, self.executable, self.run = self.executable, None, self._refuse
+            called(self._backend, "close()", executable.close)
+
+    def _refuse(self, *_: Any) -> list[Any]:
+        """Instead of a run that began before :meth:`close`."""
+        self._check_open()
+        return []
 
     def explain(self, method: str, error: BaseException) -> None:
         """Raise the error for an exception of the plugin; return for an error of isorun, which is right as it is."""

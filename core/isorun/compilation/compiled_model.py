@@ -145,9 +145,13 @@ class CompiledModel:
         graph, zeros = self._choose(feeds)
         if graph.counted:
             return self.run_bound(feeds, dict.fromkeys(output_names, ON_DEVICE), {})
-        if not isinstance(graph.executable, SupportsDeviceArrays):
-            raise wrong_type(self.backend, "compile()", "an executable with run_on_device()", graph.executable)
-        results: Any = graph.call("run_on_device()", methodcaller("run_on_device", output_names, feeds))
+
+        def run(executable: Any) -> Any:
+            if not isinstance(executable, SupportsDeviceArrays):
+                raise wrong_type(self.backend, "compile()", "an executable with run_on_device()", executable)
+            return executable.run_on_device(output_names, feeds)
+
+        results: Any = graph.call("run_on_device()", run)
         return self._checked(graph, "run_on_device()", output_names, results, feeds, zeros)
 
     def run_bound(self, feeds: Feeds, outputs: Mapping[str, Any], bindings: Bindings) -> list[Any]:
@@ -171,10 +175,11 @@ class CompiledModel:
         """The times of runs by events of the device: :meth:`isorun.plugin.SupportsDeviceTimes.device_times`; ``None``
         if the backend has none."""
         graph, _ = self._choose(feeds)
-        if not isinstance(graph.executable, SupportsDeviceTimes):
-            return None
-        times: np.ndarray | None = graph.call("device_times()", methodcaller("device_times", feeds, runs))
-        return times
+
+        def times(executable: Any) -> np.ndarray | None:
+            return executable.device_times(feeds, runs) if isinstance(executable, SupportsDeviceTimes) else None
+
+        return graph.call("device_times()", times)
 
     def report(self) -> RuntimeReport:
         """What the runtime reports of the main graph, and what is known of the others."""

@@ -292,8 +292,7 @@ class Session(ScheduledCalls):
 
     def _forked(self) -> None:
         """In a forked child: a session with a worker starts another at its next call; any other refuses calls."""
-        if self._model.closed:  # a plugin may not have released everything
-            fork.keep_for_good(self._model)
+        if self._model.closed:
             return
         fork.keep_for_good(self._scheduler)
         self._scheduler = self._make_scheduler()
