@@ -1,14 +1,16 @@
-"""`isorun serve` against `aembed` in one process, and a plain FastAPI with sentence-transformers: many clients.
+"""`isorun serve` against `aembed` in one process and against other servers: many clients.
 
     python benchmarks/serve.py [--clients 64] [--seconds 10] [--rounds 3] [--plain-python PYTHON]
+        [--infinity-python PYTHON]
 
 Each engine is a process of its own and the engines take turns, so that a machine whose speed drifts does not make them
 differ. Clients call in a loop with 1, 8 or 64 texts (shares 0.8, 0.15, 0.05) and wait for the answer; those of HTTP are
 in a process of their own, with a connection each. Printed are calls and texts a second and the 99th percentile of the
 time of a call, the median over rounds, and the processor time of the engine and its clients for each text, which other
 programs on the machine disturb least; before it the time from the start of `isorun serve` to its first answer.
-``--plain-python`` names a Python that has torch, sentence-transformers, fastapi and uvicorn; without it that engine is
-left out. On a machine with few cores the clients' own work counts too: it takes the same cores.
+``--plain-python`` names a Python for a plain FastAPI with sentence-transformers (torch, sentence-transformers, fastapi,
+uvicorn), and ``--infinity-python`` one with ``infinity-emb[torch,server]``; without them these engines are left out. On
+a machine with few cores the clients' own work counts too: it takes the same cores.
 """
 
 from __future__ import annotations
@@ -47,6 +49,8 @@ def embed(body: dict):
 
 uvicorn.run(app, port=int(sys.argv[2]), log_level="warning")
 """
+
+INFINITY = ["-c", "from infinity_emb.cli import cli; cli()", "v2", "--url-prefix", "/v1", "--device", "cpu"]
 
 Call = Callable[[int, list[str]], Awaitable[None]]
 
@@ -160,6 +164,22 @@ def child(kind: str, clients: int, port: int = 0, pid: int = 0) -> subprocess.Po
     return process
 
 
+def peers(args: argparse.Namespace) -> dict[str, list[str]]:
+    """The commands of other servers, by name; the port is appended."""
+    if not (args.plain_python or args.infinity_python):
+        return {}
+    from isorun.models import hub
+    from isorun.system.cache import Cache
+
+    folder = _with_folders(hub.checkpoint_folder(MODEL, Cache()))
+    commands = {}
+    if args.plain_python:
+        commands["plain"] = [args.plain_python, "-c", PLAIN, folder]
+    if args.infinity_python:
+        commands["infinity"] = [args.infinity_python, *INFINITY, "--model-id", folder, "--port"]
+    return commands
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--clients", type=int, default=64)
@@ -167,6 +187,7 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--port", type=int, default=8181)
     parser.add_argument("--plain-python")
+    parser.add_argument("--infinity-python")
     parser.add_argument("--pid", type=int, help=argparse.SUPPRESS)
     parser.add_argument("--child", help=argparse.SUPPRESS)
     args = parser.parse_args()
@@ -185,15 +206,10 @@ def main() -> None:
             server.wait()
     servers, engines = [server], {"aembed": child("process", args.clients)}
     engines["isorun serve"] = child("http", args.clients, args.port, server.pid)
-    if args.plain_python:
-        from isorun.models import hub
-        from isorun.system.cache import Cache
-
-        folder = hub.checkpoint_folder(MODEL, Cache())
-        command = [args.plain_python, "-c", PLAIN, _with_folders(folder), str(args.port + 1)]
-        servers.append(subprocess.Popen(command))
-        wait_for(args.port + 1, time.perf_counter())
-        engines["plain"] = child("http", args.clients, args.port + 1, servers[-1].pid)
+    for port, (name, command) in enumerate(peers(args).items(), args.port + 1):
+        servers.append(subprocess.Popen([*command, str(port)], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL))
+        wait_for(port, time.perf_counter())
+        engines[name] = child("http", args.clients, port, servers[-1].pid)
     figures: dict[str, list[dict[str, float]]] = {name: [] for name in engines}
     for _ in range(args.rounds):
         for name, process in engines.items():
