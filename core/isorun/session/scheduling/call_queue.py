@@ -1,17 +1,25 @@
 """The requests that wait, by call: calls take turns, and requests of different calls may share a batch.
 
+The requests of a call are served as if they arrived one every :data:`_LAG` seconds. While little waits, calls thus take
+turns, a request each, and a call of many requests delays others by its share only. The more waits, the closer the order
+is to that of arrival: a call of many requests is late by a bounded time, not by a turn of all others for each request.
+
 Nothing here is thread-safe: :class:`isorun.session.scheduling.lanes.Lanes` holds its lock during every call.
 """
 
 from __future__ import annotations
 
+import heapq
 import itertools
 import time
-from collections import Counter, OrderedDict, deque
+from bisect import bisect_left, insort
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
+from typing import Any
 
-from isorun.session.scheduling.calls import Batching, Call, Request
+from isorun.session.scheduling.calls import Batching, Call, Request, Turn
 
+_LAG = 0.1  # seconds
 _PATIENCE = 1.0  # seconds for which large calls are rejected while small ones fill the queue
 _NOTHING = (0, float("inf"))  # the largest call that was rejected, and since when such calls have been
 
@@ -19,8 +27,8 @@ _NOTHING = (0, float("inf"))  # the largest call that was rejected, and since wh
 class CallQueue:
     """A bounded queue of calls.
 
-    A batch begins with the first request of the call whose turn it is, and holds one of each other call in turn, so
-    that a call of many requests delays others by its share only. Single requests are thus served in order of arrival.
+    A batch begins with the first request of the call whose turn it is, and holds those of other calls in turn. Single
+    requests are thus served in order of arrival. A stream has one batch in its turn, and is last then.
 
     Args:
         limit: the maximum number of waiting rows, over the requests of bounded calls.
@@ -31,11 +39,11 @@ class CallQueue:
         self._bounded = 0
         self._refused = _NOTHING
         self._tokens: Counter[Batching] = Counter()
-        self._calls: OrderedDict[Call, None] = OrderedDict()  # in the order of their turns
+        self._turns: list[Turn] = []  # of every call, sorted
         self._numbers = itertools.count()
 
     def __len__(self) -> int:
-        return len(self._calls)
+        return len(self._turns)
 
     def admits(self, rows: int) -> bool:
         """Whether a bounded call of so many rows is admitted.
@@ -61,79 +69,95 @@ class CallQueue:
             if rows >= self._refused[0]:
                 self._refused = _NOTHING
             self._bounded += rows
-        for request in requests:
-            request.call, request.number = call, next(self._numbers)
+        waited = bool(call.waiting)
+        for place, request in enumerate(requests):
+            request.call, request.number, request.turn = call, next(self._numbers), request.arrived + place * _LAG
             call.waiting[request.number] = request
             self._tokens[call.batching] += request.length
         call.hurry = False
-        self._calls.setdefault(call)
+        if not waited:
+            insort(self._turns, call.turn())
         return True
 
     def take(self, now: float, may_run: Callable[[Call], bool], *, all_due: bool = False) -> list[Request]:
         """Remove the next batch; empty if nothing waits, or if waiting requests may still be joined by others."""
-        for call in self._calls:
+        for _, _, call in self._turns:
             if may_run(call) and (all_due or self._is_due(call, now)):
                 break
         else:
             return []
         requests = _of_similar_length(call) if call.batching.stream else self._in_turn(call)
+        if call.batching.stream:
+            self._remove_turn(call)
+            call.last_turn = now
+            insort(self._turns, call.turn())
         for request in requests:
             self.remove(request.call, request.number)
-            if request.call.waiting:
-                self._calls.move_to_end(request.call)
         return requests
 
     def remove(self, call: Call, number: int) -> bool:
         """Remove a request; ``False`` if it does not wait any more."""
-        request = call.waiting.pop(number, None)
-        if request is None:
+        if number not in call.waiting:
             return False
+        self._remove_turn(call)
+        request = call.waiting.pop(number)
         self._bounded -= request.rows if call.bounded else 0
         self._tokens[call.batching] -= request.length
-        if not call.waiting:
-            del self._calls[call]
-            if not self._tokens[call.batching]:
-                del self._tokens[call.batching]
+        if call.waiting:
+            insort(self._turns, call.turn())
+        elif not self._tokens[call.batching]:
+            del self._tokens[call.batching]
         return True
 
     def next_due(self, may_run: Callable[[Call], bool]) -> float | None:
         """When the first call is due; ``None`` if none may run."""
-        return min((call.due() for call in self._calls if may_run(call)), default=None)
+        return min((call.due() for _, _, call in self._turns if may_run(call)), default=None)
 
     def requests(self) -> list[Request]:
         """All that wait."""
-        return [request for call in self._calls for request in call.waiting.values()]
+        return [request for _, _, call in self._turns for request in call.waiting.values()]
+
+    def _remove_turn(self, call: Call) -> None:
+        del self._turns[bisect_left(self._turns, call.turn())]
 
     def _is_due(self, call: Call, now: float) -> bool:
         batching = call.batching
         return not batching.max_wait or call.hurry or self._tokens[batching] >= batching.enough or call.due() <= now
 
     def _in_turn(self, first: Call) -> list[Request]:
-        """One request of each call in turn, while their lengths sum to no more than the budget."""
+        """Requests of all calls in turn, while their lengths sum to no more than the budget."""
         oldest = next(iter(first.waiting.values()))
         if not oldest.length:  # it never shares a batch
             return [oldest]
         requests: list[Request] = []
         tokens = 0
-        for request in self._turns(first):
+        for request in self._like(first, oldest.kind):
             tokens += request.length
             if requests and tokens > first.batching.max_tokens:
                 break
             requests.append(request)
         return requests
 
-    def _turns(self, first: Call) -> Iterator[Request]:
-        """The requests that may share a batch with a call's oldest one, that one first."""
-        kind = next(iter(first.waiting.values())).kind
-        others = (call for call in self._calls if call is not first and call.batching == first.batching)
-        again: deque[Iterator[Request]] = deque()
-        once = (iter(call.waiting.values()) for call in itertools.chain([first], others))
-        for requests in itertools.chain(once, iter(lambda: again.popleft() if again else None, None)):
+    def _like(self, first: Call, kind: tuple[Any, ...]) -> Iterator[Request]:
+        """The requests of a kind that may share a batch with a call's oldest one, that one first, then in turn."""
+        others = (call for _, _, call in self._turns if call is not first and call.batching == first.batching)
+        heads: list[tuple[float, int, Request, Iterator[Request]]] = []
+
+        def advance(requests: Iterator[Request]) -> None:
             for request in requests:
                 if request.kind == kind:
-                    yield request
-                    again.append(requests)
+                    heapq.heappush(heads, (request.turn, request.number, request, requests))
                     break
+
+        advance(iter(first.waiting.values()))
+        other = None
+        while heads:
+            *_, request, rest = heapq.heappop(heads)
+            yield request
+            advance(rest)
+            while (other := other or next(others, None)) and (not heads or other.turn()[:2] <= heads[0][:2]):
+                advance(iter(other.waiting.values()))
+                other = None
 
 
 def _of_similar_length(call: Call) -> list[Request]:

@@ -28,6 +28,7 @@ class Request:
     future: Future[list[Any]] = field(default_factory=Future)
     call: Call = field(init=False)
     number: int = field(init=False)
+    turn: float = field(init=False)  # as of :class:`CallQueue`
 
 
 class Batching(NamedTuple):
@@ -59,6 +60,10 @@ class Batching(NamedTuple):
         return self
 
 
+Turn = tuple[float, int, "Call"]
+"""The time, the number of a request, and its call."""
+
+
 class Call:
     """One caller's requests.
 
@@ -72,6 +77,7 @@ class Call:
         hurry: no further request is expected soon: do not wait for ``max_wait``.
         abandoned: nobody waits for an answer any more.
         taken, running: batches that were taken from it and have not ended, and those of them that run.
+        last_turn: when a stream's last batch was taken.
     """
 
     def __init__(self, batching: Batching, *, bounded: bool = True, all_threads: bool | None = None) -> None:
@@ -81,6 +87,12 @@ class Call:
         self.waiting: dict[int, Request] = {}
         self.hurry = self.abandoned = False
         self.taken = self.running = 0
+        self.last_turn = 0.0
+
+    def turn(self) -> Turn:
+        """The turn of its oldest request: it orders calls."""
+        oldest = next(iter(self.waiting.values()))
+        return max(oldest.turn, self.last_turn), oldest.number, self
 
     def due(self) -> float:
         """The time until which its oldest request may wait for others."""

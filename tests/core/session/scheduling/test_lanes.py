@@ -71,8 +71,9 @@ def test_requests_of_similar_length_come_first_unless_callers_wait(stream: int, 
     assert model.batches[0] == first
 
 
-def test_calls_take_turns() -> None:
+def test_calls_take_turns(monkeypatch: pytest.MonkeyPatch) -> None:
     """A call of many requests delays others by its share of each batch only."""
+    monkeypatch.setattr(call_queue, "_LAG", 60.0)
     model, batching = Gated(), Batching(4, 0.0, 4)
     with model.opened() as lanes:
         put(lanes, ALONE, small(1, 99)), put(lanes, ALONE, small(1, 99))  # one runs, one is next
@@ -84,6 +85,52 @@ def test_calls_take_turns() -> None:
         model.gate.set()
         wait([*long, *middle, *(future for futures in short for future in futures)], 20)
     assert model.rows == [[99], [99], [100, 0, 1, 2], [3, 4, 5, 10], [101, 11, 102, 103], [104, 105, 106, 107]]
+
+
+@given(
+    calls=st.lists(st.tuples(st.integers(0, 30), st.integers(1, 12), st.booleans()), min_size=1, max_size=8),
+    max_tokens=st.integers(1, 4),
+)
+def test_requests_of_a_call_are_served_as_if_they_arrived_one_by_one(
+    calls: list[tuple[int, int, bool]], max_tokens: int
+) -> None:
+    queue, lag = CallQueue(1000), call_queue._LAG
+    expected: dict[tuple[str], list[tuple[float, int]]] = {("even",): [], ("odd",): []}
+    for number, (tenths, count, odd) in enumerate(sorted(calls)):
+        kind, arrived = ("odd" if odd else "even",), tenths * lag
+        requests = [Request(["ids"], {}, kind, length=1, arrived=arrived) for _ in range(count)]
+        assert queue.put(Call(Batching(max_tokens)), requests)
+        expected[kind] += [(arrived + place * lag, number) for place in range(count)]
+    served: dict[tuple[str], list[tuple[float, int]]] = {kind: [] for kind in expected}
+    while batch := queue.take(1000.0, lambda _: True):
+        assert len(batch) <= max_tokens
+        assert len({request.kind for request in batch}) == 1
+        served[batch[0].kind] += [(request.turn, request.number) for request in batch]
+    assert [[turn for turn, _ in order] for order in served.values()] == [
+        sorted(turn for turn, _ in order) for order in expected.values()
+    ]
+    assert (len(queue), queue.requests()) == (0, [])
+
+
+def test_a_long_call_that_has_waited_precedes_new_ones() -> None:
+    queue, batching = CallQueue(1000), Batching(1)
+    old, new = ([Request(["ids"], {}, ("kind",), length=1, arrived=at) for _ in range(20)] for at in (0.0, 5.0))
+    queue.put(Call(batching), old)
+    queue.put(Call(batching), new)
+    assert [queue.take(6.0, lambda _: True)[0] for _ in range(40)] == [*old, *new]
+
+
+def test_streams_and_calls_take_turns() -> None:
+    queue, single = CallQueue(1000), Batching(2)
+    stream = Call(Batching(2, stream=1))
+    for arrived in (0.0, 0.0, 0.0, 0.0, 0.0, 0.0):
+        queue.put(stream, [Request(["ids"], {}, ("stream",), length=1, arrived=arrived)])
+    for arrived in (0.0, 0.0, 1.5, 1.5):
+        queue.put(Call(single), [Request(["ids"], {}, ("call",), length=1, arrived=arrived)])
+    batches = [queue.take(now, lambda _: True) for now in (1.0, 1.0, 2.0, 2.0, 2.0)]
+    assert [[request.kind for request in batch] for batch in batches] == [
+        [(name,)] * 2 for name in ("stream", "call", "stream", "call", "stream")
+    ]
 
 
 def test_a_call_is_admitted_whole_or_not_at_all() -> None:
