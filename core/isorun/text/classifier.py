@@ -78,15 +78,12 @@ class Classifier(TextModel):
         if function is not None:
             _named(function)
         super().__init__(model, self._choose, max_length, batch_tokens, session_options)
-        try:
+        with self._opening():
             settings = self.settings
             reject_modules(settings)
             self.labels: list[str] = labels_of(settings, self.output.shape or ())
             default = "sigmoid" if len(self.labels) == 1 else "softmax"
             self._function = FUNCTIONS[function or _BY_PROBLEM.get(settings.problem_type or "", default)]
-        except BaseException:
-            self.close()
-            raise
 
     def classify(
         self,

@@ -70,14 +70,11 @@ class CrossEncoder(TextModel):
         if activation is not None:
             _named(activation)
         super().__init__(model, self._choose, max_length, batch_tokens, session_options)
-        try:
+        with self._opening():
             self.labels: list[str] = labels_of(self.settings, self.output.shape or (), "{}")
             self._activation = _activation(activation, self.settings, len(self.labels))
             self._prompt = _prompt(self.settings) if prompt is None else checked(prompt, "prompt")
             self._ending = self._template.ending(self.tokenizer, self._prompt) if self._template else []
-        except BaseException:
-            self.close()
-            raise
 
     def predict(
         self,

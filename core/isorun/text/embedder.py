@@ -93,7 +93,7 @@ class Embedder(PromptedModel):
         self._pools = bool(modes)
         self._by_row = bool(session_options.get("deterministic"))
         super().__init__(model, self._choose, max_length, batch_tokens, session_options)
-        try:
+        with self._opening():
             settings = self.settings
             self.pooling: tuple[str, ...] = modes or settings.pooling
             self._set_prompts(prompts, default_prompt)
@@ -107,9 +107,6 @@ class Embedder(PromptedModel):
             self.dimension: int = self._dimension(truncate_dim)
             self._kind = quantize
             self._ranges = vector_types.check(quantize, ranges, self.dimension)
-        except BaseException:
-            self.close()
-            raise
 
     @property
     def normalizes(self) -> bool:

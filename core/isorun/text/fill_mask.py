@@ -70,12 +70,9 @@ class FillMask(TokenModel):
         **session_options: Any,
     ) -> None:
         super().__init__(model, self._choose, max_length, batch_tokens, session_options)
-        try:
+        with self._opening():
             self.mask: str = _mask(self.tokenizer)
             self._mask_id = self.tokenizer.library.token_to_id(self.mask)
-        except BaseException:
-            self.close()
-            raise
 
     def fill(
         self,

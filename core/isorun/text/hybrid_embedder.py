@@ -86,16 +86,13 @@ class HybridEmbedder(TextModel):
         **session_options: Any,
     ) -> None:
         super().__init__(model, self._choose, max_length, batch_tokens, session_options)
-        try:
+        with self._opening():
             self._token_layer, self._word_layer = self._layers()
             self.dimension: int = self._token_layer.weight.shape[1]
             special, library = self.tokenizer.special_tokens, self.tokenizer.library
             unweighted = (library.token_to_id(special[name]) for name in _UNWEIGHTED if name in special)
             self._unweighted = np.array([number for number in unweighted if number is not None], np.int64)
             self._words = library.get_vocab_size()
-        except BaseException:
-            self.close()
-            raise
 
     def embed(self, texts: Iterable[str] | Encoded, *, progress: bool | None = None) -> HybridVectors:
         """Embed texts.

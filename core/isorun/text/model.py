@@ -8,6 +8,7 @@ import os
 import warnings
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, Self, TypeVar
 
@@ -106,16 +107,13 @@ class TextModel:
             score = self.settings.logit_score
             built = checkpoint.build_cached(path, self._downloads, whole=False, route=route, logit_score=score)
         self.session: Session = Session(built, **{"outputs": names, **self._session_defaults(), **session_options})
-        try:
+        with self._opening():
             self.output: TensorSpec = self.session.get_outputs()[0]
             limits = [limit for limit in self.session.model_info.limits.values() if limit is not None]
             chosen = max_length or settings.max_tokens or self.tokenizer.settings.limit
             self._positions = min(limits, default=None)
             self.max_length = self._opened_length = min([*limits, *filter(None, [chosen])], default=None)
             self.tokenizer.limit = self.max_length
-        except BaseException:
-            self.close()
-            raise
         self._batch_tokens = batch_tokens
         shapes = [spec.shape for spec in self.session.get_inputs() if spec.shape and len(spec.shape) == 2]
         self._columns = next((shape[1] for shape in shapes if isinstance(shape[1], int)), None)
@@ -185,6 +183,15 @@ class TextModel:
         """Release the model. A second call does nothing."""
         self.session.close()
         self._downloads.release()
+
+    @contextmanager
+    def _opening(self) -> Iterator[None]:
+        """Release the model if a constructor fails."""
+        try:
+            yield
+        except BaseException:
+            self.close()
+            raise
 
     def __enter__(self) -> Self:
         return self

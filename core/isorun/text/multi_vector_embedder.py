@@ -71,15 +71,12 @@ class MultiVectorEmbedder(PromptedModel):
         checked_count(document_length, "document_length")
         self._padding = session_options.get("padding")
         super().__init__(model, self._choose, max_length, batch_tokens, session_options)
-        try:
+        with self._opening():
             self._set_prompts(prompts, default_prompt)
             self._late = _with_lengths(self._settings_of_tasks(), query_length, document_length)
             self._reader = Reader(self._late, self.tokenizer)
             self._check_window()
             self.dimension: int = self._dimension()
-        except BaseException:
-            self.close()
-            raise
 
     def encode(  # type: ignore[override]  # texts are not pairs
         self,

@@ -67,7 +67,7 @@ class SparseEmbedder(PromptedModel):
     ) -> None:
         checked_count(max_active_dims, "max_active_dims")
         super().__init__(model, self._choose, max_length, batch_tokens, session_options)
-        try:
+        with self._opening():
             self._set_prompts(prompts, default_prompt)
             self._lookups = {
                 route: SparseLookup(inside(self.folder, listed[0].path), max_length)
@@ -76,9 +76,6 @@ class SparseEmbedder(PromptedModel):
             }
             self._maximum = max_active_dims or self.settings.max_active_dims
             self.dimension: int = self._dimension()
-        except BaseException:
-            self.close()
-            raise
 
     def embed(
         self,

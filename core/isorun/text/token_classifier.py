@@ -47,14 +47,11 @@ class TokenClassifier(TokenModel):
         **session_options: Any,
     ) -> None:
         super().__init__(model, self._choose, max_length, batch_tokens, session_options)
-        try:
+        with self._opening():
             self.labels: list[str] = labels_of(self.settings, self.output.shape or ())
             library = self.tokenizer.library
             self._has_words = bool(getattr(library.model, "continuing_subword_prefix", None))
             self._unknown = library.token_to_id(self.tokenizer.special_tokens.get("unk_token", ""))
-        except BaseException:
-            self.close()
-            raise
 
     def classify(
         self,
