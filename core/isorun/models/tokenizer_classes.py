@@ -1,7 +1,7 @@
 """Builds tokenizers as transformers 5 does: the vocabulary of ``tokenizer.json``, the rest by class and settings.
 
 A class that is not in :data:`_PIPELINES` gets ``tokenizer.json`` as it is, provided that the settings do not contradict
-it.
+it, and that transformers 5 was found to do the same.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from isorun.errors import UnsupportedModel
 from isorun.models import tokenizer_file, vocabulary_files
 from isorun.models.special_tokens import SpecialTokens
 from isorun.models.tokenizer_config import TokenizerSettings
+from isorun.models.tokenizer_names import REBUILT
 
 if TYPE_CHECKING:
     import tokenizers
@@ -114,11 +115,17 @@ def _byte_pairs(document: Mapping[str, Any], settings: TokenizerSettings, texts:
     options: dict[str, Any] = {"continuing_subword_prefix": "", "end_of_word_suffix": "", "fuse_unk": False}
     if settings.kind == "GemmaTokenizer":
         options = {"fuse_unk": True, "unk_token": texts["unk_token"], "byte_fallback": True}
+    elif settings.kind == "LlamaTokenizer":
+        options = {"fuse_unk": True, "byte_fallback": True}
     merges = [tuple(merge.split(" ") if isinstance(merge, str) else merge) for merge in model["merges"]]
     library = Tokenizer(models.BPE(vocab=model["vocab"], merges=merges, dropout=None, **options))
     if settings.kind == "GemmaTokenizer":
         library.normalizer = normalizers.Replace(" ", "▁")
         library.pre_tokenizer = pre_tokenizers.Split(" ", "merged_with_previous")
+    elif settings.kind == "LlamaTokenizer":
+        always = "always" if settings.fields.get("legacy") else "first"
+        scheme = always if settings.fields.get("add_prefix_space") in (None, True) else "never"
+        library.pre_tokenizer = pre_tokenizers.Metaspace("▁", prepend_scheme=scheme, split=False)
     elif settings.kind == "Qwen2Tokenizer":
         library.normalizer = normalizers.NFC()
         byte_level = pre_tokenizers.ByteLevel(add_prefix_space=prefix, use_regex=False)
@@ -172,7 +179,7 @@ def _character_map(document: Mapping[str, Any]) -> bytes | None:
     return None
 
 
-_BYTE_PAIRS = ("RobertaTokenizer", "GemmaTokenizer", "Qwen2Tokenizer")
+_BYTE_PAIRS = ("RobertaTokenizer", "GemmaTokenizer", "LlamaTokenizer", "Qwen2Tokenizer")
 _UNIGRAMS = {
     **{"XLMRobertaTokenizer": 3, "CamembertTokenizer": 0, "T5Tokenizer": 2, "AlbertTokenizer": 1},
     "DebertaV2Tokenizer": 1,
@@ -222,7 +229,7 @@ def _set_processor(library: tokenizers.Tokenizer, settings: TokenizerSettings, t
         first = last = "</s>"
         single, pair = ["$A", last], ["$A", last, "$B", last]
     elif kind in ("BertTokenizer", "DistilBertTokenizer", "DebertaV2Tokenizer") or library.post_processor is None:
-        if kind in ("GemmaTokenizer", "Qwen2Tokenizer"):
+        if kind in ("GemmaTokenizer", "LlamaTokenizer", "Qwen2Tokenizer"):
             return
         first, last = texts["cls_token"], texts["sep_token"]
         single = [f"{first}:0", "$A:0", f"{last}:0"]
@@ -237,6 +244,12 @@ def _reject_contradictions(path: Path, settings: TokenizerSettings, document: Ma
     """Reject settings that a class would apply and the file does not."""
     if settings.kind in (None, "TokenizersBackend"):
         return  # the generic class ignores them
+    if settings.kind in REBUILT:
+        raise settings.unsupported(
+            "tokenizer_class",
+            f"transformers builds {settings.kind} from the vocabulary alone, and isorun would use all of {path}. If "
+            "that is right, set tokenizer_class to 'PreTrainedTokenizerFast'",
+        )
     parts = [*tokenizer_file.nodes(path, document.get("normalizer"))]
     splits = [*tokenizer_file.nodes(path, document.get("pre_tokenizer"))]
     lowers = any(part.get("type") == "Lowercase" or part.get("lowercase") is True for part in parts)

@@ -169,6 +169,14 @@ SLOW = _names(
 )
 """Classes that do not use ``tokenizer.json``."""
 
+REBUILT = _names(
+    "BarthezTokenizer BigBirdTokenizer CodeLlamaTokenizer CohereTokenizer LasrTokenizer LayoutXLMTokenizer "
+    "MBart50Tokenizer MBartTokenizer NllbTokenizer NougatTokenizer ParakeetTokenizer PegasusTokenizer "
+    "ReformerTokenizer RemBertTokenizer SeamlessM4TTokenizer Siglip2Tokenizer UdopTokenizer XGLMTokenizer "
+    "XLNetTokenizer"
+)
+"""Classes of SentencePiece vocabularies that use nothing but the vocabulary of ``tokenizer.json``."""
+
 TYPED = _names(
     "BertTokenizer ConvBertTokenizer DPRContextEncoderTokenizer DPRQuestionEncoderTokenizer DebertaTokenizer "
     "DebertaV2Tokenizer FNetTokenizer LayoutLMv2Tokenizer MarkupLMTokenizer"

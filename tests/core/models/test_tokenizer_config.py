@@ -145,7 +145,8 @@ def test_rejects_what_it_cannot_apply(folder: Path) -> None:
         ("tokenizer_class='BertJapaneseTokenizer'", {"tokenizer_class": "BertJapaneseTokenizer"}),
         ("tokenizer_class='T5Tokenizer'.*needs a model of type Unigram", {"tokenizer_class": "T5Tokenizer"}),
         ("auto_map=.*code of the checkpoint", {"auto_map": {"AutoTokenizer": ["a.B", None]}}),
-        ("do_lower_case=True.*contradicts", {"tokenizer_class": "RemBertTokenizer", "do_lower_case": True}),
+        ("do_lower_case=True.*contradicts", {"tokenizer_class": "FunnelTokenizer", "do_lower_case": True}),
+        ("tokenizer_class='RemBertTokenizer'.*PreTrainedTokenizerFast", {"tokenizer_class": "RemBertTokenizer"}),
         ("sep_token=None.*needs this token", {"tokenizer_class": "BertTokenizer", "sep_token": None}),
     ]
     for message, fields in cases:
@@ -154,6 +155,30 @@ def test_rejects_what_it_cannot_apply(folder: Path) -> None:
     _configure(folder, "config.json", model_type="bert")
     with pytest.raises(UnsupportedModel, match=r"padding_side='left'.*shift the positions"):
         Tokenizer(_configure(folder, padding_side="left"))
+
+
+@pytest.mark.parametrize(
+    ("fields", "tokens"),
+    [
+        ({"tokenizer_class": "LlamaTokenizer"}, ["▁a", "<s>", "a"]),
+        ({"tokenizer_class": "LlamaTokenizerFast", "legacy": True}, ["▁a", "<s>", "▁a"]),
+        ({"tokenizer_class": "LlamaTokenizer", "add_prefix_space": False}, ["▁a", "<s>", "a"]),
+        ({"tokenizer_class": "PreTrainedTokenizerFast"}, ["▁", "▁a", "<s>", "▁a"]),
+    ],
+)
+def test_llama_adds_a_space_where_its_class_does(tmp_path: Path, fields: dict[str, Any], tokens: list[str]) -> None:
+    """The tokens of transformers 5.24 for a file as its version 4 wrote them."""
+    from tokenizers import Tokenizer as Library
+    from tokenizers import models, normalizers
+
+    vocabulary = {token: number for number, token in enumerate(("<unk>", "<s>", "</s>", "▁", "a", "▁a"))}
+    library = Library(models.BPE(vocabulary, [("▁", "a")], unk_token="<unk>", fuse_unk=True, byte_fallback=True))
+    library.normalizer = normalizers.Sequence([normalizers.Prepend("▁"), normalizers.Replace(" ", "▁")])
+    library.add_special_tokens(["<unk>", "<s>", "</s>"])
+    library.save(str(tmp_path / "tokenizer.json"))
+    special = {"unk_token": "<unk>", "bos_token": "<s>", "eos_token": "</s>", "pad_token": "</s>"}
+    tokenizer = Tokenizer(_configure(tmp_path, **special, **fields))
+    assert tokenizer.library.encode(" a<s>a").tokens == tokens
 
 
 def test_tables_name_a_key_once() -> None:
