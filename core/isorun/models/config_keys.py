@@ -101,6 +101,8 @@ _LLAMA: Table = {
     "attention_bias": FLAG,
     **unused("pretraining_tp max_window_layers"),
 }
+_CAUSAL: Table = {**_LLAMA, "is_causal": FLAG, "token_classification_bias": FLAG}
+_QWEN: Table = {**_CAUSAL, "use_sliding_window": FLAG, "sliding_window": ANY, "layer_types": ANY}
 _POST: Table = {
     **_ROTARY,
     "type_vocab_size": integer(0, 2**31 - 1),
@@ -212,14 +214,10 @@ TABLES: Mapping[str, Table] = {
         ),
     },
     "eurobert": {**_LLAMA, "mlp_bias": FLAG, **dict.fromkeys(("classifier_pooling", "clf_pooling"), TEXT)},
-    "qwen3": {
-        **_LLAMA,
-        "is_causal": FLAG,
-        "token_classification_bias": FLAG,
-        "use_sliding_window": FLAG,
-        "sliding_window": ANY,
-        "layer_types": ANY,
-    },
+    "qwen3": _QWEN,
+    "qwen2": _QWEN,
+    "llama": {**_CAUSAL, "mlp_bias": FLAG},
+    "mistral": {**_CAUSAL, "sliding_window": optional(SIZE)},
     "gemma3_text": {
         **{key: rule for key, rule in _LLAMA.items() if key != "hidden_act"},
         "hidden_activation": TEXT,

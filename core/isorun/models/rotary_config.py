@@ -12,7 +12,10 @@ if TYPE_CHECKING:
     from isorun.graph.builders.rotary import RotaryConfig
     from isorun.graph.builders.rotary_families import RotaryFamily
 
-KINDS = ("modernbert", "eurobert", "nomic_bert", "gte", "new", "jina_embeddings_v3", "gemma3_text", "qwen3")
+KINDS = (
+    *("modernbert", "eurobert", "nomic_bert", "gte", "new", "jina_embeddings_v3"),
+    *("gemma3_text", "qwen3", "qwen2", "llama", "mistral"),
+)
 """The values of ``model_type``."""
 
 _FULL, _SLIDING = "full_attention", "sliding_attention"
@@ -24,7 +27,7 @@ _THETAS = {  # the defaults in transformers: of all layers, or of global and of 
     "new": (10_000.0, 10_000.0),
     "jina_embeddings_v3": (20_000.0, 20_000.0),
     "gemma3_text": (1_000_000.0, 10_000.0),
-    "qwen3": (10_000.0, 10_000.0),
+    **dict.fromkeys(("qwen3", "qwen2", "llama", "mistral"), (10_000.0, 10_000.0)),
 }
 _THETA_KEYS = {
     "modernbert": ("global_rope_theta", "local_rope_theta"),
@@ -35,13 +38,14 @@ _EPSILONS = {
     "modernbert": ("norm_eps", 1e-5),
     "eurobert": ("rms_norm_eps", 1e-5),
     "gemma3_text": ("rms_norm_eps", 1e-6),
-    "qwen3": ("rms_norm_eps", 1e-6),
+    **dict.fromkeys(("qwen3", "qwen2", "llama", "mistral"), ("rms_norm_eps", 1e-6)),
     "jina_embeddings_v3": ("layer_norm_eps", 1e-5),
 }
 _EPSILON = ("layer_norm_eps", 1e-12)
+_MISTRAL_WINDOW = 4096  # the default in transformers
 _EVERY = {"modernbert": ("global_attn_every_n_layers", 3), "gemma3_text": ("sliding_window_pattern", 6)}
 _DEFAULT_ACTIVATIONS = {
-    **dict.fromkeys(("eurobert", "nomic_bert", "qwen3"), "silu"),
+    **dict.fromkeys(("eurobert", "nomic_bert", "qwen3", "qwen2", "llama", "mistral"), "silu"),
     "gemma3_text": "gelu_pytorch_tanh",
 }
 
@@ -121,6 +125,9 @@ def family_of(kind: str) -> RotaryFamily:
         known.JINA,
         known.GEMMA,
         known.QWEN3,
+        known.QWEN2,
+        known.LLAMA,
+        known.MISTRAL,
     )
     return dict(zip(KINDS, families, strict=True))[kind]
 
@@ -138,8 +145,10 @@ def _layer_kinds(
     if not isinstance(types, list) or len(types) != layers or not all(name in (_FULL, _SLIDING) for name in types):
         raise invalid(f"layer_types must name {_FULL!r} or {_SLIDING!r} for each of {layers} layers, got {types!r}")
     window = None
-    if kind == "qwen3" and (_SLIDING in types or settings.get("use_sliding_window")):
+    if kind in ("qwen3", "qwen2") and (_SLIDING in types or settings.get("use_sliding_window")):
         raise invalid("use_sliding_window must be false: windows of a causal attention are not supported")
+    if kind == "mistral" and settings.get("sliding_window", _MISTRAL_WINDOW) is not None:
+        raise invalid("sliding_window must be null: windows of a causal attention are not supported")
     if kind == "modernbert":
         window = int(settings.get("local_attention", 128)) // 2
     elif kind == "gemma3_text":

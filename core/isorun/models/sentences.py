@@ -20,7 +20,10 @@ from isorun.system.paths import inside
 _TASKS = (("fill-mask", "splade", "SpladePooling"), ("text-generation", "logit_score", modules.SCORE))
 _MEANS = ("mean", "mean_sqrt_len_tokens")
 _UNLIMITED = 10**9  # transformers writes 1e30 where a tokenizer has no limit
-_DEFAULT_POSITIONS = {"modernbert": 8192, "qwen3": 32768, "gemma3_text": 131072, "eurobert": 8192, "nomic_bert": 2048}
+_DEFAULT_POSITIONS = {
+    **{"modernbert": 8192, "qwen3": 32768, "gemma3_text": 131072, "eurobert": 8192, "nomic_bert": 2048},
+    **{"qwen2": 32768, "llama": 2048, "mistral": 131072},
+}
 _CONFIGS = tuple(  # in the order in which sentence-transformers looks for them
     f"sentence_{kind}_config.json"
     for kind in ("bert", "roberta", "distilbert", "camembert", "albert", "xlm-roberta", "xlnet")

@@ -71,6 +71,8 @@ def changed(folder: Path, **settings: object) -> Path:
         ("modernbert-SequenceClassification", "classifier_activation", "prelu"),
         ("deberta-v2-SequenceClassification", "pooler_hidden_act", "prelu"),
         ("qwen3-SequenceClassification", "pad_token_id", None),
+        ("qwen2-SequenceClassification", "use_sliding_window", True),
+        ("mistral-SequenceClassification", "sliding_window", 16),
         ("bert-TokenClassification", "id2label", {}),
     ],
 )

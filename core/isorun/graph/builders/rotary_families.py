@@ -134,6 +134,9 @@ QWEN3 = replace(
     biases={"attention": "attention_bias", "attention_output": "attention_bias"},
     causal=True,
 )
+LLAMA = replace(QWEN3, head_norms=None, biases=EUROBERT.biases)
+MISTRAL = replace(LLAMA, prefixes={}, biases={})
+QWEN2 = replace(LLAMA, biases={"attention": True})
 GEMMA = RotaryFamily(
     **_LLAMA,
     heads={SEQUENCE: _LAST},
