@@ -28,6 +28,7 @@ _DEFAULTS: Mapping[str, Mapping[str, str]] = {
         **{"unk_token": "<unk>", "bos_token": "<bos>", "eos_token": "<eos>", "pad_token": "<pad>"},
         "mask_token": "<mask>",
     },
+    "LlamaTokenizer": {"bos_token": "<s>", "eos_token": "</s>", "unk_token": "<unk>"},
     "Qwen2Tokenizer": {"unk_token": _LAST, "eos_token": _LAST, "pad_token": _LAST},
     "DebertaV2Tokenizer": {**_BERT, "bos_token": "[CLS]", "eos_token": "[SEP]"},
     "AlbertTokenizer": {

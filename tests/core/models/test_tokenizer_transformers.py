@@ -1,4 +1,4 @@
-"""Compares isorun's tokenizers with ``transformers.AutoTokenizer`` for settings of six classes and hard texts."""
+"""Compares isorun's tokenizers with ``transformers.AutoTokenizer`` for settings of seven classes and hard texts."""
 
 from __future__ import annotations
 
@@ -62,10 +62,12 @@ def _save(folder: Path, kind: str) -> None:
         trainer = trainers.BpeTrainer(
             vocab_size=500, special_tokens=special, initial_alphabet=alphabet, show_progress=False
         )
-    elif kind == "gemma":
+    elif kind in ("gemma", "llama"):
         library = Library(models.BPE(unk_token="<unk>", fuse_unk=True, byte_fallback=True))
-        library.normalizer = normalizers.Replace(" ", "▁")
-        special = ["<pad>", "<eos>", "<bos>", "<unk>", "<mask>", *(f"<0x{byte:02X}>" for byte in range(256))]
+        spaces = normalizers.Replace(" ", "▁")
+        library.normalizer = spaces if kind == "gemma" else normalizers.Sequence([normalizers.Prepend("▁"), spaces])
+        special = ["<pad>", "<eos>", "<bos>", "<unk>", "<mask>"] if kind == "gemma" else ["<unk>", "<s>", "</s>"]
+        special += [f"<0x{byte:02X}>" for byte in range(256)]
         trainer = trainers.BpeTrainer(vocab_size=600, special_tokens=special, show_progress=False)
     else:
         library = Library(models.Unigram())
@@ -77,9 +79,9 @@ def _save(folder: Path, kind: str) -> None:
             vocab_size=300, special_tokens=special, unk_token="<unk>", show_progress=False
         )
     library.train_from_iterator(corpus, trainer)
-    first = {"bert": "[CLS]", "roberta": "<s>", "xlm-roberta": "<s>", "gemma": "<bos>"}.get(kind, "")
+    first = {"bert": "[CLS]", "roberta": "<s>", "xlm-roberta": "<s>", "gemma": "<bos>", "llama": "<s>"}.get(kind, "")
     last = {"bert": "[SEP]", "roberta": "</s>", "xlm-roberta": "</s>", "t5": "</s>"}.get(kind, "<|endoftext|>")
-    last = "" if kind == "gemma" else last
+    last = "" if kind in ("gemma", "llama") else last
     library.post_processor = processors.TemplateProcessing(
         single=f"{first} $A {last}".strip(),
         pair=f"{first} $A {last} $B:1 {last}".replace("  ", " ").strip(),
@@ -95,6 +97,7 @@ _CLASSES = {
     "xlm-roberta": "XLMRobertaTokenizerFast",
     "t5": "T5Tokenizer",
     "gemma": "GemmaTokenizerFast",
+    "llama": "LlamaTokenizerFast",
     "qwen2": "Qwen2Tokenizer",
 }
 _ADDED = {"content": "<new>", "single_word": False, "lstrip": True, "rstrip": False, "normalized": False}
@@ -108,6 +111,7 @@ _CONFIGS: tuple[dict[str, Any], ...] = (
     {"do_lower_case": True, "strip_accents": False},
     {"do_lower_case": False, "strip_accents": True},
     {"tokenize_chinese_chars": False},
+    {"legacy": True},
     {"add_prefix_space": True},
     {"add_prefix_space": False},
     {"trim_offsets": False},
