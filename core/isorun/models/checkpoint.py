@@ -36,8 +36,8 @@ if TYPE_CHECKING:
     from isorun.graph.builders.encoder_config import EncoderConfig
     from isorun.graph.builders.heads import Head
 
-CAUSAL = ("qwen3",)
-"""The values of ``model_type`` of causal models that may be rerankers."""
+CAUSAL = ("qwen3", "qwen2", "llama", "mistral")
+"""The values of ``model_type`` of causal models that may be rerankers, the first one without ``modules.json`` too."""
 
 OMITTED = "isorun.omitted"
 """The metadata property of an ONNX file with the tensors of its checkpoint that its graph omits, as JSON."""
@@ -230,9 +230,21 @@ def check_task(folder: Path, task: str, instead: str) -> None:
 
 
 def is_causal(folder: Path) -> bool:
-    """Whether ``config.json`` names a causal language model."""
-    architectures = _settings(folder).get("architectures")
-    return isinstance(architectures, list) and str(architectures[:1]).endswith("ForCausalLM']")
+    """Whether ``config.json`` names a causal language model, as that of a reranker without ``modules.json``.
+
+    Raises:
+        UnsupportedModel: it does, and the words of its score are not known.
+    """
+    settings = _settings(folder)
+    architectures, kind = settings.get("architectures"), settings.get("model_type")
+    if not isinstance(architectures, list) or not str(architectures[:1]).endswith("ForCausalLM']"):
+        return False
+    if kind != CAUSAL[0]:
+        raise UnsupportedModel(
+            f"{folder} has no modules.json, which names the words of a causal reranker's score: without it, model_type "
+            f"must be {CAUSAL[0]!r}, got {kind!r}. Save the model with sentence-transformers"
+        )
+    return True
 
 
 def build_cached(

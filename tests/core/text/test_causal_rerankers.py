@@ -60,6 +60,20 @@ def test_scores_of_a_model_with_modules(backend: str, models: Path, pairs: list[
         assert len(ranked) == 4
 
 
+@pytest.mark.parametrize("name", ["modules-llama", "modules-qwen2"])
+def test_scores_of_other_families(name: str, models: Path, pairs: list[tuple[str, str]], tmp_path: Path) -> None:
+    expected = np.load(models / name / "expected.npz")
+    with isorun.CrossEncoder(models / name, backend="ort-cpu") as encoder:
+        np.testing.assert_allclose(encoder.predict(pairs), expected["scores"], rtol=1e-5, atol=1e-5)
+        logits = encoder.predict(pairs, activation="Identity")
+        np.testing.assert_allclose(logits, expected["logits"], rtol=1e-5, atol=1e-5)
+    folder = tmp_path / "model"
+    shutil.copytree(models / name, folder)
+    (folder / "modules.json").unlink()
+    with pytest.raises(UnsupportedModel, match=r"no modules\.json"):
+        isorun.CrossEncoder(folder, backend="ort-cpu")
+
+
 def test_warm_up_with_pairs(models: Path, pairs: list[tuple[str, str]]) -> None:
     with isorun.CrossEncoder(models / "modules", backend="ort-cpu") as encoder:
         encoder.warmup(pairs)
@@ -142,7 +156,7 @@ def test_rejects_templates(template: str, kind: type[Exception], message: str, c
             UnsupportedModel,
             "tools",
         ),
-        ("config.json", {"model_type": "llama"}, UnsupportedModel, "llama"),
+        ("config.json", {"model_type": "phi3"}, UnsupportedModel, "phi3"),
     ],
 )
 def test_rejects_settings_by_name(
