@@ -9,6 +9,7 @@ from chromadb.api.types import Documents, EmbeddingFunction, Embeddings, Space
 from chromadb.utils.embedding_functions import register_embedding_function
 
 from isorun.integrations.records import KeepsIdentity, require_comparable
+from isorun.system.cleanup import closed_on_error
 from isorun.text.embedder import Embedder
 
 
@@ -65,9 +66,6 @@ class IsorunEmbeddingFunction(KeepsIdentity, EmbeddingFunction[Documents]):
             VectorsMayDiffer: see :meth:`check`.
         """
         function = IsorunEmbeddingFunction(config["model"], **config["options"])
-        try:
+        with closed_on_error(function.embedder):
             require_comparable(function.identity.as_dict(), config["identity"])
-        except BaseException:
-            function.embedder.close()
-            raise
         return function

@@ -62,8 +62,7 @@ def build(folder: Path, output: Path) -> list[str]:
     """Write the fused graph of a checkpoint, and what is read from its folder.
 
     The tokenizer is written to ``<stem>.tokenizer.json``, the files that change it to ``<stem>.tokenizer_config.json``
-    and so on, dense layers after pooling to ``<stem>.dense.safetensors``. Other settings are
-    in the metadata of the ONNX file.
+    and so on, dense layers after pooling to ``<stem>.dense.safetensors``. The metadata of the ONNX file has the rest.
 
     Args:
         folder: the checkpoint, with ``config.json`` and ``model.safetensors`` (or the shards in
@@ -229,22 +228,11 @@ def check_task(folder: Path, task: str, instead: str) -> None:
         )
 
 
-def is_causal(folder: Path) -> bool:
-    """Whether ``config.json`` names a causal language model, as that of a reranker without ``modules.json``.
-
-    Raises:
-        UnsupportedModel: it does, and the words of its score are not known.
-    """
+def causal_kind(folder: Path) -> str | None:
+    """The ``model_type`` of a causal language model; ``None`` for other models."""
     settings = _settings(folder)
-    architectures, kind = settings.get("architectures"), settings.get("model_type")
-    if not isinstance(architectures, list) or not str(architectures[:1]).endswith("ForCausalLM']"):
-        return False
-    if kind != CAUSAL[0]:
-        raise UnsupportedModel(
-            f"{folder} has no modules.json, which names the words of a causal reranker's score: without it, model_type "
-            f"must be {CAUSAL[0]!r}, got {kind!r}. Save the model with sentence-transformers"
-        )
-    return True
+    names = settings.get("architectures")
+    return settings.get("model_type") if isinstance(names, list) and str(names[:1]).endswith("ForCausalLM']") else None
 
 
 def build_cached(

@@ -16,6 +16,7 @@ from isorun.errors import BackendFailed, BackendNotFound, BackendUnavailable, In
 from isorun.models import checkpoint
 from isorun.plugin import listing, registry
 from isorun.plugin.backend import Backend
+from isorun.system.cleanup import closed_on_error
 from isorun.types import CompileConfig, Provenance
 
 if TYPE_CHECKING:
@@ -123,11 +124,8 @@ def resolve(compiler: Compiler, backend: str | Sequence[str]) -> Resolved:
     from isorun.isolation.worker.backend import Worker
 
     worker = Worker(environments.get(options.environment), compiler.cache.root, options.timeout)
-    try:
+    with closed_on_error(worker):
         return _resolve(compiler, backend, worker)
-    except BaseException:
-        worker.close()
-        raise
 
 
 def _resolve(compiler: Compiler, backend: str | Sequence[str], worker: Worker | None) -> Resolved:

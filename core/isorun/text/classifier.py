@@ -12,6 +12,7 @@ import numpy.typing as npt
 from isorun.errors import InvalidArgument, did_you_mean
 from isorun.models.activations import ACTIVATIONS, softmax
 from isorun.models.tokenizer import Text
+from isorun.system.cleanup import closed_on_error
 from isorun.text.encoded import Encoded
 from isorun.text.heads import head_outputs, labels_of, reject_modules
 from isorun.text.inputs import texts_or_pairs_of
@@ -78,7 +79,7 @@ class Classifier(TextModel):
         if function is not None:
             _named(function)
         super().__init__(model, self._choose, max_length, batch_tokens, session_options)
-        with self._opening():
+        with closed_on_error(self):
             settings = self.settings
             reject_modules(settings)
             self.labels: list[str] = labels_of(settings, self.output.shape or ())

@@ -18,6 +18,7 @@ from isorun.models.chat_template import ChatTemplate, yes_or_no
 from isorun.models.dense import activation_named
 from isorun.models.sentence_settings import SentenceSettings
 from isorun.models.tokenizer import Text, Tokens
+from isorun.system.cleanup import closed_on_error
 from isorun.text.encoded import Encoded, TokenIds
 from isorun.text.heads import LOGITS, head_outputs, labels_of, reject_modules
 from isorun.text.inputs import checked, texts_of, texts_or_pairs_of
@@ -70,7 +71,7 @@ class CrossEncoder(TextModel):
         if activation is not None:
             _named(activation)
         super().__init__(model, self._choose, max_length, batch_tokens, session_options)
-        with self._opening():
+        with closed_on_error(self):
             self.labels: list[str] = labels_of(self.settings, self.output.shape or (), "{}")
             self._activation = _activation(activation, self.settings, len(self.labels))
             self._prompt = _prompt(self.settings) if prompt is None else checked(prompt, "prompt")
@@ -147,7 +148,12 @@ class CrossEncoder(TextModel):
         template, tokenizer = None, self.tokenizer
         if settings.logit_score is not None:
             template = ChatTemplate.beside(tokenizer, settings.chat_template)
-        elif self.from_checkpoint and not self.modules.of(None) and checkpoint.is_causal(self.folder):
+        elif self.from_checkpoint and not self.modules.of(None) and (kind := checkpoint.causal_kind(self.folder)):
+            if kind != checkpoint.CAUSAL[0]:
+                raise UnsupportedModel(
+                    f"{self.folder} has no modules.json, which names the words of a causal reranker's score: without "
+                    f"it, model_type must be {checkpoint.CAUSAL[0]!r}, got {kind!r}. Save it with sentence-transformers"
+                )
             template, words = yes_or_no(tokenizer)
             settings = replace(settings, logit_score=words)
         tokenizer.adds_special_tokens = template is None

@@ -16,6 +16,7 @@ from isorun.models.pooling import normalized, pool
 from isorun.models.sentence_settings import NORMALIZE, POOLINGS, Layer, WordWeights
 from isorun.models.tokenizer import Tokens
 from isorun.models.vectors import POOLED, TOKENS, applied
+from isorun.system.cleanup import closed_on_error
 from isorun.text import parts, vector_types
 from isorun.text.encoded import Encoded
 from isorun.text.identity import Compatibility, VectorIdentity, compared, digest_of, pack, probe_texts
@@ -93,7 +94,7 @@ class Embedder(PromptedModel):
         self._pools = bool(modes)
         self._by_row = bool(session_options.get("deterministic"))
         super().__init__(model, self._choose, max_length, batch_tokens, session_options)
-        with self._opening():
+        with closed_on_error(self):
             settings = self.settings
             self.pooling: tuple[str, ...] = modes or settings.pooling
             self._set_prompts(prompts, default_prompt)

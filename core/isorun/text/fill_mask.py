@@ -11,6 +11,7 @@ import numpy as np
 from isorun.errors import InvalidArgument, InvalidFeeds, InvalidModel
 from isorun.models.activations import softmax
 from isorun.models.tokenizer import Tokenizer
+from isorun.system.cleanup import closed_on_error
 from isorun.text.classifier import checked_top_k
 from isorun.text.heads import head_outputs
 from isorun.text.inputs import texts_of
@@ -70,7 +71,7 @@ class FillMask(TokenModel):
         **session_options: Any,
     ) -> None:
         super().__init__(model, self._choose, max_length, batch_tokens, session_options)
-        with self._opening():
+        with closed_on_error(self):
             self.mask: str = _mask(self.tokenizer)
             self._mask_id = self.tokenizer.library.token_to_id(self.mask)
 

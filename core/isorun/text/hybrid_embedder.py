@@ -14,6 +14,7 @@ from isorun.models.dense import Dense, read_linear
 from isorun.models.pooling import normalized
 from isorun.models.tokenizer import Tokens
 from isorun.models.vectors import TOKENS
+from isorun.system.cleanup import closed_on_error
 from isorun.system.paths import inside
 from isorun.text.encoded import Encoded
 from isorun.text.inputs import texts_of
@@ -86,7 +87,7 @@ class HybridEmbedder(TextModel):
         **session_options: Any,
     ) -> None:
         super().__init__(model, self._choose, max_length, batch_tokens, session_options)
-        with self._opening():
+        with closed_on_error(self):
             self._token_layer, self._word_layer = self._layers()
             self.dimension: int = self._token_layer.weight.shape[1]
             special, library = self.tokenizer.special_tokens, self.tokenizer.library

@@ -8,7 +8,6 @@ import os
 import warnings
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, Self, TypeVar
 
@@ -23,6 +22,7 @@ from isorun.models.sentence_settings import SentenceSettings
 from isorun.models.tokenizer import Text, Tokenizer, Tokens, TruncationWarning, feeds_of
 from isorun.session.session import Session
 from isorun.system.cache import Cache, expanded
+from isorun.system.cleanup import closed_on_error
 from isorun.text.encoded import Encoded, encoded_ids
 from isorun.text.inputs import checked, text_or_pair, texts_of, texts_or_pairs_of
 
@@ -107,7 +107,7 @@ class TextModel:
             score = self.settings.logit_score
             built = checkpoint.build_cached(path, self._downloads, whole=False, route=route, logit_score=score)
         self.session: Session = Session(built, **{"outputs": names, **self._session_defaults(), **session_options})
-        with self._opening():
+        with closed_on_error(self):
             self.output: TensorSpec = self.session.get_outputs()[0]
             limits = [limit for limit in self.session.model_info.limits.values() if limit is not None]
             chosen = max_length or settings.max_tokens or self.tokenizer.settings.limit
@@ -183,15 +183,6 @@ class TextModel:
         """Release the model. A second call does nothing."""
         self.session.close()
         self._downloads.release()
-
-    @contextmanager
-    def _opening(self) -> Iterator[None]:
-        """Release the model if a constructor fails."""
-        try:
-            yield
-        except BaseException:
-            self.close()
-            raise
 
     def __enter__(self) -> Self:
         return self

@@ -15,6 +15,7 @@ from isorun.errors import InvalidArgument, InvalidModel, UnsupportedModel
 from isorun.models.late_interaction import DOCUMENT, QUERY, TASKS, LateInteraction
 from isorun.models.tokenizer import Tokens
 from isorun.models.vectors import TOKENS, applied
+from isorun.system.cleanup import closed_on_error
 from isorun.text.encoded import Encoded
 from isorun.text.inputs import checked, texts_of
 from isorun.text.max_sim import Vectors, max_sim
@@ -71,7 +72,7 @@ class MultiVectorEmbedder(PromptedModel):
         checked_count(document_length, "document_length")
         self._padding = session_options.get("padding")
         super().__init__(model, self._choose, max_length, batch_tokens, session_options)
-        with self._opening():
+        with closed_on_error(self):
             self._set_prompts(prompts, default_prompt)
             self._late = _with_lengths(self._settings_of_tasks(), query_length, document_length)
             self._reader = Reader(self._late, self.tokenizer)

@@ -12,6 +12,7 @@ import numpy as np
 
 from isorun.errors import InvalidArgument, InvalidModel, UnsupportedModel
 from isorun.models.modules import STATIC_SPARSE, TRANSFORMERS, Modules
+from isorun.system.cleanup import closed_on_error
 from isorun.system.paths import inside
 from isorun.text.encoded import Encoded
 from isorun.text.heads import head_outputs
@@ -67,7 +68,7 @@ class SparseEmbedder(PromptedModel):
     ) -> None:
         checked_count(max_active_dims, "max_active_dims")
         super().__init__(model, self._choose, max_length, batch_tokens, session_options)
-        with self._opening():
+        with closed_on_error(self):
             self._set_prompts(prompts, default_prompt)
             self._lookups = {
                 route: SparseLookup(inside(self.folder, listed[0].path), max_length)

@@ -8,6 +8,7 @@ from typing import Any
 
 from isorun.errors import InvalidArgument, did_you_mean
 from isorun.models.activations import softmax
+from isorun.system.cleanup import closed_on_error
 from isorun.text.entities import STRATEGIES, Entity, Token, entities, without_overlaps
 from isorun.text.heads import head_outputs, labels_of
 from isorun.text.inputs import texts_of
@@ -47,7 +48,7 @@ class TokenClassifier(TokenModel):
         **session_options: Any,
     ) -> None:
         super().__init__(model, self._choose, max_length, batch_tokens, session_options)
-        with self._opening():
+        with closed_on_error(self):
             self.labels: list[str] = labels_of(self.settings, self.output.shape or ())
             library = self.tokenizer.library
             self._has_words = bool(getattr(library.model, "continuing_subword_prefix", None))
