@@ -1,7 +1,7 @@
 """Builds tokenizers as transformers 5 does: the vocabulary of ``tokenizer.json``, the rest by class and settings.
 
 A class that is not in :data:`_PIPELINES` gets ``tokenizer.json`` as it is, provided that the settings do not contradict
-it, and that transformers 5 was found to do the same.
+it. Classes of which transformers 5 makes other tokens are refused.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 The requests of a call are served as if they arrived one every :data:`_LAG` seconds. While little waits, calls thus take
 turns, a request each, and a call of many requests delays others by its share only. The more waits, the closer the order
-is to that of arrival: a call of many requests is late by a bounded time, not by a turn of all others for each request.
+is to that of arrival: others overtake a call of many requests only if they arrive within a bounded time of it.
 
 Nothing here is thread-safe: :class:`isorun.session.scheduling.lanes.Lanes` holds its lock during every call.
 """
