@@ -139,6 +139,7 @@ class _Run:
             **os.environ,
             "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1",
             "PYTEST_ADDOPTS": "",
+            "TMPDIR": str(events.parent),  # removed with it, also after a crash
             recorder.SETTINGS_VARIABLE: json.dumps({**asdict(self._settings), "done": list(self._ended)}),
         }
         self._current, self._since = "", time.monotonic()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tempfile
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -129,8 +130,11 @@ def test_failure_without_a_message_names_the_line(flawed: None):
     assert f"{Path('flaws', 'discovery.py')}:" in capability.reasons[0]
 
 
-def test_crash_fails_the_check_and_not_the_suite():
+def test_crash_fails_the_check_and_not_the_suite(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
+    monkeypatch.setattr(tempfile, "tempdir", None)  # looked up again, and afterwards what it was
     report = runner.run("fake-crashing")
+    assert not list(tmp_path.iterdir())
     assert not report.passed
     failed = [check.message for check in report.checks if check.outcome == "failed"]
     assert ["SIGSEGV" in message for message in failed] == [True] * runner.CRASHES
