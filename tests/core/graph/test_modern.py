@@ -37,15 +37,15 @@ CONVERTED = (
     *("eurobert-torchscript17-sdpa", "modernbert-dynamo18-sdpa", "modernbert-positions-torchscript17-eager"),
 )
 """Exports with rotations, windows, a causal mask, norms of heads and biases in other places."""
-POSITIONS = {"xlm-r-xl": {"GatherElements"}}
-"""The same that other things have too: RoBERTa's positions."""
+OTHERS = {"xlm-r-xl": {"GatherElements"}, "convbert": {"Softmax"}}
+"""The same that other things have too: RoBERTa's positions, the kernels of convolutions."""
 
 
 def unfused(label: str, model: ir.Model) -> list[str]:
     """What keeps a fused graph from being fused whole: layers without attention, and operators that are left."""
     entry, kinds = exports.entry(label), Counter((node.domain, node.op_type) for node in model.graph)
     missing = entry["layers"] - sum(kinds[functions.DOMAIN, kind] for kind in functions.ATTENTIONS)
-    parts = PARTS - POSITIONS.get(entry["architecture"], set())
+    parts = PARTS - OTHERS.get(entry["architecture"], set())
     left = [f"{count} {kind}" for (domain, kind), count in kinds.items() if not domain and kind in parts]
     return [f"{missing} layers", *left] if missing else left
 

@@ -201,7 +201,7 @@ def put(
     inputs: Sequence[ir.Value | None],
     attributes: dict[str, int | float],
     replaced: ir.Value,
-    flat: int | None = None,
+    shape: list[int] | None = None,
 ) -> None:
     """Replace a value with a fused operator's output. The nodes that computed it are left for a later cleanup.
 
@@ -210,7 +210,8 @@ def put(
         inputs: its inputs, all computed before the value that it replaces; ``None`` for an optional one.
         attributes: its attributes.
         replaced: the value.
-        flat: the value's width, if batch and sequence are one dimension of it; the operator keeps them apart.
+        shape: what the operator's output is reshaped to: the value may have batch and sequence in one dimension, or
+            the heads of an attention in one of their own.
 
     Raises:
         CannotFuse: the floating-point inputs differ in type.
@@ -225,9 +226,9 @@ def put(
     node = ir.node(kind, list(inputs), attributes, domain=functions.DOMAIN, name=f"{producer.name}.{kind}")
     graph.insert_before(producer, node)
     output = node.outputs[0]
-    if flat is not None:
-        shape = constant(graph, "isorun.flat", ir.tensor(np.array([-1, flat], np.int64)))
-        output = insert(producer, "Reshape", [output, shape])
+    if shape is not None:
+        sizes_of = constant(graph, "isorun.shape", ir.tensor(np.array(shape, np.int64)))
+        output = insert(producer, "Reshape", [output, sizes_of])
     if types and replaced.dtype is not None and replaced.dtype not in types:
         output = insert(producer, "Cast", [output], to=int(replaced.dtype))
     output.type, output.shape = replaced.type, replaced.shape

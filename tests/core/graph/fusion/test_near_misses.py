@@ -61,11 +61,6 @@ def probabilities_used(model: ir.Model) -> None:
     use(model, softmax(model).outputs[0].name or "")
 
 
-def key_used(model: ir.Model) -> None:
-    _, add = dense(model, "0.attention.self.key")
-    use(model, add.outputs[0].name or "")
-
-
 def wide_norm(model: ir.Model) -> None:
     """Queries are normalized over all heads at once."""
     _, add = dense(model, "0.attention.self.query")
@@ -88,7 +83,6 @@ NEAR_MISSES: dict[str, tuple[Callable[[ir.Model], None], str, int]] = {
     "a soft cap": (soft_cap, "does not compute softmax", LAYERS - 1),
     "a norm of all heads at once": (wide_norm, "not by head", LAYERS - 1),
     "probabilities used elsewhere": (probabilities_used, "probabilities", LAYERS - 1),
-    "a key projection used elsewhere": (key_used, "its projection", LAYERS - 1),
 }
 
 

@@ -14,7 +14,7 @@ from isorun.graph.matching import subgraph
 from isorun.graph.ops import functions, lower
 from isorun.graph.pipeline import fuse
 from isorun.graph.transforms import padding_removal
-from rewrites import LAYERS, PLAIN, before, check, dense, feeds, first, number
+from rewrites import LAYERS, PLAIN, before, check, dense, feeds, first, number, use
 
 LOWEST = float(np.finfo(np.float32).min)
 
@@ -167,8 +167,8 @@ def test_fuses_merged_batch_and_sequence() -> None:
         uses = [use for use in value.uses() if use.node.op_type != "Shape"]
         made = ir.node("Reshape", [value, tokens])
         model.graph.insert_after(value.producer(), made)
-        for use in uses:
-            use.node.replace_input_with(use.idx, made.outputs[0])
+        for reader in uses:
+            reader.node.replace_input_with(reader.idx, made.outputs[0])
         return made.outputs[0]
 
     for layer in range(LAYERS):
@@ -193,6 +193,16 @@ def test_fuses_projections_without_biases() -> None:
         ir.convenience.replace_all_uses_with(add.outputs[0], matmul.outputs[0])
     _, report = check(model, feeds())
     assert report.complete, str(report)
+
+
+@pytest.mark.parametrize("name", ["query", "key", "value"])
+def test_fuses_attention_whose_projection_has_another_reader(name: str) -> None:
+    model = exports.model(PLAIN)
+    _, add = dense(model, f"0.attention.self.{name}")
+    use(model, add.outputs[0].name or "")
+    fused, report = check(model, feeds())
+    assert report.complete, str(report)
+    assert [node.op_type for node in fused.graph].count("AttentionCore") == 1
 
 
 def test_fuses_a_mask_computed_from_a_count() -> None:
@@ -281,8 +291,8 @@ def test_layers_of_images_may_have_other_lengths() -> None:
     readers = list(hidden.uses())
     shorter = ir.node("Slice", [hidden, *bounds])
     shorter.outputs[0].type = hidden.type
-    for use in readers:
-        use.node.replace_input_with(use.idx, shorter.outputs[0])
+    for reader in readers:
+        reader.node.replace_input_with(reader.idx, shorter.outputs[0])
     model.graph.insert_before(second, shorter)
     for node in model.graph:
         for value in node.outputs:

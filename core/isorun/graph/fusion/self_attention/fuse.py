@@ -39,7 +39,7 @@ from isorun.graph.fusion.self_attention.formula import AttentionProbe, Formula
 from isorun.graph.fusion.self_attention.lengths import Lengths
 from isorun.graph.fusion.self_attention.masks import FINITE_MASK, Bias, KeyMask, MaskClassifier, Reach
 from isorun.graph.fusion.self_attention.pair_masks import PairMasks
-from isorun.graph.fusion.self_attention.pattern import AttentionPattern, find
+from isorun.graph.fusion.self_attention.pattern import AttentionPattern, find, is_candidate
 from isorun.graph.fusion.self_attention.projection import Projection
 from isorun.graph.fusion.self_attention.rotation_inputs import Rotations
 from isorun.graph.matching import subgraph
@@ -55,7 +55,7 @@ def fuse(model: ir.Model, report: FusionReport) -> None:
     """Fuse every self-attention of a normalized model, in place."""
     fusion = _Fusion(model)
     for node in list(model.graph):
-        if node.domain == "" and node.op_type in ("Softmax", "Attention") and node.graph is not None:
+        if is_candidate(node) and node.graph is not None:
             try:
                 fusion.fuse(node)
             except (CannotFuse, CannotEvaluate) as why:
@@ -193,12 +193,13 @@ class _Fusion:
             values |= self._position_tables(formula.positional, pattern)
             values["positions"] = positions.in_order(subgraph.Before(before), key_mask)
             attributes["scale"] = _exact(formula.scale)
+        by_head = [0, 0, formula.heads, size] if subgraph.rank(pattern.context) == 4 else None
         subgraph.put(
             kind,
             functions.ordered(kind, values),
             attributes,
             pattern.context,
-            flat=pattern.width if pattern.flat else None,
+            [-1, pattern.width] if pattern.flat else by_head,
         )
 
     def _position_tables(self, positional: Disentangled, pattern: AttentionPattern) -> dict[str, ir.Value]:

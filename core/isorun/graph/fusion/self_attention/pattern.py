@@ -8,13 +8,14 @@ from dataclasses import dataclass, replace
 import numpy as np
 import onnx_ir as ir
 
-from isorun.graph.analysis.evaluate import Samples, is_constant, sizes
+from isorun.graph.analysis.evaluate import Samples, ancestors, is_constant, sizes
 from isorun.graph.matching import subgraph
 from isorun.graph.matching.report import CannotFuse
 from isorun.graph.matching.subgraph import DenseLayer
 
 _MAX_NODES = 80  # more than any exported attention has
 _BY_TOKEN = frozenset(("Add", "Cast", "LayerNormalization", "MatMul", "Mul"))
+_SAME_NUMBERS = frozenset(("Cast", "Identity", "Reshape", "Squeeze", "Transpose", "Unsqueeze"))
 _SHAPE_ALONE = ("Shape", "Size")
 _BOUNDING = frozenset(
     (
@@ -32,7 +33,7 @@ class AttentionPattern:
 
     Attributes:
         root: the node that identifies it.
-        context: its output, before the output projection.
+        context: its output, before the output projection, or before it is joined with another value (ConvBERT).
         layers: the dense layers before it, in no particular order: three, or fewer if one computes several of queries,
             keys and values. All have the same input, or inputs of which one is computed from another token by token.
         inside: its nodes that depend on these layers.
@@ -42,6 +43,7 @@ class AttentionPattern:
             dimension.
         operands: queries and keys as their product reads them; ``None`` if it was not found.
         flat: whether batch and sequence are one dimension outside it.
+        shared: whether something else reads its projections too.
         positions: what queries and keys are rotated by, (B, S) integers; ``None`` for the position in the row.
     """
 
@@ -53,6 +55,7 @@ class AttentionPattern:
     sides: tuple[ir.Value, ...]
     operands: tuple[ir.Value, ir.Value] | None
     flat: bool
+    shared: bool
     positions: ir.Value | None = None
 
     @property
@@ -62,15 +65,15 @@ class AttentionPattern:
 
     @property
     def is_joint(self) -> bool:
-        """Whether the projections have one input."""
-        return len({layer.input for layer in self.layers}) == 1
+        """Whether one product can compute the projections: they have one input, and nothing else reads them."""
+        return len({layer.input for layer in self.layers}) == 1 and not self.shared
 
     @property
     def width(self) -> int:
         """The width of queries."""
         uses = [output for use in self.context.consumers() for output in use.outputs]
-        after = next(layer for output in uses if (layer := subgraph.dense(output)) and layer.input is self.context)
-        return sizes(after.weight)[0]
+        after = (layer for output in uses if (layer := subgraph.dense(output)) and layer.input is self.context)
+        return next((sizes(layer.weight)[0] for layer in after), max(sizes(layer.weight)[1] for layer in self.layers))
 
     @property
     def key_width(self) -> int:
@@ -89,6 +92,17 @@ class AttentionPattern:
             dtype = np.dtype(np.int64) if self.positions.dtype is None else self.positions.dtype.numpy()
             samples[self.positions] = np.tile(np.arange(length, dtype=dtype), (batch, 1))
         return samples
+
+
+def is_candidate(node: ir.Node) -> bool:
+    """Whether a node may be an attention: ``Attention``, or ``Softmax`` of other values than a dense layer's, which are
+    the probabilities of classes, or the kernels of ConvBERT's convolutions."""
+    if node.domain != "" or node.op_type not in ("Softmax", "Attention"):
+        return False
+    value = node.inputs[0]
+    while value is not None and (producer := value.producer()) is not None and producer.op_type in _SAME_NUMBERS:
+        value = producer.inputs[0]
+    return node.op_type == "Attention" or subgraph.dense(value) is None
 
 
 def find(root: ir.Node) -> AttentionPattern:
@@ -134,9 +148,9 @@ def _subgraph_of(root: ir.Node) -> AttentionPattern:
     if len(sources) != 1 and not (len(projections) == 3 and _same_tokens(sources)):
         names = ", ".join(sorted(repr(source.name) for source in sources))
         raise CannotFuse(f"its projections have different inputs ({names}): it is not self-attention")
-    for layer in projections.values():
-        if subgraph.is_used_outside(layer.output, inside):
-            raise CannotFuse(f"another node uses its projection {layer.output.name!r}")
+    shared = any(subgraph.is_used_outside(layer.output, inside) for layer in projections.values())
+    if shared and len(projections) < 3:
+        raise CannotFuse("another node uses its projection of several of queries, keys and values")
     for node in inside:
         if node.op_type in _BOUNDING and _bounds(node):
             raise CannotFuse(f"it does not compute softmax(scale Q K^T + mask) V: it bounds values ({node.op_type})")
@@ -160,6 +174,7 @@ def _subgraph_of(root: ir.Node) -> AttentionPattern:
         tuple(value for value in _read_outside(inside - before, inside, projections) if value not in turns),
         operands,
         flat=False,
+        shared=shared,
     )
 
 
@@ -236,7 +251,7 @@ def _same_tokens(values: set[ir.Value]) -> bool:
 
 
 def _context(root: ir.Node) -> ir.Value:
-    """The input of the dense layer after an attention."""
+    """The input of the dense layer after an attention, or what is joined with a value of another origin before one."""
     contexts: dict[ir.Value, None] = {}
     seen: set[ir.Value] = set()
     stack = [root.outputs[0]]
@@ -253,7 +268,8 @@ def _context(root: ir.Node) -> ir.Value:
         for use in value.consumers():
             if use.op_type in _SHAPE_ALONE:
                 continue
-            if any((layer := subgraph.dense(out)) is not None and layer.input is value for out in use.outputs):
+            ends = any((layer := subgraph.dense(out)) is not None and layer.input is value for out in use.outputs)
+            if ends or (use.op_type == "Concat" and value.shape is not None and _joins_others(use, root)):
                 contexts[value] = None
             else:
                 stack.extend(use.outputs)
@@ -264,6 +280,12 @@ def _context(root: ir.Node) -> ir.Value:
             else "another node uses its intermediate values: several dense layers depend on it"
         )
     return next(iter(contexts))
+
+
+def _joins_others(node: ir.Node, root: ir.Node) -> bool:
+    """Whether a concatenation has a part that is computed without an attention."""
+    result = root.outputs[0]
+    return any(part is not None and not is_constant(part) and result not in ancestors(part) for part in node.inputs)
 
 
 def _depend_on(values: set[ir.Value], nodes: dict[ir.Node, None]) -> set[ir.Node]:
