@@ -20,7 +20,7 @@ from onnx_ir.passes import common
 
 from isorun.errors import UnsupportedModel
 from isorun.graph.analysis import batch_independence, index_bounds
-from isorun.graph.canonicalize import batch_first, choices, constants, opset_upgrade
+from isorun.graph.canonicalize import choices, constants, layouts, opset_upgrade
 from isorun.graph.canonicalize.simplify import simplify
 from isorun.graph.fusion import bias_gelu, embeddings, skip_layer_normalization
 from isorun.graph.fusion.self_attention.fuse import fuse as fuse_attention
@@ -139,7 +139,7 @@ PASSES = (
     ),
     Pass("upgrade the opset", Stage.FUSION, lambda model, _: opset_upgrade.upgrade(model)),
     Pass("simplify", Stage.FUSION, lambda model, job: simplify(model, job.report)),
-    Pass("batch first", Stage.FUSION, lambda model, _: batch_first.rewrite(model)),
+    Pass("batch first, width last", Stage.FUSION, lambda model, _: layouts.rewrite(model)),
     Pass("flatten choices", Stage.FUSION, lambda model, job: job.flattened.update(choices.flatten(model.graph))),
     Pass("fuse attention", Stage.FUSION, lambda model, job: fuse_attention(model, job.report)),
     Pass("fuse embeddings", Stage.FUSION, lambda model, job: embeddings.fuse(model, job.report)),

@@ -46,6 +46,8 @@ def rank_by_token(node: ir.Node, ranks: Mapping[ir.Value, int]) -> int | None:
         return rank
     if node.op_type in _ARITHMETIC:
         return rank if all(_applies_to_all(value, rank, ranks) for value in node.inputs) else None
+    if node.op_type == "Concat":
+        return rank if _axis(node, rank, 0) >= 2 and all(ranks.get(value) == rank for value in node.inputs) else None
     if node.inputs[0] not in ranks or any(constant(value) is None for value in node.inputs[1:]):
         return None
     match node.op_type:
@@ -74,7 +76,10 @@ def rank_by_token(node: ir.Node, ranks: Mapping[ir.Value, int]) -> int | None:
 
 def is_joining(node: ir.Node) -> bool:
     """Whether a node may combine several values of the same token, and does no more."""
-    return node.op_type in (_FUSED if functions.is_fused(node) else _ARITHMETIC if node.domain == "" else ())
+    if functions.is_fused(node):
+        return node.op_type in _FUSED
+    beside = node.op_type == "Concat" and node.attributes.get_int("axis", 0) not in (0, 1)
+    return node.domain == "" and (beside or node.op_type in _ARITHMETIC)
 
 
 def positions_read(node: ir.Node, rank: int) -> list[int]:

@@ -2,7 +2,7 @@
 
 The model's functions are inlined, and branches that are always taken. Constant expressions are folded (large ones when
 the model is written). Identities, dropouts and casts to the same type are removed. A dense ``Gemm`` becomes ``MatMul``
-and ``Add``. Common subexpressions are merged. A decomposed layer normalization, recognized numerically, becomes
+and ``Add``, and so does a pointwise convolution. Common subexpressions are merged. A decomposed layer normalization, recognized numerically, becomes
 ``LayerNormalization``.
 """
 
@@ -17,7 +17,7 @@ from onnx_ir.passes import common
 
 from isorun.errors import UnsupportedModel
 from isorun.graph.analysis.evaluate import CannotEvaluate, array, is_constant, sizes
-from isorun.graph.canonicalize import branches, constants, contrib, dedup_weights, layer_normalization
+from isorun.graph.canonicalize import branches, constants, contrib, dedup_weights, layer_normalization, pointwise
 from isorun.graph.io import files
 from isorun.graph.io.shape_inference import infer_shapes
 from isorun.graph.matching import subgraph
@@ -45,6 +45,7 @@ def simplify(model: ir.Model, report: FusionReport) -> None:
     constants.fold(model)  # weights that are stored in another type
     _canonicalize_operands(model.graph)
     _split_gemms(model.graph)
+    pointwise.rewrite(model.graph)
     _fold_widths(model.graph)
     constants.fold(model)
     constants.remove_no_ops(model.graph)

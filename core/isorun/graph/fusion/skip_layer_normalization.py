@@ -80,7 +80,7 @@ def _sides(total: ir.Node) -> tuple[ir.Value, ir.Value | None, ir.Value] | None:
     """
     candidates = []
     for operand, skip in (total.inputs, total.inputs[::-1]):
-        layer = subgraph.dense(operand)
+        layer = subgraph.projection(operand)
         if layer is None or operand is None or skip is None:
             continue
         node = operand.producer()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -23,12 +23,16 @@ _MOVES = frozenset(("Identity", "Reshape", "Squeeze", "Transpose", "Unsqueeze"))
 
 @dataclass(frozen=True)
 class DenseLayer:
-    """``output = input @ weight + bias``, with a constant weight (rows, columns) and bias (columns)."""
+    """``output = input @ weight + bias``, with a constant weight (rows, columns) and bias (columns).
+
+    The weight is zero but for a block of each of ``groups`` on its diagonal.
+    """
 
     input: ir.Value
     weight: ir.Value
     bias: ir.Value | None
     output: ir.Value
+    groups: int = 1
 
 
 def dense(value: ir.Value | None) -> DenseLayer | None:
@@ -53,6 +57,38 @@ def _product(product: ir.Value | None, bias: ir.Value | None, output: ir.Value) 
     if rows is None or weight is None or is_constant(rows) or not is_constant(weight) or len(sizes(weight)) != 2:
         return None
     return DenseLayer(rows, weight, bias, output)
+
+
+def projection(value: ir.Value | None) -> DenseLayer | None:
+    """The dense layer that computes a value, or those of the groups of its width, as one with zeros elsewhere.
+
+    The weight of groups is not in the graph: only the output can be read there.
+    """
+    layer, node = dense(value), None if value is None else value.producer()
+    if layer is not None or value is None or node is None or node.domain != "":
+        return layer
+    bias = next(filter(is_vector, node.inputs), None) if node.op_type == "Add" else None
+    product = value if bias is None else next(operand for operand in node.inputs if operand is not bias)
+    joined = None if product is None else product.producer()
+    if joined is None or joined.op_type != "Concat" or joined.attributes.get_int("axis", 0) != -1:
+        return None
+    layers = [layer for operand in joined.inputs if (layer := dense(operand)) is not None and layer.bias is None]
+    split = layers[0].input.producer() if layers else None
+    if split is None or split.op_type != "Split" or [layer.input for layer in layers] != list(split.outputs):
+        return None
+    assert split.inputs[0] is not None
+    weights = [layer.weight for layer in layers]
+    tensor = lazy(lambda: _block_diagonal(map(array, weights)), dtype(weights[0]), np.sum([*map(sizes, weights)], 0))
+    weight = ir.Value(name=weights[0].name, const_value=tensor, shape=tensor.shape, type=ir.TensorType(tensor.dtype))  # type: ignore[arg-type]
+    return DenseLayer(split.inputs[0], weight, bias, value, len(layers))
+
+
+def _block_diagonal(blocks: Iterable[np.ndarray]) -> np.ndarray:
+    total = np.zeros((0, 0))
+    for block in blocks:
+        corners = np.zeros((len(total), block.shape[1])), np.zeros((len(block), total.shape[1]))
+        total = np.block([[total, corners[0]], [corners[1], block]]).astype(block.dtype)
+    return total
 
 
 def part(value: ir.Value) -> tuple[DenseLayer, int, int] | None:

@@ -43,7 +43,7 @@ class AttentionPattern:
             dimension.
         operands: queries and keys as their product reads them; ``None`` if it was not found.
         flat: whether batch and sequence are one dimension outside it.
-        shared: whether something else reads its projections too.
+        shared: whether something else reads its projections too, or one is computed in groups.
         positions: what queries and keys are rotated by, (B, S) integers; ``None`` for the position in the row.
     """
 
@@ -133,7 +133,7 @@ def _subgraph_of(root: ir.Node) -> AttentionPattern:
         node = value.producer()
         if node is None or node in nodes or value in projections or is_constant(value):
             continue
-        layer = subgraph.dense(value)
+        layer = subgraph.projection(value)
         if layer is not None:
             projections[value] = layer
             continue
@@ -148,7 +148,7 @@ def _subgraph_of(root: ir.Node) -> AttentionPattern:
     if len(sources) != 1 and not (len(projections) == 3 and _same_tokens(sources)):
         names = ", ".join(sorted(repr(source.name) for source in sources))
         raise CannotFuse(f"its projections have different inputs ({names}): it is not self-attention")
-    shared = any(subgraph.is_used_outside(layer.output, inside) for layer in projections.values())
+    shared = any(subgraph.is_used_outside(layer.output, inside) or layer.groups > 1 for layer in projections.values())
     if shared and len(projections) < 3:
         raise CannotFuse("another node uses its projection of several of queries, keys and values")
     for node in inside:

@@ -12,7 +12,7 @@ from onnx_ir.passes import common
 
 import exports
 import onnx_text
-from isorun.graph.canonicalize import batch_first
+from isorun.graph.canonicalize import layouts
 
 RNG = np.random.default_rng(0)
 BATCH, LENGTH, WIDTH = 2, 5, 4
@@ -39,7 +39,7 @@ def run(made: ir.Model) -> list[np.ndarray]:
 def rewritten(made: ir.Model) -> Counter[str]:
     """The operators after it, once it is known that they answer what those before did."""
     names, before = [value.name for value in made.graph.outputs], run(made)
-    batch_first.rewrite(made)
+    layouts.rewrite(made)
     assert [value.name for value in made.graph.outputs] == names
     for found, wanted in zip(run(made), before, strict=True):
         np.testing.assert_allclose(found, wanted, atol=1e-5)

@@ -1,8 +1,8 @@
-"""Conversion of (sequence, batch, width) hidden states, as in PyTorch's ``MultiheadAttention``, to (batch, sequence,
-width).
+"""Conversion of hidden states to (batch, sequence, width), from (sequence, batch, width), as in PyTorch's
+``MultiheadAttention``, and from (batch, width, sequence), as between convolutions (SqueezeBERT).
 
-A transposition of the two moves down past every layer that operates on the last dimension only, and up past the dense
-layer after an attention, until two cancel. The remaining ones are inside attentions, which are recognized numerically.
+A transposition moves down past every operator that works in either layout, and up past the dense layer after an
+attention, until two cancel. The remaining ones are inside attentions, which are recognized numerically.
 """
 
 from __future__ import annotations
@@ -13,11 +13,12 @@ import numpy as np
 import onnx_ir as ir
 from onnx_ir.passes import common
 
-from isorun.graph.analysis.evaluate import data_inputs, is_constant, sizes
+from isorun.graph.analysis.evaluate import array, data_inputs, is_constant, sizes
 from isorun.graph.matching import subgraph
 from isorun.graph.matching.subgraph import DenseLayer
 
-_PERM = [1, 0, 2]
+_SEQUENCE_FIRST, _WIDTH_FIRST = [1, 0, 2], [0, 2, 1]
+"""The orders of axes, each its own inverse."""
 _BINARY = frozenset(("Add", "Div", "Max", "Min", "Mul", "Pow", "PRelu", "Sub"))
 _UNARY = frozenset(
     (
@@ -29,7 +30,7 @@ _UNARY = frozenset(
 
 def rewrite(model: ir.Model) -> None:
     """Move the transpositions, in place. The graph's results are unchanged."""
-    transpositions = [node for node in model.graph if _is_transposition(node)]
+    transpositions = [node for node in model.graph if _perm(node)]
     if not transpositions:
         return
     for node in transpositions:
@@ -38,73 +39,82 @@ def rewrite(model: ir.Model) -> None:
             output = pending.pop().outputs[0]
             for use in output.consumers():
                 pending.extend(_move_past(output, use))
+        if _perm(node) != _SEQUENCE_FIRST:
+            continue
         if node.outputs[0].uses() and (layer := _producing_layer(node.inputs[0])) is not None:
             subgraph.replace(node.outputs[0], layer.transposed(node))
     common.RemoveUnusedNodesPass()(model)
 
 
-def _is_transposition(node: ir.Node | None) -> bool:
+def _perm(node: ir.Node | None) -> list[int] | None:
+    """The order of axes of a transposition between layouts; ``None`` for any other node."""
     if node is None or node.op_type != "Transpose" or node.domain != "" or "perm" not in node.attributes:
-        return False
-    return list(node.attributes["perm"].as_ints()) == _PERM
+        return None
+    perm = list(node.attributes["perm"].as_ints())
+    return perm if perm in (_SEQUENCE_FIRST, _WIDTH_FIRST) else None
 
 
-def _transposed(value: ir.Value) -> ir.Value | None:
-    """The value before transposition; ``None`` for a value that is not transposed."""
+def _transposed(value: ir.Value, perm: list[int]) -> ir.Value | None:
+    """The value before transposition; ``None`` for a value that is not transposed in this way."""
     node = value.producer()
-    return node.inputs[0] if node is not None and _is_transposition(node) else None
+    return node.inputs[0] if node is not None and _perm(node) == perm else None
 
 
 def _move_past(value: ir.Value, use: ir.Node) -> list[ir.Node]:
     """Move a transposition past one of its readers, and return the new transpositions."""
-    if use.domain != "" or use.graph is None:
+    perm = _perm(value.producer())
+    if use.domain != "" or use.graph is None or perm is None:
         return []
-    source = _transposed(value)
+    source = _transposed(value, perm)
     assert source is not None
-    if _is_transposition(use):
+    if _perm(use) == perm:
         if not use.outputs[0].is_graph_output() or (source.producer() is not None and not source.is_graph_output()):
             subgraph.replace(use.outputs[0], source)
             use.graph.remove(use, safe=True)
         return []
+    keeps_width = perm == _SEQUENCE_FIRST and use.inputs[0] is value
     if use.op_type in _BINARY:
-        inputs = [_transposed_operand(operand, use) for operand in use.inputs]
+        inputs = [_transposed_operand(operand, use, perm) for operand in use.inputs]
     elif use.op_type in _UNARY:
         inputs = [source]
-    elif use.op_type == "MatMul" and use.inputs[0] is value and _is_matrix(use.inputs[1]):
+    elif use.op_type == "MatMul" and keeps_width and _is_matrix(use.inputs[1]):
         inputs = [source, use.inputs[1]]
-    elif use.op_type == "LayerNormalization" and use.inputs[0] is value and _normalizes_last_axis(use):
+    elif use.op_type == "LayerNormalization" and keeps_width and _normalizes_last_axis(use):
         inputs = [source, *use.inputs[1:]]
     else:
         return []
     if None in inputs:
         return []
     moved = ir.node(use.op_type, inputs, attributes=use.attributes, name=use.name)
-    transposition = ir.node("Transpose", moved.outputs, {"perm": _PERM})
+    transposition = ir.node("Transpose", moved.outputs, {"perm": perm})
     use.graph.insert_before(use, [moved, transposition])
     old, new = use.outputs[0], transposition.outputs[0]
     new.type, new.shape = old.type, old.shape
     moved.outputs[0].type = old.type
-    moved.outputs[0].shape = _swapped(old.shape)
+    moved.outputs[0].shape = _swapped(old.shape, perm)
     subgraph.replace(old, new)
     use.graph.remove(use, safe=True)
     return [transposition]
 
 
-def _transposed_operand(value: ir.Value | None, use: ir.Node) -> ir.Value | None:
+def _transposed_operand(value: ir.Value | None, use: ir.Node, perm: list[int]) -> ir.Value | None:
     """An operand of a sum or product, transposed; ``None`` if that would add a transposition of hidden states."""
     if value is None:
         return None
-    if is_constant(value):
-        *leading, _ = (1, *sizes(value))
-        if len(leading) <= 3 and all(size == 1 for size in leading):
+    if is_constant(value) and len(sizes(value)) <= 3:
+        *leading, last = (1, *sizes(value))
+        if all(size == 1 for size in leading) and (perm == _SEQUENCE_FIRST or last == 1):
             return value
-    if (source := _transposed(value)) is not None:
+        if perm == _WIDTH_FIRST and last == 1 and all(size == 1 for size in leading[:-1]):  # a value for each channel
+            name = f"{value.name}.by_channel"
+            return subgraph.Before(use).constant(name, array(value).reshape(-1))
+    if (source := _transposed(value, perm)) is not None:
         return source
-    if (layer := _producing_layer(value)) is not None:
+    if perm == _SEQUENCE_FIRST and (layer := _producing_layer(value)) is not None:
         return layer.transposed(use)
     if subgraph.rank(value) == 3 and not data_inputs(value):  # positions, for example, which are the same for every row
-        result = subgraph.insert(use, "Transpose", [value], perm=_PERM)
-        result.type, result.shape = value.type, _swapped(value.shape)
+        result = subgraph.insert(use, "Transpose", [value], perm=perm)
+        result.type, result.shape = value.type, _swapped(value.shape, perm)
         return result
     return None
 
@@ -132,7 +142,8 @@ class _ProducingLayer:
             width = inserter.constant("width", np.array(sizes(self.dense.weight)[:1], np.int64))
             outer = subgraph.insert(before, "Slice", [self.shape, first, two])
             rows = subgraph.insert(before, "Reshape", [rows, subgraph.insert(before, "Concat", [outer, width], axis=0)])
-        transposed = _transposed(rows) or subgraph.insert(before, "Transpose", [rows], perm=_PERM)
+        transposed = _transposed(rows, _SEQUENCE_FIRST)
+        transposed = transposed or subgraph.insert(before, "Transpose", [rows], perm=_SEQUENCE_FIRST)
         result = subgraph.insert(before, "MatMul", [transposed, self.dense.weight])
         if self.dense.bias is not None:
             result = subgraph.insert(before, "Add", [result, self.dense.bias])
@@ -164,5 +175,5 @@ def _normalizes_last_axis(node: ir.Node) -> bool:
     return node.attributes.get_int("axis", -1) in (-1, 2) and len(node.outputs) == 1
 
 
-def _swapped(shape: ir.Shape | None) -> ir.Shape | None:
-    return None if shape is None or len(shape) != 3 else ir.Shape([shape[1], shape[0], shape[2]])
+def _swapped(shape: ir.Shape | None, perm: list[int]) -> ir.Shape | None:
+    return None if shape is None or len(shape) != 3 else ir.Shape([shape[axis] for axis in perm])

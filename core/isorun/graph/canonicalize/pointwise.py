@@ -1,0 +1,80 @@
+"""Pointwise convolutions over (batch, width, sequence), as in SqueezeBERT, are dense layers.
+
+Groups become a dense layer each, over its part of the width: a matrix with zeros outside its blocks would multiply as
+many times as much. The transpositions around them move to where they cancel out (``layouts``).
+"""
+
+from __future__ import annotations
+
+from itertools import pairwise
+
+import numpy as np
+import onnx_ir as ir
+
+from isorun.graph.analysis.evaluate import array, is_constant, sizes
+from isorun.graph.matching import subgraph
+
+_MAX_GROUPS = 16
+_WIDTH_LAST = [0, 2, 1]
+
+
+def rewrite(graph: ir.Graph) -> None:
+    """Replace the convolutions, in place. The graph's results are unchanged."""
+    for node in list(graph):
+        if node.domain == "" and node.op_type == "Conv" and _is_pointwise(node):
+            _replace(node)
+
+
+def _is_pointwise(node: ir.Node) -> bool:
+    weight, *bias = node.inputs[1:]
+    if node.inputs[0] is None or weight is None or any(value is None or not is_constant(value) for value in bias):
+        return False
+    strides, pads = (node.attributes.get_ints(name, ()) for name in ("strides", "pads"))
+    groups = node.attributes.get_int("group", 1)
+    is_single = is_constant(weight) and len(sizes(weight)) == 3 and sizes(weight)[2] == 1
+    return is_single and groups <= _MAX_GROUPS and all(stride == 1 for stride in strides) and not any(pads)
+
+
+def _replace(node: ir.Node) -> None:
+    value, weight, *bias = node.inputs
+    assert value is not None
+    assert weight is not None
+    graph = node.graph
+    assert isinstance(graph, ir.Graph)
+    groups = node.attributes.get_int("group", 1)
+    inserter = subgraph.Before(node)
+    dtype, shape = subgraph.dtype(weight), value.shape
+    batch, length = (None, None) if shape is None else (shape[0], shape[2])
+
+    def typed(result: ir.Value, width: int) -> ir.Value:
+        result.type, result.shape = value.type, ir.Shape([batch, length, width])
+        return result
+
+    outputs, inputs = sizes(weight)[0] // groups, sizes(weight)[1]
+    hidden = typed(inserter.node("", "Transpose", [value], perm=_WIDTH_LAST), groups * inputs)
+    parts = [hidden] if groups == 1 else _split(hidden, groups, node)
+    products = []
+    for part, (begin, end) in zip(parts, pairwise(range(0, (groups + 1) * outputs, outputs)), strict=True):
+
+        def matrix(begin: int = begin, end: int = end) -> np.ndarray:
+            return array(weight)[begin:end, :, 0].T
+
+        name = f"{weight.name}.matrix" if groups == 1 else f"{weight.name}.matrix.{len(products)}"
+        columns = subgraph.constant(graph, name, subgraph.lazy(matrix, dtype, (inputs, outputs)))
+        products.append(typed(inserter.node("", "MatMul", [typed(part, inputs), columns]), outputs))
+    result = products[0] if groups == 1 else inserter.node("", "Concat", products, axis=-1)
+    if bias and bias[0] is not None:
+        result = inserter.node("", "Add", [typed(result, groups * outputs), bias[0]])
+    result = inserter.node("", "Transpose", [typed(result, groups * outputs)], perm=_WIDTH_LAST)
+    result.type, result.shape = node.outputs[0].type, node.outputs[0].shape
+    subgraph.replace(node.outputs[0], result)
+    graph.remove(node, safe=True)
+
+
+def _split(value: ir.Value, count: int, before: ir.Node) -> list[ir.Value]:
+    graph = before.graph
+    assert isinstance(graph, ir.Graph)
+    attributes = {"axis": -1} | ({"num_outputs": count} if graph.opset_imports[""] >= 18 else {})
+    node = ir.node("Split", [value], attributes, num_outputs=count)
+    graph.insert_before(before, node)
+    return list(node.outputs)
