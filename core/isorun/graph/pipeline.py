@@ -22,7 +22,7 @@ from isorun.errors import UnsupportedModel
 from isorun.graph.analysis import batch_independence, index_bounds
 from isorun.graph.canonicalize import choices, constants, layouts, opset_upgrade
 from isorun.graph.canonicalize.simplify import simplify
-from isorun.graph.fusion import bias_gelu, embeddings, skip_layer_normalization
+from isorun.graph.fusion import bias_gelu, embeddings, groups, skip_layer_normalization
 from isorun.graph.fusion.self_attention.fuse import fuse as fuse_attention
 from isorun.graph.io import files, maps
 from isorun.graph.matching.report import FusionReport
@@ -147,6 +147,7 @@ PASSES = (
     Pass("fuse skip connections", Stage.FUSION, lambda model, job: skip_layer_normalization.fuse(model, job.report)),
     Pass("restore choices", Stage.FUSION, lambda model, job: choices.restore(model.graph, job.flattened)),
     Pass("remove unused nodes", Stage.FUSION, lambda model, _: common.RemoveUnusedNodesPass()(model)),
+    Pass("keep groups apart", Stage.FUSION, lambda model, _: groups.keep_apart(model.graph)),
     Pass("set the opset", Stage.FUSION, _set_opset),
     Pass("add function bodies", Stage.FUSION, lambda model, _: functions.carry(model)),
     Pass("narrow the last layer", Stage.FUSED, lambda model, _: last_layer.narrow(model)),

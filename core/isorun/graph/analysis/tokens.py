@@ -47,7 +47,8 @@ def rank_by_token(node: ir.Node, ranks: Mapping[ir.Value, int]) -> int | None:
     if node.op_type in _ARITHMETIC:
         return rank if all(_applies_to_all(value, rank, ranks) for value in node.inputs) else None
     if node.op_type == "Concat":
-        return rank if _axis(node, rank, 0) >= 2 and all(ranks.get(value) == rank for value in node.inputs) else None
+        joins = all(value is not None and ranks.get(value) == rank for value in node.inputs)
+        return rank if joins and _axis(node, rank, 0) >= 2 else None
     if node.inputs[0] not in ranks or any(constant(value) is None for value in node.inputs[1:]):
         return None
     match node.op_type:

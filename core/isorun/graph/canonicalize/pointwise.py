@@ -53,7 +53,7 @@ def _replace(node: ir.Node) -> None:
     outputs, inputs = sizes(weight)[0] // groups, sizes(weight)[1]
     hidden = typed(inserter.node("", "Transpose", [value], perm=_WIDTH_LAST), groups * inputs)
     parts = [hidden] if groups == 1 else _split(hidden, groups, node)
-    products = []
+    products: list[ir.Value] = []
     for part, (begin, end) in zip(parts, pairwise(range(0, (groups + 1) * outputs, outputs)), strict=True):
 
         def matrix(begin: int = begin, end: int = end) -> np.ndarray:

@@ -2,8 +2,8 @@
 
 The model's functions are inlined, and branches that are always taken. Constant expressions are folded (large ones when
 the model is written). Identities, dropouts and casts to the same type are removed. A dense ``Gemm`` becomes ``MatMul``
-and ``Add``, and so does a pointwise convolution. Common subexpressions are merged. A decomposed layer normalization, recognized numerically, becomes
-``LayerNormalization``.
+and ``Add``, and so does a pointwise convolution. Common subexpressions are merged. A decomposed layer normalization,
+recognized numerically, becomes ``LayerNormalization``.
 """
 
 from __future__ import annotations

@@ -259,7 +259,8 @@ def put(
     assert producer is not None
     graph = producer.graph
     assert isinstance(graph, ir.Graph)
-    node = ir.node(kind, list(inputs), attributes, domain=functions.DOMAIN, name=f"{producer.name}.{kind}")
+    name = f"{producer.name}.{kind}" + (f".{replaced.index()}" if len(producer.outputs) > 1 else "")
+    node = ir.node(kind, list(inputs), attributes, domain=functions.DOMAIN, name=name)
     graph.insert_before(producer, node)
     output = node.outputs[0]
     if shape is not None:

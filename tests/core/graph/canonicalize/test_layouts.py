@@ -18,6 +18,7 @@ RNG = np.random.default_rng(0)
 BATCH, LENGTH, WIDTH = 2, 5, 4
 X = "float[b,s,4] x"
 WEIGHTS = {"w": (4, 4), "c": (4,), "g": (4,), "row": (1, 1, 4), "place": (5, 1, 4), "wide": (2, 4)}
+WEIGHTS |= {"channel": (4, 1), "by_place": (5,)}
 
 
 def model(body: str, output: str = "float[p,q,r] y") -> ir.Model:
@@ -63,6 +64,23 @@ IN, OUT = "t = Transpose<perm=[1,0,2]>(x)", "y = Transpose<perm=[1,0,2]>(z)"
 def test_two_transpositions_cancel(between: str) -> None:
     between = between.replace("z = Identity(t)", "z = Neg(t)")
     assert rewritten(model(f"{IN} {between} {OUT}"))["Transpose"] == 0
+
+
+@pytest.mark.parametrize(
+    ("between", "left"),
+    [
+        ("z = Neg(t)", 0),
+        ("e = Erf(t) z = Mul(e, t)", 0),
+        ("a = Add(t, channel) z = Sub(channel, a)", 0),
+        ("z = Softmax<axis=1>(t)", 2),
+        ("z = Add(t, by_place)", 2),
+        ("z = MatMul(w, t)", 2),
+    ],
+    ids=["unary", "both", "a number for each channel", "by width", "a number for each place", "a product"],
+)
+def test_transpositions_of_width_cancel_around_what_does_not_read_it(between: str, left: int) -> None:
+    made = model(f"t = Transpose<perm=[0,2,1]>(x) {between} y = Transpose<perm=[0,2,1]>(z)")
+    assert rewritten(made)["Transpose"] == left
 
 
 def test_moves_transposition_before_a_flattened_dense_layer() -> None:
