@@ -145,3 +145,14 @@ def test_fuses_files_in_fp16(label: str, packs: bool, tmp_path: Path) -> None:
     got = exports.run_lowered("ort-cpu", "com.microsoft.cpu", half_model, given, tmp_path / "model.onnx")
     expected, real = exports.answers(label)[0], given["attention_mask"] != 0
     assert float((np.abs(expected - got[0]) / (1 + np.abs(expected)))[real].max()) < HALF_TOLERANCE
+
+
+@pytest.mark.parametrize("label", ["deberta-dynamo18-eager", "deberta-v2-dynamo18-eager"])
+@pytest.mark.parametrize("length", [1, 19, 21, 22, 40])
+def test_disentangled_attention_in_rows_shorter_and_longer_than_its_table(label: str, length: int) -> None:
+    """The table is for distances up to 20 to either side."""
+    fused = exports.model(label)
+    assert fuse(fused).complete
+    given = exports.given(label, length=length)
+    expected, found = exports.run(exports.proto(label), given), exports.run(fused, given)
+    assert exports.difference(expected, found) < exports.MODERN_TOLERANCE

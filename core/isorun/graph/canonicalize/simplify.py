@@ -17,7 +17,15 @@ from onnx_ir.passes import common
 
 from isorun.errors import UnsupportedModel
 from isorun.graph.analysis.evaluate import CannotEvaluate, array, is_constant, sizes
-from isorun.graph.canonicalize import branches, constants, contrib, dedup_weights, layer_normalization, pointwise
+from isorun.graph.canonicalize import (
+    branches,
+    constants,
+    contrib,
+    dedup_weights,
+    head_biases,
+    layer_normalization,
+    pointwise,
+)
 from isorun.graph.io import files
 from isorun.graph.io.shape_inference import infer_shapes
 from isorun.graph.matching import subgraph
@@ -53,6 +61,7 @@ def simplify(model: ir.Model, report: FusionReport) -> None:
     dedup_weights.deduplicate(model.graph)
     common.CommonSubexpressionEliminationPass()(model)
     layer_normalization.fuse(model)
+    head_biases.move(model.graph)
     for node in list(model.graph):
         if node.domain == "" and node.op_type == "MatMul":
             _unflatten(model, node)

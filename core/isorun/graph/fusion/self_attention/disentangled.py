@@ -12,12 +12,11 @@ from dataclasses import dataclass
 import numpy as np
 import onnx_ir as ir
 
-from isorun.graph.analysis.evaluate import ancestors
+from isorun.graph.analysis.evaluate import Samples, ancestors, is_constant, sizes
 from isorun.graph.fusion.self_attention import distances
 from isorun.graph.fusion.self_attention.pattern import AttentionPattern
 from isorun.graph.matching.probes import Probes
 from isorun.graph.matching.report import CannotFuse
-from isorun.graph.matching.subgraph import DenseLayer
 from isorun.graph.ops import positions
 
 _SCALING = frozenset(("Cast", "Div", "Mul", "Reshape", "Squeeze", "Unsqueeze"))
@@ -29,13 +28,15 @@ class Term:
     """One of the terms.
 
     Attributes:
-        layer: the dense layer that computes the tokens' part, queries or keys.
+        of_query: whether the tokens' part is of queries, and not of keys.
         table: the other part, a row for each bucket and head, (P, N, d).
+        factor: what their product is multiplied by.
         buckets: the bucket of each distance between the token and the other, (2 M + 1) from -M to M.
     """
 
-    layer: DenseLayer
+    of_query: bool
     table: np.ndarray
+    factor: float
     buckets: np.ndarray
 
 
@@ -47,61 +48,66 @@ class Disentangled:
         keys: a row for each bucket, (P, N d), which queries are multiplied with; zeros if the model has none.
         queries: the same, which keys are multiplied with.
         buckets: the bucket of each distance of a query behind a key, (2 M + 1) from -M to M; farther ones are alike.
+        factors: what the products with each table are multiplied by.
     """
 
     keys: np.ndarray
     queries: np.ndarray
     buckets: np.ndarray
+    factors: tuple[float, float]
+
+    def scaled(self, scale: float) -> Disentangled:
+        """The same with one factor, the scale of an attention."""
+        keys, queries = (
+            table if np.isclose(factor, scale, rtol=1e-5) else table * np.float32(factor / scale)
+            for table, factor in zip((self.keys, self.queries), self.factors, strict=True)
+        )
+        return Disentangled(keys, queries, self.buckets, (scale, scale))
 
     def bias(self, query: np.ndarray, key: np.ndarray) -> np.ndarray:
-        """What scores get, before their scale. Query and key (B, N, S, d) -> (B, N, S, S)."""
+        """What scores get. Query and key (B, N, S, d) -> (B, N, S, S)."""
         length, farthest = query.shape[2], len(self.buckets) // 2
         behind = np.arange(length)[:, None] - np.arange(length)
         index = self.buckets[np.clip(behind, -farthest, farthest) + farthest][None, None]
         total = np.zeros((*query.shape[:3], length), np.float32)
-        for table, content, at in ((self.keys, query, index), (self.queries, key, index.swapaxes(-1, -2))):
-            by_head = table.reshape(len(table), query.shape[1], -1).transpose(1, 2, 0)
+        for table, factor, content, at in (
+            (self.keys, self.factors[0], query, index),
+            (self.queries, self.factors[1], key, index.swapaxes(-1, -2)),
+        ):
+            by_head = factor * table.reshape(len(table), query.shape[1], -1).transpose(1, 2, 0)
             term = np.take_along_axis(content @ by_head, np.broadcast_to(at, total.shape), -1)
             total += term if content is query else term.swapaxes(-1, -2)
         return total
 
 
-@dataclass(frozen=True)
-class Terms:
-    """All terms of an attention, as far as they are told by structure."""
+def terms(pattern: AttentionPattern, size: int, probes: Probes, sample: Samples) -> Disentangled | None:
+    """The terms of an attention; ``None`` if it is not disentangled.
 
-    found: tuple[Term, ...]
-
-    def __bool__(self) -> bool:
-        return bool(self.found)
-
-    def of(self, query: DenseLayer, key: DenseLayer) -> Disentangled | None:
-        """The terms of queries and keys from these layers; ``None`` if they have others, or other buckets."""
-        by_layer = {id(term.layer): term for term in self.found}
-        of_query, of_key = by_layer.pop(id(query), None), by_layer.pop(id(key), None)
-        either = of_query or of_key
-        if by_layer or either is None:
-            return None
-        buckets = of_query.buckets if of_query else either.buckets[::-1]
-        if of_key and not np.array_equal(of_key.buckets[::-1], buckets):
-            return None
-        none = np.zeros_like(either.table)
-        keys, queries = (none if term is None else term.table for term in (of_query, of_key))
-        return Disentangled(keys.reshape(len(keys), -1), queries.reshape(len(queries), -1), buckets)
-
-
-def terms(pattern: AttentionPattern, size: int, probes: Probes) -> Terms:
-    """The terms of an attention with heads of a size; empty if it is not disentangled.
+    Args:
+        pattern: the attention.
+        size: of its heads.
+        probes: evaluate the graph on samples.
+        sample: for the inputs of the attention, at the first length; its first row has no padding.
 
     Raises:
         CannotFuse: something else gathers from its scores.
     """
     nodes = [node for node in pattern.inside if node.op_type == "GatherElements"]
-    return Terms(tuple(_term(node, pattern, size, probes) for node in nodes))
+    found = {term.of_query: term for term in (_term(node, pattern, size, probes, sample) for node in nodes)}
+    if len(found) < len(nodes):
+        raise CannotFuse("it gathers twice from products of its queries, or of its keys")
+    if not found:
+        return None
+    none = np.zeros_like(next(iter(found.values())).table)
+    keys, queries = (found[of_query].table if of_query in found else none for of_query in (True, False))
+    buckets = [term.buckets if term.of_query else term.buckets[::-1] for term in found.values()]
+    if not np.array_equal(buckets[0], buckets[-1]):
+        raise CannotFuse("its queries and its keys have other buckets of distances")
+    factors = tuple(found[of_query].factor if of_query in found else 0.0 for of_query in (True, False))
+    return Disentangled(keys.reshape(len(keys), -1), queries.reshape(len(queries), -1), buckets[0], factors)
 
 
-def _term(node: ir.Node, pattern: AttentionPattern, size: int, probes: Probes) -> Term:
-    projections = {layer.output: layer for layer in pattern.layers}
+def _term(node: ir.Node, pattern: AttentionPattern, size: int, probes: Probes, sample: Samples) -> Term:
     value, index = node.inputs
     while value is not None and (producer := value.producer()) is not None and producer.op_type in _SCALING:
         value = producer.inputs[0]
@@ -111,16 +117,51 @@ def _term(node: ir.Node, pattern: AttentionPattern, size: int, probes: Probes) -
     content, table = product.inputs
     assert content is not None
     assert table is not None
-    sources = [layer for output, layer in projections.items() if output in ancestors(content)]
-    if len(sources) != 1 or set(projections) & set(ancestors(table)):
+    of_query, of_key = (bool(own & set(ancestors(content))) for own in _own_values(pattern))
+    if of_query == of_key or {layer.output for layer in pattern.layers} & set(ancestors(table)):
         raise CannotFuse("it gathers from a product of more than its queries or its keys with a table")
     while (producer := index.producer()) is not None and producer.op_type in _REPEATING and producer.inputs[0]:
         index = producer.inputs[0]
-    rows = distances.along(probes, pattern.around, index)
+    widths = {_evaluated(table, pattern, probes, length).shape[-1] for length in probes.lengths}
+    if len(widths) == 1:
+        length = probes.lengths[0]
+        rows = distances.along(probes, pattern.around, index)
+    else:  # DeBERTa cuts the middle out of a table for distances to either side: all of it is read by rows this long
+        constants = filter(is_constant, ancestors(table))
+        length = max(sizes(value)[0] for value in constants if len(sizes(value)) == 2) // 2 + 2
+        rows = distances.along(probes, pattern.around, index, (length,))
     if rows is None or rows.shape[1] != 1:
         raise CannotFuse(f"it gathers by {index.name!r}, which is not one index for each distance")
-    length = probes.lengths[0]
-    samples = {**probes.feeds(length), **pattern.around(probes.rows, length)}
-    by_head = probes.evaluator(samples)(table)
+    by_head = _evaluated(table, pattern, probes, length)
     by_head = by_head.reshape(-1, size, by_head.shape[-1])[: pattern.width // size]
-    return Term(sources[0], np.ascontiguousarray(by_head.transpose(2, 0, 1)), positions.trimmed(rows[:, 0]))
+    factor = _factor(product.outputs[0], content, pattern, probes, sample)
+    return Term(of_query, np.ascontiguousarray(by_head.transpose(2, 0, 1)), factor, positions.trimmed(rows[:, 0]))
+
+
+def _factor(product: ir.Value, content: ir.Value, pattern: AttentionPattern, probes: Probes, sample: Samples) -> float:
+    """What a product with a table is multiplied by, from the dense layer to the scores: what is left of ones."""
+    scores = pattern.root.inputs[0]
+    assert scores is not None
+    sample = {**sample, **{layer.output: np.ones_like(sample[layer.output]) for layer in pattern.layers}}
+    evaluate = probes.evaluator(sample)
+    before, ones = evaluate(content), np.ones_like(evaluate(product))
+    with_ones, without = (probes.evaluator({**sample, product: factor * ones})(scores) for factor in (1, 0))
+    after = with_ones.reshape(probes.rows, -1)[0] - without.reshape(probes.rows, -1)[0]  # of the row without padding
+    if np.ptp(before) or np.ptp(after) > 1e-5 * np.abs(after).max():
+        raise CannotFuse(f"{content.name!r}, which it multiplies with a table, is not its queries or keys")
+    return float(before.flat[0] * after.mean())
+
+
+def _own_values(pattern: AttentionPattern) -> tuple[set[ir.Value], set[ir.Value]]:
+    """What is computed for queries and not for keys from the dense layers on, and the reverse."""
+    if pattern.operands is None:
+        raise CannotFuse("it gathers from its scores, but has no product of queries and keys")
+    computed = {output for node in pattern.inside for output in node.outputs}
+    computed |= {layer.output for layer in pattern.layers}
+    query, key = (computed.intersection(ancestors(value)) for value in pattern.operands)
+    return query - key, key - query
+
+
+def _evaluated(value: ir.Value, pattern: AttentionPattern, probes: Probes, length: int) -> np.ndarray:
+    samples = {**probes.feeds(length), **pattern.around(probes.rows, length)}
+    return probes.evaluator(samples)(value)

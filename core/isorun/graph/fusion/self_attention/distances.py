@@ -6,6 +6,8 @@ distance (ALiBi) their slopes, so that their computation has one form in fused g
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 import onnx_ir as ir
 
@@ -45,18 +47,19 @@ def canonical(
     return positions.relative_bias(nodes, ids, table, len(near) // 2)
 
 
-def along(probes: Probes, around: Around, value: ir.Value) -> np.ndarray | None:
+def along(probes: Probes, around: Around, value: ir.Value, lengths: Sequence[int] = _LONG_LENGTHS) -> np.ndarray | None:
     """A value (..., S, S) by distance, from -(S - 1) to S - 1: (2 S - 1, N) with N the size of the third dimension from
     the last, 1 if all of it is alike; ``None`` if it depends on more.
 
-    S is a length at which the farthest distances are alike, if there is one; the only one of a graph that has one.
+    S is the first of the lengths at which the farthest distances are alike, or else the last of them; in a graph for
+    one length, that one.
     """
     tables = [
         sizes(constant)[-1] for constant in ancestors(value) if is_constant(constant) and _is_square(sizes(constant))
     ]
     rows = None
     shorter = False
-    for longest in probes.lengths if probes.fixed else _LONG_LENGTHS:
+    for longest in probes.lengths if probes.fixed else lengths:
         length, squares = min([longest, *tables]), None
         while squares is None:
             try:

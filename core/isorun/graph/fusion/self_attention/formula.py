@@ -88,8 +88,7 @@ class AttentionProbe:
         whether: tuple[bool, ...] = (False, True)  # values may be rotated
         candidates = dict.fromkeys(assignments(pattern, heads), whether)
         norms = rotation.norms(pattern, size)
-        terms = disentangled.terms(pattern, size, self._probes)
-        positional: Disentangled | None = None
+        positional = disentangled.terms(pattern, size, self._probes, samples[0][0])
         factor: float | None = None
         scale, turn = 1.0, Turn(1.0)
         for length, (sample, attend), evaluate in zip(self._probes.lengths, samples, evaluators, strict=True):
@@ -105,8 +104,6 @@ class AttentionProbe:
             for projections, possible in candidates.items():
                 parts = [part.of(sample[part.layer.output]).reshape(rows) for part in projections]
                 query, key, value = (_by_head(part, size) for part in parts)
-                if terms and (positional := terms.of(projections[0].layer, projections[1].layer)) is None:
-                    continue
                 turned = self._turn(pattern, evaluate, norms, (query, key), tolerance)
                 if turned is None:
                     continue
@@ -117,7 +114,7 @@ class AttentionProbe:
                     turned[1].of(part if norm is None else norm.of(part))
                     for part, norm in zip((query, key), norms, strict=True)
                 )
-                scores = offset if positional is None else offset + positional.bias(query, key) * turned[0]
+                scores = offset if positional is None else offset + positional.bias(query, key)
                 for turns_values in possible if turned[1].size else (False,):
                     values = turned[1].of(value) if turns_values else value
                     expected[projections, turns_values] = _attention(
@@ -148,7 +145,6 @@ class AttentionProbe:
             raise CannotFuse("no fused operator has its output for a fully masked row")
         projections, turns_values = fitting[0]
         turn = rotation.shortest(pattern, turn)
-        positional = terms.of(projections[0].layer, projections[1].layer) if terms else None
         fallback = next(name for name in ("scores", "zeros", "summed") if name in fallbacks)
         return Formula(
             heads,
@@ -159,7 +155,7 @@ class AttentionProbe:
             norms,
             turn,
             turns_values,
-            positional,
+            None if positional is None else positional.scaled(scale),
             fallback == "summed",
         )
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 import onnx_ir as ir
 
-from isorun.graph.analysis.evaluate import Samples, ancestors, is_constant, sizes
+from isorun.graph.analysis.evaluate import Samples, ancestors, data_inputs, is_constant, sizes
 from isorun.graph.matching import subgraph
 from isorun.graph.matching.report import CannotFuse
 from isorun.graph.matching.subgraph import DenseLayer
@@ -134,7 +134,7 @@ def _subgraph_of(root: ir.Node) -> AttentionPattern:
         if node is None or node in nodes or value in projections or is_constant(value):
             continue
         layer = subgraph.projection(value)
-        if layer is not None:
+        if layer is not None and data_inputs(layer.input):  # not of a table of positions, cut to the length
             projections[value] = layer
             continue
         if node.op_type in _SHAPE_ALONE:
