@@ -128,11 +128,13 @@ def _term(node: ir.Node, pattern: AttentionPattern, size: int, probes: Probes, s
         rows = distances.along(probes, pattern.around, index)
     else:  # DeBERTa cuts the middle out of a table for distances to either side: all of it is read by rows this long
         constants = filter(is_constant, ancestors(table))
-        length = max(sizes(value)[0] for value in constants if len(sizes(value)) == 2) // 2 + 2
+        length = max((sizes(value)[0] for value in constants if len(sizes(value)) == 2), default=0) // 2 + 2
         rows = distances.along(probes, pattern.around, index, (length,))
     if rows is None or rows.shape[1] != 1:
         raise CannotFuse(f"it gathers by {index.name!r}, which is not one index for each distance")
     by_head = _evaluated(table, pattern, probes, length)
+    if not 0 <= rows.min() <= rows.max() < by_head.shape[-1]:
+        raise CannotFuse(f"it gathers by {index.name!r} from {by_head.shape[-1]} rows, up to number {rows.max():g}")
     by_head = by_head.reshape(-1, size, by_head.shape[-1])[: pattern.width // size]
     factor = _factor(product.outputs[0], content, pattern, probes, sample)
     return Term(of_query, np.ascontiguousarray(by_head.transpose(2, 0, 1)), factor, positions.trimmed(rows[:, 0]))
