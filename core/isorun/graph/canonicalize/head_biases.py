@@ -29,9 +29,9 @@ def move(graph: ir.Graph) -> None:
             layer = _layer(value)
             columns = None if layer is None else _by_column(layer, value, array(bias), probes)
             if layer is not None and columns is not None:
-                _add(layer, columns)
                 subgraph.replace(node.outputs[0], value)
                 graph.remove(node, safe=True)
+                _add(layer, columns)
                 break
 
 
@@ -70,16 +70,18 @@ def _by_column(layer: DenseLayer, value: ir.Value, bias: np.ndarray, probes: Pro
 
 def _add(layer: DenseLayer, columns: np.ndarray) -> None:
     """Add to the bias of a layer."""
-    after = layer.output.consumers()
-    product = layer.output if layer.bias is None else _product(layer)
+    output, producer = layer.output, layer.output.producer()
+    assert producer is not None
+    graph = producer.graph
+    assert isinstance(graph, ir.Graph)
+    product = output if layer.bias is None else _product(layer)
     total = columns if layer.bias is None else array(layer.bias) + columns
-    inserter = subgraph.Before(after[0])
-    result = inserter.node("", "Add", [product, inserter.constant(f"{layer.weight.name}.bias", total)])
-    result.type, result.shape = layer.output.type, layer.output.shape
-    for use in after:
-        for index, operand in enumerate(use.inputs):
-            if operand is layer.output:
-                use.replace_input_with(index, result)
+    bias = subgraph.constant(graph, f"{layer.weight.name}.bias", ir.tensor(total))
+    add = ir.node("Add", [product, bias])
+    graph.insert_after(producer, add)
+    add.outputs[0].type, add.outputs[0].shape = output.type, output.shape
+    subgraph.replace(output, add.outputs[0])
+    add.replace_input_with(0, product)
 
 
 def _product(layer: DenseLayer) -> ir.Value:

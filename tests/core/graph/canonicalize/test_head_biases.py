@@ -20,9 +20,9 @@ PARTS = "q, k, v = Split<axis=3>(t)"
 ADDED = "a = Add(q, c) b = Add(d, v) z = MatMul(a, b)"
 
 
-def operators(body: str, shapes: dict[str, tuple[int, ...]]) -> Counter[str]:
+def operators(body: str, shapes: dict[str, tuple[int, ...]], output: str = "float[p,q,r,w] y") -> Counter[str]:
     """The operators after it, once it is known that they answer what those before did."""
-    proto = onnx_text.graph(f"g (float[b,s,4] x) => (float[p,q,r,w] y) {{ {body} }}")
+    proto = onnx_text.graph(f"g (float[b,s,4] x) => ({output}) {{ {body} }}")
     random = np.random.default_rng(0)
     for name, shape in shapes.items():
         proto.graph.initializer.append(numpy_helper.from_array(random.normal(size=shape).astype(np.float32), name))
@@ -48,6 +48,13 @@ def test_biases_of_queries_and_values_become_one(bias: bool) -> None:
     assert found["MatMul"] == 1
     assert found["Add"] <= 2  # one after another, after the layer
     assert found["Mul"] == 1
+
+
+@pytest.mark.parametrize("layer", ["m = MatMul(x, w)", "o = MatMul(x, w) m = Add(o, e)"])
+@pytest.mark.parametrize("tail", ["y = Add(m, f)", "z = Add(f, m) y = Neg(z)"], ids=["an output", "read"])
+def test_a_bias_of_more_dimensions_than_one(layer: str, tail: str) -> None:
+    body, shapes = f"{layer} {tail}", {"w": (4, 12), "f": (1, 1, 12)} | ({"e": (12,)} if "e)" in layer else {})
+    assert operators(body, shapes, "float[p,q,r] y")["MatMul"] == 1
 
 
 @pytest.mark.parametrize(
