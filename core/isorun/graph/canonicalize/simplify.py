@@ -150,7 +150,8 @@ def _unflatten(model: ir.Model, product: ir.Node) -> None:
     if user is None or user.op_type != "Reshape":
         return
     entry, restored = flattened.inputs[0], user.outputs[0]
-    assert entry is not None
+    if entry is None or subgraph.rank(entry) != 3:  # heads are joined, not rows
+        return
     width, columns = sizes(weight)
     probes = Probes(model.graph)
     for length in probes.lengths:
