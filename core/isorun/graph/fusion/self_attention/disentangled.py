@@ -103,8 +103,13 @@ def terms(pattern: AttentionPattern, size: int, probes: Probes, sample: Samples)
     buckets = [term.buckets if term.of_query else term.buckets[::-1] for term in found.values()]
     if not np.array_equal(buckets[0], buckets[-1]):
         raise CannotFuse("its queries and its keys have other buckets of distances")
-    factors = tuple(found[of_query].factor if of_query in found else 0.0 for of_query in (True, False))
-    return Disentangled(keys.reshape(len(keys), -1), queries.reshape(len(queries), -1), buckets[0], factors)
+    factors = {of_query: term.factor for of_query, term in found.items()}
+    return Disentangled(
+        keys.reshape(len(keys), -1),
+        queries.reshape(len(queries), -1),
+        buckets[0],
+        (factors.get(True, 0.0), factors.get(False, 0.0)),
+    )
 
 
 def _term(node: ir.Node, pattern: AttentionPattern, size: int, probes: Probes, sample: Samples) -> Term:
