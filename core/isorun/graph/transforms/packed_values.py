@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 
 import numpy as np
@@ -34,6 +35,7 @@ class PackedValues:
         self.layout: dict[str, ir.Value] = {name: ir.Value(name=f"padding.{name}") for name in _LAYOUT}
         self._made: dict[tuple[str, ir.Value], ir.Value] = {}
         self._constants: dict[tuple[int, ...] | int, ir.Value] = {}
+        self._names: Counter[str] = Counter()
 
     def once(self, what: str, value: ir.Value) -> ir.Value:
         """What is computed from a value, once for all that read it."""
@@ -102,6 +104,9 @@ class PackedValues:
     def node(
         self, kind: str, name: str, inputs: Sequence[ir.Value | None], domain: str = "", **attributes: float | list[int]
     ) -> ir.Value:
+        self._names[name] += 1
+        if self._names[name] > 1:
+            name = f"{name}.{self._names[name]}"
         node = ir.node(kind, list(inputs), attributes, domain=domain, name=name)
         self.graph.append(node)
         node.outputs[0].name = name
