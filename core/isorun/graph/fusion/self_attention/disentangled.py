@@ -93,17 +93,17 @@ def terms(pattern: AttentionPattern, size: int, probes: Probes, sample: Samples)
         CannotFuse: something else gathers from its scores.
     """
     nodes = [node for node in pattern.inside if node.op_type == "GatherElements"]
-    found = {term.of_query: term for term in (_term(node, pattern, size, probes, sample) for node in nodes)}
-    if len(found) < len(nodes):
+    by_side = {term.of_query: term for term in (_term(node, pattern, size, probes, sample) for node in nodes)}
+    if len(by_side) < len(nodes):
         raise CannotFuse("it gathers twice from products of its queries, or of its keys")
-    if not found:
+    if not by_side:
         return None
-    none = np.zeros_like(next(iter(found.values())).table)
-    keys, queries = (found[of_query].table if of_query in found else none for of_query in (True, False))
-    buckets = [term.buckets if term.of_query else term.buckets[::-1] for term in found.values()]
+    none = np.zeros_like(next(iter(by_side.values())).table)
+    keys, queries = (by_side[of_query].table if of_query in by_side else none for of_query in (True, False))
+    buckets = [term.buckets if term.of_query else term.buckets[::-1] for term in by_side.values()]
     if not np.array_equal(buckets[0], buckets[-1]):
         raise CannotFuse("its queries and its keys have other buckets of distances")
-    factors = {of_query: term.factor for of_query, term in found.items()}
+    factors = {of_query: term.factor for of_query, term in by_side.items()}
     return Disentangled(
         keys.reshape(len(keys), -1),
         queries.reshape(len(queries), -1),
