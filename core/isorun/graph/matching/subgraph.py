@@ -76,8 +76,10 @@ def projection(value: ir.Value | None) -> DenseLayer | None:
     split = layers[0].input.producer() if layers else None
     if split is None or split.op_type != "Split" or [layer.input for layer in layers] != list(split.outputs):
         return None
-    assert split.inputs[0] is not None
     weights = [layer.weight for layer in layers]
+    if split.attributes.get_int("axis", 0) != -1 or len({tuple(sizes(weight)) for weight in weights}) > 1:
+        return None
+    assert split.inputs[0] is not None
     tensor = lazy(lambda: _block_diagonal(map(array, weights)), dtype(weights[0]), np.sum([*map(sizes, weights)], 0))
     weight = ir.Value(name=weights[0].name, const_value=tensor, shape=tensor.shape, type=ir.TensorType(tensor.dtype))  # type: ignore[arg-type]
     return DenseLayer(split.inputs[0], weight, bias, value, len(layers))

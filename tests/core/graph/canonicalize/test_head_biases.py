@@ -26,15 +26,15 @@ def operators(body: str, shapes: dict[str, tuple[int, ...]], output: str = "floa
     random = np.random.default_rng(0)
     for name, shape in shapes.items():
         proto.graph.initializer.append(numpy_helper.from_array(random.normal(size=shape).astype(np.float32), name))
-    made = ir.serde.deserialize_model(proto)
-    common.LiftConstantsToInitializersPass(lift_all_constants=True, size_limit=0)(made)
-    infer_shapes(made)
+    model = ir.serde.deserialize_model(proto)
+    common.LiftConstantsToInitializersPass(lift_all_constants=True, size_limit=0)(model)
+    infer_shapes(model)
     x = random.normal(size=(3, 2, 4)).astype(np.float32)
-    before = exports.run(made, {"x": x})
-    head_biases.move(made.graph)
-    np.testing.assert_allclose(exports.run(made, {"x": x})[0], before[0], atol=1e-5)
-    common.RemoveUnusedNodesPass()(made)
-    return Counter(node.op_type for node in made.graph)
+    before = exports.run(model, {"x": x})
+    head_biases.move(model.graph)
+    np.testing.assert_allclose(exports.run(model, {"x": x})[0], before[0], atol=1e-5)
+    common.RemoveUnusedNodesPass()(model)
+    return Counter(node.op_type for node in model.graph)
 
 
 SHAPES = {"w": (4, 12), "c": (1, 2, 1, 2), "d": (1, 2, 1, 2)}
@@ -44,10 +44,10 @@ SHAPES = {"w": (4, 12), "c": (1, 2, 1, 2), "d": (1, 2, 1, 2)}
 def test_biases_of_queries_and_values_become_one(bias: bool) -> None:
     layer = "o = MatMul(x, w) m = Add(o, e)" if bias else "m = MatMul(x, w)"
     shapes = SHAPES | ({"e": (12,)} if bias else {})
-    found = operators(f"{layer} {HEADS} {PARTS} {ADDED.replace('z = MatMul(a, b)', 'y = Mul(a, b)')}", shapes)
-    assert found["MatMul"] == 1
-    assert found["Add"] <= 2  # one after another, after the layer
-    assert found["Mul"] == 1
+    counts = operators(f"{layer} {HEADS} {PARTS} {ADDED.replace('z = MatMul(a, b)', 'y = Mul(a, b)')}", shapes)
+    assert counts["MatMul"] == 1
+    assert counts["Add"] <= 2  # one after another, after the layer
+    assert counts["Mul"] == 1
 
 
 @pytest.mark.parametrize("layer", ["m = MatMul(x, w)", "o = MatMul(x, w) m = Add(o, e)"])
@@ -68,6 +68,6 @@ def test_a_bias_of_more_dimensions_than_one(layer: str, tail: str) -> None:
 )
 def test_keeps_a_bias(tail: str, shapes: dict[str, tuple[int, ...]]) -> None:
     used = {name: shape for name, shape in shapes.items() if name != "d"}
-    found = operators(f"m = MatMul(x, w) {HEADS} {PARTS} {tail}", used)
-    assert found["Add"] == 1
-    assert found["Split"] == 1
+    counts = operators(f"m = MatMul(x, w) {HEADS} {PARTS} {tail}", used)
+    assert counts["Add"] == 1
+    assert counts["Split"] == 1

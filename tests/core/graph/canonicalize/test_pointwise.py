@@ -25,25 +25,25 @@ def model(attributes: str, weight: tuple[int, ...], bias: bool = True) -> ir.Mod
     for name, shape in {"w": weight, "c": weight[:1]}.items():
         if name in proto.graph.node[0].input:
             proto.graph.initializer.append(numpy_helper.from_array(random.normal(size=shape).astype(np.float32), name))
-    made = ir.serde.deserialize_model(proto)
-    infer_shapes(made)
-    return made
+    result = ir.serde.deserialize_model(proto)
+    infer_shapes(result)
+    return result
 
 
-def operators(made: ir.Model) -> Counter[str]:
+def operators(convolution: ir.Model) -> Counter[str]:
     """The operators after it, once it is known that they answer what those before did."""
     x = np.random.default_rng(1).normal(size=(2, WIDTH, LENGTH)).astype(np.float32)
-    before = exports.run(made, {"x": x})
-    pointwise.rewrite(made.graph)
-    np.testing.assert_allclose(exports.run(made, {"x": x})[0], before[0], atol=1e-5)
-    return Counter(node.op_type for node in made.graph)
+    before = exports.run(convolution, {"x": x})
+    pointwise.rewrite(convolution.graph)
+    np.testing.assert_allclose(exports.run(convolution, {"x": x})[0], before[0], atol=1e-5)
+    return Counter(node.op_type for node in convolution.graph)
 
 
 @pytest.mark.parametrize("groups", [1, 2, 4])
 @pytest.mark.parametrize("bias", [False, True])
 def test_a_dense_layer_for_each_group(groups: int, bias: bool) -> None:
-    found = operators(model(f"group={groups}, kernel_shape=[1]", (12, WIDTH // groups, 1), bias))
-    assert (found["Conv"], found["MatMul"], found["Add"], found["Transpose"]) == (0, groups, bias, 2)
+    counts = operators(model(f"group={groups}, kernel_shape=[1]", (12, WIDTH // groups, 1), bias))
+    assert (counts["Conv"], counts["MatMul"], counts["Add"], counts["Transpose"]) == (0, groups, bias, 2)
 
 
 @pytest.mark.parametrize(

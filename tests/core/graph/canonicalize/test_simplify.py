@@ -28,8 +28,8 @@ def test_reshapes_around_a_dense_layer(before: str, flat: str, reshapes: int) ->
     )
     weight = np.random.default_rng(0).normal(size=(4, 4)).astype(np.float32)
     proto.graph.initializer.append(numpy_helper.from_array(weight, "w"))
-    given = {"x": np.random.default_rng(1).normal(size=(2, 3, 4)).astype(np.float32)}
+    feeds = {"x": np.random.default_rng(1).normal(size=(2, 3, 4)).astype(np.float32)}
     model = ir.serde.deserialize_model(proto)
     simplify(model, FusionReport())
-    np.testing.assert_allclose(exports.run(model, given)[0], exports.run(proto, given)[0], atol=1e-5)
+    np.testing.assert_allclose(exports.run(model, feeds)[0], exports.run(proto, feeds)[0], atol=1e-5)
     assert [node.op_type for node in model.graph].count("Reshape") == reshapes

@@ -37,12 +37,12 @@ def test_several_means_of_the_same_tokens(operators: list[str]) -> None:
     model = exports.model("squeezebert-dynamo18-eager")
     for operator in operators:
         add_mean(model, operator)
-    given = exports.given("squeezebert-dynamo18-eager")
-    expected = exports.run(ir.serde.serialize_model(model), given)
+    feeds = exports.given("squeezebert-dynamo18-eager")
+    expected = exports.run(ir.serde.serialize_model(model), feeds)
     fuse(model)
     padding_removal.remove(model)
     names = [node.name for node in model.graph if node.name]
     assert len(names) == len(set(names))
-    real = (given["attention_mask"] != 0).any(axis=1)
-    for one, other in zip(expected[1:], exports.run(model, given)[1:], strict=True):
+    real = (feeds["attention_mask"] != 0).any(axis=1)
+    for one, other in zip(expected[1:], exports.run(model, feeds)[1:], strict=True):
         np.testing.assert_allclose(other[real], one[real], atol=1e-5)
