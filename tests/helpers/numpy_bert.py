@@ -88,4 +88,5 @@ _ACTIVATIONS = {
     "gelu_new": _gelu_tanh,
     "gelu_fast": _gelu_tanh,
     "gelu_pytorch_tanh": _gelu_tanh,
+    "relu": lambda x: np.maximum(x, 0),
 }

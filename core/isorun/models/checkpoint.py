@@ -160,6 +160,7 @@ def _rotary(folder: Path, settings: Mapping[str, Any], kept: SentenceSettings) -
     config = rotary_config.read(settings, invalid)
     prefix = config.family.prefixes.get(heads.named(settings, invalid) or "", config.family.prefix)
     weights = _weights(folder, settings, prefix)
+    settings = {"hidden_act": config.activation, **settings}  # heads read it too
     task, head = heads.of(settings, config.family.heads, weights, invalid)
     labels = heads.labels(settings, task, config.vocab_size, invalid)
     if kept.logit_score is not None:
@@ -330,7 +331,7 @@ def _architecture(folder: Path, settings: Mapping[str, Any]) -> tuple[str, Archi
 def _config(
     folder: Path, settings: Mapping[str, Any], architecture: Architecture, weights: SafeTensors
 ) -> EncoderConfig:
-    from isorun.graph.builders.encoder_config import ACTIVATIONS, EncoderConfig
+    from isorun.graph.builders import activations, encoder_config
 
     def invalid(why: str) -> InvalidModel:
         return InvalidModel(f"{folder / 'config.json'}: {why}")
@@ -346,12 +347,11 @@ def _config(
         raise invalid(
             f"{width} must be a multiple of {count}, got {sizes['hidden_size']} and {sizes['num_attention_heads']}"
         )
-    if not 4 <= (buckets := sizes.get("relative_attention_num_buckets", 32)) < 512:
-        raise invalid(f"relative_attention_num_buckets must be 4 to 511, got {buckets}")
     key, default = architecture.activation
-    activation = settings.get(key, default)
-    if not isinstance(activation, str) or activation not in ACTIVATIONS:
-        raise invalid(f"unsupported {key} {activation!r}{did_you_mean(str(activation), ACTIVATIONS)}")
+    settings = {key: default, **settings}  # heads read it too
+    activation = settings[key]
+    if not isinstance(activation, str) or activation not in activations.NAMES:
+        raise invalid(f"unsupported {key} {activation!r}{did_you_mean(str(activation), activations.NAMES)}")
     if architecture.builder != "jina" and settings.get("position_embedding_type", "absolute") != "absolute":
         raise invalid(f"position_embedding_type must be 'absolute', got {settings['position_embedding_type']!r}")
     if settings.get("is_decoder") or settings.get("add_cross_attention"):
@@ -363,7 +363,7 @@ def _config(
     pooler = architecture.pooler is not None and f"{architecture.pooler}.weight" in weights
     if head is not None and head.reads == "pooler" and not pooler:
         raise invalid("the sequence classifier needs a pooler, which the checkpoint does not contain")
-    return EncoderConfig(
+    return encoder_config.EncoderConfig(
         **sizes,
         layer_norm_eps=float(epsilon),
         hidden_act=activation,

@@ -223,7 +223,7 @@ TABLES: Mapping[str, Table] = {
         "hidden_activation": TEXT,
         "layer_types": ANY,
         "query_pre_attn_scalar": optional(number(0, above=True)),
-        "sliding_window": optional(SIZE),
+        "sliding_window": SIZE,
         "sliding_window_pattern": SIZE,
         "_sliding_window_pattern": SIZE,
         "rope_local_base_freq": number(0, above=True),

@@ -42,7 +42,8 @@ def of(
     Raises:
         InvalidModel: a setting of the head is invalid.
     """
-    from isorun.graph.builders.heads import ACTIVATIONS, WORDS
+    from isorun.graph.builders import activations
+    from isorun.graph.builders.heads import WORDS
 
     task = named(settings, invalid)
     if task is None or task not in known:
@@ -51,10 +52,10 @@ def of(
     if task == WORDS and head.dense is not None and f"{head.dense}.weight" not in weights:
         return None, None  # only the encoder was saved
     key = head.activation
-    if head.dense is not None and key not in ACTIVATIONS:  # a key of config.json
+    if head.dense is not None and key not in activations.NAMES:  # a key of config.json
         name = settings.get(key, "gelu")
-        if name not in ACTIVATIONS:
-            raise invalid(f"unsupported {key} {name!r}{did_you_mean(str(name), ACTIVATIONS)}")
+        if name not in activations.NAMES:
+            raise invalid(f"unsupported {key} {name!r}{did_you_mean(str(name), activations.NAMES)}")
         head = replace(head, activation=name)
     if head.reads == "classifier_pooling":
         default = _DEFAULT_POOLING[settings["model_type"]]

@@ -60,7 +60,7 @@ def read(settings: Mapping[str, Any], invalid: Callable[[str], InvalidModel]) ->
     Raises:
         InvalidModel: a setting is missing, invalid or not supported.
     """
-    from isorun.graph.builders import rotary
+    from isorun.graph.builders import activations, rotary
 
     kind = settings["model_type"]
 
@@ -84,9 +84,8 @@ def read(settings: Mapping[str, Any], invalid: Callable[[str], InvalidModel]) ->
     if settings.get("is_causal") is False:
         family = replace(family, causal=False)
     activation = settings.get(_ACTIVATIONS.get(kind, "hidden_act"), _DEFAULT_ACTIVATIONS.get(kind, "gelu"))
-    supported = [name for name, form in rotary.ACTIVATIONS.items() if not (family.plain and form == "Silu")]
-    if activation not in supported:
-        raise invalid(f"unsupported activation {activation!r}{did_you_mean(str(activation), supported)}")
+    if activation not in activations.NAMES:
+        raise invalid(f"unsupported activation {activation!r}{did_you_mean(str(activation), activations.NAMES)}")
     epsilon_key, epsilon = _EPSILONS.get(kind, _EPSILON)
     scalar = settings.get("query_pre_attn_scalar", 256 if kind == "gemma3_text" else None)
     types = settings.get("type_vocab_size", {"nomic_bert": 2}.get(kind, 1)) if family.types else 0
@@ -152,7 +151,7 @@ def _layer_kinds(
     if kind == "modernbert":
         window = int(settings.get("local_attention", 128)) // 2
     elif kind == "gemma3_text":
-        window = int(settings.get("sliding_window") or 4096) // 2
+        window = int(settings.get("sliding_window", 4096)) // 2
     bases = {name: _theta(kind, settings, name, index, invalid) for index, name in enumerate((_FULL, _SLIDING))}
     return [(bases[name], window if name == _SLIDING else None) for name in types]
 

@@ -65,8 +65,8 @@ def test_heads(tmp_path, head):
     assert_is_the_bert(tmp_path / "bert.onnx", tensors, head=head)
 
 
-@pytest.mark.parametrize("activation", ["gelu_new", "gelu_fast", "gelu_pytorch_tanh"])
-def test_the_other_gelu(tmp_path, activation):
+@pytest.mark.parametrize("activation", ["gelu_new", "gelu_fast", "gelu_pytorch_tanh", "relu"])
+def test_other_activations(tmp_path, activation):
     config = {**tiny.CONFIG, "hidden_act": activation}
     folder = tiny.write_checkpoint(tmp_path / "tiny", config=config)
     checkpoint.build(folder, tmp_path / "bert.onnx")
@@ -284,7 +284,7 @@ def test_rejects_a_size_that_differs_from_the_tensors(tmp_path, size, value):
         ({"model_type": None}, ["model_type", "None"]),
         ({"model_type": ["bert"]}, ["model_type"]),
         ({"num_attention_heads": 5}, ["hidden_size", "num_attention_heads", "32", "5"]),
-        ({"hidden_act": "relu"}, ["hidden_act 'relu'", "gelu"]),
+        ({"hidden_act": "mish"}, ["hidden_act 'mish'", "gelu"]),
         ({"hidden_act": "gelo"}, ["hidden_act 'gelo'; did you mean 'gelu'"]),
         ({"hidden_act": ["gelu"]}, ["hidden_act"]),
         ({"position_embedding_type": "relative_key"}, ["position_embedding_type", "'relative_key'"]),

@@ -82,6 +82,17 @@ def test_rejects_a_setting_of_the_head(name: str, key: str, value: object, tmp_p
         checkpoint.build(changed(folder, **{key: value}), tmp_path / "built.onnx")
 
 
+@pytest.mark.parametrize("family", ["albert", "nomic_bert"])
+def test_a_head_has_the_activation_of_the_family_if_none_is_named(family: str, tmp_path: Path) -> None:
+    """Neither is ``gelu``; transformers writes the key, authors leave it out."""
+    folder = unpack("heads", tmp_path, f"{family}-MaskedLM")
+    path = folder / "config.json"
+    settings = json.loads(path.read_text())
+    del settings["hidden_act"]
+    path.write_text(json.dumps(settings))
+    assert_answers(folder, "ort-cpu", "auto")
+
+
 def test_the_kinds_without_a_head_have_none() -> None:
     assert heads.known("gpt2") == {}
     assert set(heads.known("t5")) == {layers.TOKENS}

@@ -7,9 +7,9 @@ from collections.abc import Iterator, Mapping
 import numpy as np
 import onnx_ir as ir
 
-from isorun.graph.builders import heads
+from isorun.graph.builders import activations, heads
 from isorun.graph.builders.builder import Builder, Named, Weights
-from isorun.graph.builders.encoder_config import ACTIVATIONS, EncoderConfig
+from isorun.graph.builders.encoder_config import EncoderConfig
 from isorun.graph.ops import functions
 from isorun.graph.ops import positions as position_ops
 
@@ -139,11 +139,8 @@ class BertBuilder(Builder):
         config, names = self._config, self._architecture.layer
         width, inner = config.hidden_size, config.intermediate_size
         widened = self.dense(f"{prefix}.{names.intermediate}", hidden, width, inner, f"{name}.intermediate")
-        activated = self.fused(
-            ACTIVATIONS[config.hidden_act],
-            f"{name}.activation",
-            [widened, self.weight(f"{prefix}.{names.intermediate}.bias", inner)],
-        )
+        bias = self.weight(f"{prefix}.{names.intermediate}.bias", inner)
+        activated = activations.activated(self, config.hidden_act, f"{name}.activation", widened, inner, bias)
         return self._skip(
             name,
             self.dense(f"{prefix}.{names.output}", activated, inner, width, f"{name}.output"),

@@ -9,14 +9,6 @@ from typing import Any
 from isorun.graph.builders.architectures import BERT, Architecture
 from isorun.graph.builders.heads import Head
 
-ACTIVATIONS = {
-    "gelu": "BiasGelu",
-    "gelu_new": "BiasGeluTanh",
-    "gelu_fast": "BiasGeluTanh",
-    "gelu_pytorch_tanh": "BiasGeluTanh",
-}
-"""The fused operators by Hugging Face's names of activations."""
-
 
 @dataclass(frozen=True)
 class EncoderConfig:

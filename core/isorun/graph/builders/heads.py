@@ -9,6 +9,7 @@ from types import MappingProxyType
 import numpy as np
 import onnx_ir as ir
 
+from isorun.graph.builders import activations
 from isorun.graph.builders.builder import Builder
 
 SEQUENCE, TOKENS, ANSWERS, WORDS = (
@@ -28,20 +29,6 @@ TASKS: Mapping[str, str] = MappingProxyType(
 SPARSE = "sparse_embedding"
 """The output with the weights of words in a text."""
 
-ACTIVATIONS = {
-    "gelu": "BiasGelu",
-    "gelu_new": "BiasGeluTanh",
-    "gelu_fast": "BiasGeluTanh",
-    "gelu_pytorch_tanh": "BiasGeluTanh",
-    "tanh": "Tanh",
-    "relu": "Relu",
-    "sigmoid": "Sigmoid",
-    "linear": "Identity",
-    "silu": "Silu",
-    "swish": "Silu",
-}
-"""The operators by Hugging Face's names of activations: those with a bias are fused."""
-
 
 @dataclass(frozen=True)
 class Head:
@@ -54,7 +41,7 @@ class Head:
             mask; ``late`` for the mean of the tokens' logits; or ``classifier_pooling``, if that key of
             ``config.json`` says which.
         dense: a dense layer before; ``None`` if there is none.
-        activation: after it: one of :data:`ACTIVATIONS`, or the key of ``config.json`` that says which.
+        activation: after it: one of :data:`activations.NAMES`, or the key of ``config.json`` that says which.
         norm: a layer normalization after the activation; ``None`` if there is none.
         inner: the width of the dense layer; ``None`` for the encoder's.
         dense_bias, norm_bias: whether these layers have biases.
@@ -143,7 +130,9 @@ def _logits(builder: Builder, head: Head, labels: int, read: Read) -> ir.Value:
     value, width = _value(builder, head, read), read.width
     if head.dense is not None:
         inner = head.inner or width
-        value = _activated(builder, head, builder.dense(head.dense, value, width, inner), inner)
+        bias = builder.weight(f"{head.dense}.bias", inner) if head.dense_bias else None
+        product = builder.dense(head.dense, value, width, inner)
+        value = activations.activated(builder, head.activation, f"{head.dense}.activated", product, inner, bias)
         width = inner
         if head.norm is not None:
             weights = [builder.weight(f"{head.norm}.weight", width)]
@@ -213,20 +202,6 @@ def _value(builder: Builder, head: Head, read: Read) -> ir.Value:
         is_padding = builder.node("Equal", "last.is_padding", [read.ids, padding])
         return _last(builder, read.hidden, builder.node("Not", "last.is_real", [is_padding]))
     return read.hidden
-
-
-def _activated(builder: Builder, head: Head, product: ir.Value, width: int) -> ir.Value:
-    kind, name = ACTIVATIONS[head.activation], f"{head.dense}.activated"
-    if head.dense_bias:
-        bias = builder.weight(f"{head.dense}.bias", width)
-    else:
-        bias = builder.constant(f"zeros.{width}", np.zeros(width, np.float32))
-    if kind.startswith("Bias"):
-        return builder.fused(kind, name, [product, bias])
-    biased = builder.node("Add", f"{head.dense}.biased", [product, bias]) if head.dense_bias else product
-    if kind == "Silu":
-        return builder.node("Mul", name, [biased, builder.node("Sigmoid", f"{head.dense}.sigmoid", [biased])])
-    return builder.node(kind, name, [biased])
 
 
 def _mean(builder: Builder, value: ir.Value, mask: ir.Value) -> ir.Value:

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 import onnx_ir as ir
 
 from isorun.errors import InvalidModel
+from isorun.graph.builders import activations
 from isorun.graph.builders.bert import BertBuilder
 from isorun.graph.builders.builder import Named
 from isorun.graph.ops import functions
@@ -40,7 +41,7 @@ class JinaBuilder(BertBuilder):
         width, inner = self._config.hidden_size, self._config.intermediate_size
         tensor, shape = f"{prefix}.mlp.gated_layers.weight", (2 * inner, width)
         columns = (self.slice(f"{tensor}.{half}", tensor, shape, half * inner, (half + 1) * inner) for half in (0, 1))
-        halves = (self.node("MatMul", f"{name}.{half}", [hidden, part]) for half, part in enumerate(columns))
-        activated = self.fused("GatedGelu", f"{name}.activation", list(halves))
+        gate, up = (self.node("MatMul", f"{name}.{half}", [hidden, part]) for half, part in enumerate(columns))
+        activated = activations.gated(self, "gelu", f"{name}.activation", gate, up, inner)
         product = self.dense(f"{prefix}.mlp.wo", activated, inner, width, f"{name}.output")
         return self._skip(name, product, hidden, f"{prefix}.mlp.wo.bias", f"{prefix}.mlp.layernorm")

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 import onnx_ir as ir
 
-from isorun.graph.builders import heads
+from isorun.graph.builders import activations, heads
 from isorun.graph.builders.builder import Builder, Named, Weights
 from isorun.graph.builders.heads import Head
 from isorun.graph.builders.rotary_families import RotaryFamily
@@ -16,16 +16,6 @@ from isorun.graph.ops import functions
 from isorun.graph.ops import positions as position_ops
 
 POOLER = "pooler.dense"
-
-ACTIVATIONS = {
-    "gelu": "Gelu",
-    "gelu_new": "GeluTanh",
-    "gelu_fast": "GeluTanh",
-    "gelu_pytorch_tanh": "GeluTanh",
-    "silu": "Silu",
-    "swish": "Silu",
-}
-"""The suffixes of the fused operators, by Hugging Face's names of activations."""
 
 
 @dataclass(frozen=True)
@@ -213,11 +203,10 @@ class _RotaryBuilder(Builder):
     def _mlp(self, name: str, prefix: str, read: ir.Value) -> ir.Value:
         config, family = self._config, self._family
         width, inner = config.hidden_size, config.intermediate_size
-        form = ACTIVATIONS[config.activation]
         if family.plain:
             product = self._dense(prefix, family.gate, read, width, inner, f"{name}.gate")
-            biased = [product, self.weight(f"{prefix}.{family.gate}.bias", inner)]
-            return self.fused(f"Bias{form}", f"{name}.activation", biased)
+            bias = self.weight(f"{prefix}.{family.gate}.bias", inner)
+            return activations.activated(self, config.activation, f"{name}.activation", product, inner, bias)
         if family.up is not None:
             gate, up = (
                 self._biased(
@@ -225,7 +214,7 @@ class _RotaryBuilder(Builder):
                 )
                 for label, part in (("gate", family.gate), ("up", family.up))
             )
-            return self.fused(f"Gated{form}", f"{name}.activation", [gate, up])
+            return activations.gated(self, config.activation, f"{name}.activation", gate, up, inner)
         whole = f"{prefix}.{family.gate}"
         halves = []
         for label, begin in (("gate", inner * family.gate_second), ("up", inner * (not family.gate_second))):
@@ -236,7 +225,8 @@ class _RotaryBuilder(Builder):
                 bias = self.slice(f"{whole}.bias.{label}", f"{whole}.bias", shape[:1], begin, end)
                 product = self.node("Add", f"{name}.{label}.biased", [product, bias])
             halves.append(product)
-        return self.fused(f"Gated{form}", f"{name}.activation", halves)
+        gate, up = halves
+        return activations.gated(self, config.activation, f"{name}.activation", gate, up, inner)
 
     def _sum(
         self,

@@ -7,11 +7,9 @@ from collections.abc import Mapping
 import onnx_ir as ir
 
 from isorun.errors import InvalidModel
+from isorun.graph.builders import activations
 from isorun.graph.builders.bert import BertBuilder
 from isorun.graph.ops import functions
-
-_GATED = {"gated-gelu": "GatedGeluTanh", "gated-silu": "GatedSilu"}
-_DERIVED = {"relu": ("relu", False), "gated-gelu": ("gelu_new", True), "gated-silu": ("silu", True)}
 
 
 class T5Builder(BertBuilder):
@@ -36,19 +34,22 @@ class T5Builder(BertBuilder):
         width, inner = self._config.hidden_size, self._config.intermediate_size
         settings = self._config.settings
         kind = settings.get("feed_forward_proj", "relu")
-        for key, derived in zip(("dense_act_fn", "is_gated_act"), _DERIVED.get(kind, ()), strict=False):
+        activation = "gelu_new" if kind == "gated-gelu" else kind.removeprefix("gated-")  # as transformers does
+        if activation not in activations.NAMES:
+            names = ", ".join(activations.NAMES)
+            raise InvalidModel(f"config.json: feed_forward_proj must be one of {names}, or gated-NAME, got {kind!r}")
+        is_gated = kind.startswith("gated-")
+        for key, derived in {"dense_act_fn": activation, "is_gated_act": is_gated}.items():
             if settings.get(key, derived) != derived:  # transformers reads them in preference
                 raise InvalidModel(f"config.json: {key} must be {derived!r} for {kind!r}, got {settings[key]!r}")
-        if kind == "relu":
-            widened = self.dense(f"{prefix}.wi", hidden, width, inner, f"{name}.intermediate")
-            activated = self.node("Relu", f"{name}.activation", [widened])
-        elif kind in _GATED:
-            halves = [
+        if is_gated:
+            gate, up = (
                 self.dense(f"{prefix}.{part}", hidden, width, inner, f"{name}.{part}") for part in ("wi_0", "wi_1")
-            ]
-            activated = self.fused(_GATED[kind], f"{name}.activation", halves)
+            )
+            activated = activations.gated(self, activation, f"{name}.activation", gate, up, inner)
         else:
-            raise InvalidModel(f"config.json: feed_forward_proj must be relu, {' or '.join(_GATED)}, got {kind!r}")
+            widened = self.dense(f"{prefix}.wi", hidden, width, inner, f"{name}.intermediate")
+            activated = activations.activated(self, activation, f"{name}.activation", widened, inner)
         return self.dense(f"{prefix}.wo", activated, inner, width, f"{name}.output")
 
     def _outputs(self, hidden: ir.Value, inputs: Mapping[str, ir.Value]) -> list[ir.Value]:

@@ -38,6 +38,7 @@ DOMAIN = "isorun.fused"
 _OPTIONAL = "isorun.optional"
 _REQUIRED = "isorun.required"
 _WHEN = "when"  # the attribute of an optional step that decides whether it is taken
+_NUMBERS = frozenset(("window", "scale", "norm_epsilon"))  # optional attributes of which 0 is not the same as none
 _HEADER = re.compile(r"^opset_import: .*$", re.MULTILINE)
 _FUNCTION = re.compile(r"^(?=\w+ *[<(])", re.MULTILINE)
 _CALL = re.compile(r"(= [\w.]+ *(?:<[^<>]*> *)?)\(([^()]*)\)")
@@ -166,9 +167,9 @@ class Composer:
             return
         names = self._signatures[node.op_type].input
         features = {name for name, value in zip(names, node.inputs, strict=False) if value is not None}
-        optional = self.optional(node.op_type)
+        may_be_off = self.optional(node.op_type) - _NUMBERS
         features |= {
-            name for name, attribute in node.attributes.items() if name not in optional or attribute.value != 0
+            name for name, attribute in node.attributes.items() if name not in may_be_off or attribute.value != 0
         }
         try:
             node.overload = self._compose(node.op_type, features, nested=False).overload

@@ -51,12 +51,3 @@ def test_sequence_classifier_reads_the_pooler(config):
     head = {"task": heads.SEQUENCE, "head": architectures.BERT.heads[heads.SEQUENCE]}
     with pytest.raises(AssertionError, match="pooler"):
         encoder.encoder(replace(config, pooler=False, **head), Watched(), "tiny")
-
-
-@pytest.mark.parametrize("activation", encoder_config.ACTIVATIONS)
-def test_activations_become_fused_operators(config, activation):
-    from dataclasses import replace
-
-    model = encoder.encoder(replace(config, hidden_act=activation), Watched(), "tiny")
-    assert encoder_config.ACTIVATIONS[activation] in {node.op_type for node in model.graph}
-    assert encoder_config.ACTIVATIONS[activation] in {name for _, name, _ in model.functions}

@@ -125,6 +125,17 @@ def added(softmax: ir.Node) -> ir.Node:
     return node
 
 
+@pytest.mark.parametrize("factor", [-1.0, 0.37, -3e-5])
+def test_keeps_the_size_and_the_sign_of_a_scale(factor: float) -> None:
+    model = exports.model(PLAIN)
+    for softmax in [node for node in model.graph if node.op_type == "Softmax"]:
+        before(added(softmax), 0, "Mul", number(model, f"factor_{softmax.name}", factor))
+    fused, report = check(model, feeds())
+    assert report.complete, str(report)
+    scales = [node.attributes["scale"].as_float() for node in fused.graph if node.op_type == functions.ATTENTION]
+    np.testing.assert_allclose(scales, [factor * 8**-0.5] * LAYERS, rtol=1e-4)
+
+
 @pytest.mark.parametrize("is_one_value", [False, True], ids=["to the scores", "to the mask"])
 def test_fuses_a_causal_mask_added_to_the_mask(is_one_value: bool) -> None:
     """As in CLIP up to transformers 4.57: a query without any key attends to those that one mask leaves out."""

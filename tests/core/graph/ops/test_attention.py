@@ -21,6 +21,7 @@ CASES = {
     "grouped": {"groups": 2, "head_size": SIZE},
     "one group, normalized": {"groups": 1, "head_size": SIZE, "turn": SIZE, "norm_epsilon": 1e-6},
     "causal": {"causal": 1},
+    "flags that are off": {"causal": 0, "summed": 0, "guarded": 0, "paired": 0},
     "causal, added to the mask": {"causal": 1, "summed": 1},
     "causal, added to the mask, grouped": {"causal": 1, "summed": 1, "groups": 2, "head_size": SIZE},
     "causal, guarded, rotated": {"causal": 1, "guarded": 1, "turn": SIZE},
@@ -29,6 +30,8 @@ CASES = {
     "by distance": {"buckets": 3, "scale": 0.2},
     "by distance, no keys for padding": {"buckets": 3, "scale": 0.2, "paired": 1},
     "window": {"window": 2, "turn": SIZE},
+    "window of the query alone": {"window": 0},
+    "window of the query alone, guarded": {"window": 0, "guarded": 1},
     "window, guarded": {"window": 2, "guarded": 1},
     "window, grouped, normalized": {
         **{"window": 3, "groups": 2, "head_size": SIZE, "turn": SIZE, "norm_epsilon": 1e-6, "scale": 0.2}
@@ -71,15 +74,15 @@ def attention(hidden: np.ndarray, mask: np.ndarray, weights: dict[str, np.ndarra
         products = products + np.einsum("bniw,ijnw->bnij", query, keys) + np.einsum("bnjw,ijnw->bnij", key, queries)
     scores = products * case.get("scale", SIZE**-0.5)
     allowed = (mask[:, None, None, :] != 0) & (np.abs(behind) <= case.get("window", length))
-    allowed = allowed & (behind >= (0 if "causal" in case else -length))
-    if "paired" in case:
+    allowed = allowed & (behind >= (0 if case.get("causal") else -length))
+    if case.get("paired"):
         allowed = allowed & (mask[:, None, :, None] != 0)
     scores = np.where(allowed, scores, -1e30)
-    if "summed" in case:
+    if case.get("summed"):
         scores = np.where((mask[:, None, None, :] != 0) | (behind >= 0), scores, -np.inf)
     shares = np.exp(scores - scores.max(-1, keepdims=True))
     context = shares / shares.sum(-1, keepdims=True) @ value
-    if "guarded" in case:
+    if case.get("guarded"):
         context = np.where(allowed.any(-1, keepdims=True), context, 0)
     return context.transpose(0, 2, 1, 3).reshape(batch, length, -1)
 

@@ -291,7 +291,7 @@ READERS = {
         "Squeeze", op("Slice", hidden, constant(0), constant(1), constant(1)), constant(1)
     ),
 }
-OWN_KEYS = [("causal",), ("causal", "guarded"), ("paired", "guarded"), ("window",), ("window", "guarded")]
+OWN_KEYS = [{"causal": 1}, {"causal": 1, "guarded": 1}, {"paired": 1, "guarded": 1}, {"window": 1}, {"window": 0}]
 
 
 @pytest.mark.sampled(5)
@@ -308,13 +308,13 @@ def test_what_reads_hidden_states_soundly(reader: str, kind: str) -> None:
 
 
 @pytest.mark.sampled(3)
-@pytest.mark.parametrize("attributes", OWN_KEYS, ids="-".join)
+@pytest.mark.parametrize("attributes", OWN_KEYS, ids=str)
 @pytest.mark.parametrize("reader", ["positions 0 and 2", "the first padding"])
-def test_reads_padding_whose_keys_differ_from_its_rows(reader: str, attributes: tuple[str, ...]) -> None:
+def test_reads_padding_whose_keys_differ_from_its_rows(reader: str, attributes: dict[str, int]) -> None:
     encoder = with_head(READERS[reader])
     for node in encoder.graph:
         if node.op_type == "SelfAttention":
-            node.attributes.update({name: ir.AttrInt64(name, 1) for name in attributes})
+            node.attributes.update({name: ir.AttrInt64(name, value) for name, value in attributes.items()})
     functions.carry(encoder)
     removed = encoder.clone()
     padding_removal.remove(removed)
