@@ -21,7 +21,7 @@ MASK = "MultiVectorMask"
 SCORE = "LogitScore"
 _ROUTERS = ("Router", "Asym")
 _KINDS = (
-    *(*TRANSFORMERS, STATIC, "WordWeights", "Pooling", "Dense", "LayerNorm", "Normalize"),
+    *(*TRANSFORMERS, STATIC, "WordWeights", "Pooling", "Dense", "LayerNorm", "Normalize", "Dropout"),
     *("SpladePooling", STATIC_SPARSE, MASK, SCORE, *_ROUTERS),
 )
 _PACKAGES = ("sentence_transformers", "pylate", "")

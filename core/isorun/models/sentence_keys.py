@@ -109,6 +109,8 @@ DENSE: Table = {
 
 LAYER_NORM: Table = {"dimension": SIZE}
 
+DROPOUT: Table = unused("dropout")
+
 WORD_WEIGHTS: Table = {
     "vocab": items(str, maximum=2_000_000),
     "word_weights": Key(

@@ -107,6 +107,8 @@ def _of_modules(folder: Path, listed: Sequence[Module]) -> dict[str, Any]:
             settings["logit_score"] = (fields["true_token_id"], fields.get("false_token_id"))
         elif kind == "LayerNorm":
             step = dense.read_norm(config, weights)
+        elif kind == "Dropout" and config.is_file():
+            read_table(config, sentence_keys.DROPOUT)
         elif kind == "WordWeights":
             step, of_tokens = dense.read_words(config), True
         elif kind == "Normalize":

@@ -73,6 +73,18 @@ def test_reads_what_sentence_transformers_6_saves(folder: Path) -> None:
     assert (dense.weight.shape, dense.activation, last) == ((16, 32), "Tanh", sentence_settings.NORMALIZE)
 
 
+def test_dropout_has_no_effect(folder: Path) -> None:
+    expected = sentences.read(folder)
+    modules = json.loads((folder / "modules.json").read_text())
+    modules.insert(2, {"type": "sentence_transformers.models.Dropout", "path": "4_Dropout"})
+    write(folder / "modules.json", modules)
+    write(folder / "4_Dropout" / "config.json", {"dropout": 0.2})
+    assert sentences.read(folder).to_json() == expected.to_json()
+    write(folder / "4_Dropout" / "config.json", {"rate": 0.2})
+    with pytest.raises(UnsupportedModel, match="rate"):
+        sentences.read(folder)
+
+
 def test_a_built_file_keeps_everything(folder: Path, tmp_path: Path) -> None:
     import onnx
 

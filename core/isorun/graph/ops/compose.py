@@ -10,7 +10,7 @@ pieces, for a node and what it has of the operator's optional inputs and attribu
 - ``isorun.optional.X (...)`` is an optional step. Where one of its inputs or its attribute ``when`` is absent, it is
   left out and its first inputs are passed on as its outputs. X is a function or an operator of ONNX.
 - What only optional steps use, or none, is optional; an optional attribute of 0 is absent. The overload of a composed
-  function lists the optional parts that it has.
+  function lists the optional inputs and the attributes that it has: another call may have others, in the same model.
 - ``given = isorun.required.These (...)`` makes a function answer only for calls that have these inputs and attributes.
 - ``Identity`` is left out.
 
@@ -178,8 +178,10 @@ class Composer:
 
     def _compose(self, name: str, features: Collection[str], *, nested: bool) -> onnx.FunctionProto:
         signature = self._signatures[name]
+        # Any attribute may be absent: operators of a runtime have defaults, and bodies for some features need more.
+        may_lack = self.optional(name) | {*signature.attribute}
         parameters = (*signature.input, *signature.attribute)
-        optional = [parameter for parameter in parameters if parameter in self.optional(name) and parameter in features]
+        optional = [parameter for parameter in parameters if parameter in may_lack and parameter in features]
         # ONNX Runtime does not look for overloads inside a function (1.31): there the name says it.
         identifier = (DOMAIN, "_".join((name, *optional)), "") if nested else (DOMAIN, name, "+".join(optional))
         if identifier not in self.functions:

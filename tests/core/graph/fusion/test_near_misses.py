@@ -57,10 +57,12 @@ def soft_cap(model: ir.Model) -> None:
     before(softmax(model), 0, "Tanh")
 
 
-def null_scale(model: ir.Model) -> None:
-    """All keys of a row in equal shares."""
-    add = softmax(model).inputs[0].producer()
-    before(add, 0, "Mul", number(model, "null", 0.0))
+def scaled(factor: float) -> Callable[[ir.Model], None]:
+    def change(model: ir.Model) -> None:
+        add = softmax(model).inputs[0].producer()
+        before(add, 0, "Mul", number(model, "factor", factor))
+
+    return change
 
 
 def probabilities_used(model: ir.Model) -> None:
@@ -86,7 +88,8 @@ NEAR_MISSES: dict[str, tuple[Callable[[ir.Model], None], str, int]] = {
     "causal": (causal, "fully masked row", LAYERS - 1),
     "a window beside the mask": (window, "has a window beside", LAYERS - 1),
     "a mask of four dimensions": (four_dimensions, "'extra'", LAYERS - 1),
-    "a scale of zero": (null_scale, "do not depend on queries", LAYERS - 1),
+    "a scale of zero": (scaled(0.0), "above 0, got 0", LAYERS - 1),
+    "a negative scale": (scaled(-1.0), "above 0, got -0.354", LAYERS - 1),
     "a soft cap": (soft_cap, "does not compute softmax", LAYERS - 1),
     "a norm of all heads at once": (wide_norm, "not by head", LAYERS - 1),
     "probabilities used elsewhere": (probabilities_used, "probabilities", LAYERS - 1),

@@ -10,6 +10,10 @@ import exports
 from isorun.graph.ops import functions, lower
 
 HEADS, SIZE, WIDTH, LENGTH = 4, 8, 24, 11
+PROJECTIONS = (("weight", "qkv"), ("bias", "bias"))
+TURNS = (("cos", np.cos), ("sin", np.sin))
+GAMMAS = ("query_gamma", "key_gamma")
+DISTANCES = ("position_keys", "position_queries", "buckets")
 
 CASES = {
     "plain": {},
@@ -84,52 +88,49 @@ def attention(hidden: np.ndarray, mask: np.ndarray, weights: dict[str, np.ndarra
     context = shares / shares.sum(-1, keepdims=True) @ value
     if case.get("guarded"):
         context = np.where(allowed.any(-1, keepdims=True), context, 0)
-    return context.transpose(0, 2, 1, 3).reshape(batch, length, -1)
+    return context.transpose(0, 2, 1, 3).reshape(batch, length, -1).astype(np.float32)
 
 
-def graph(weights: dict[str, np.ndarray], case: dict) -> ir.Model:
-    """One attention, of a table of positions that is longer than a row."""
-    rates = weights["rates"][: case.get("turn", 0) // 2]
-    angles = (np.arange(50)[:, None] * rates).astype(np.float32)
-    constants = {
-        **{"qkv": weights["qkv"], "bias": weights["bias"], "cos": np.cos(angles), "sin": np.sin(angles)},
-        **{name: weights[name] for name in ("query_gamma", "key_gamma")},
-        **{name: weights[name] for name in ("position_keys", "position_queries", "buckets")},
-        "places": np.arange(LENGTH)[None],
-    }
-    values = {
-        name: ir.Value(name=name, const_value=ir.tensor(np.asarray(array)), type=ir.TensorType(ir.tensor(array).dtype))
-        for name, array in constants.items()
-    }
-    for value in values.values():
-        value.shape = ir.Shape(value.const_value.shape)
+def projected(weights: dict[str, np.ndarray], case: dict) -> dict[str, np.ndarray]:
+    """The weights, with those of the projections of as many heads as a case has."""
+    columns = (HEADS + 2 * case.get("groups", HEADS)) * SIZE
+    return {**weights, "qkv": weights["all"][:, :columns], "bias": weights["all_bias"][:columns]}
+
+
+def graph(weights: dict[str, np.ndarray], *cases: dict) -> ir.Model:
+    """One attention for each case, of tables of positions that are longer than a row."""
+    initializers: dict[str, ir.Value] = {}
+
+    def constant(name: str, array: np.ndarray) -> ir.Value:
+        if name not in initializers:
+            tensor = ir.tensor(array)
+            kind = ir.TensorType(tensor.dtype)
+            initializers[name] = ir.Value(name=name, const_value=tensor, shape=ir.Shape(array.shape), type=kind)
+        return initializers[name]
+
     hidden = ir.Value(name="hidden", shape=ir.Shape(["b", "s", WIDTH]), type=ir.TensorType(ir.DataType.FLOAT))
     mask = ir.Value(name="mask", shape=ir.Shape(["b", "s"]), type=ir.TensorType(ir.DataType.INT64))
-    turned = [values[name] for name in ("cos", "sin", "places")] if "turn" in case else [None] * 3
-    gammas = [values[name] for name in ("query_gamma", "key_gamma")] if "norm_epsilon" in case else [None] * 2
-    distances = [values[name] for name in ("position_keys", "position_queries", "buckets")]
-    if "buckets" in case:
-        turned[2] = values["places"]
-    attributes = {name: value for name, value in case.items() if name not in ("turn", "groups", "buckets")}
-    attributes |= {"num_heads": HEADS, "mask_filter_value": functions.LOWEST}
-    inputs = [
-        hidden,
-        mask,
-        values["qkv"],
-        values["bias"],
-        None,
-        *turned,
-        *gammas,
-        *(distances if "buckets" in case else []),
-    ]
-    while inputs[-1] is None:
-        inputs.pop()
-    node = ir.node(functions.ATTENTION, inputs, attributes, domain=functions.DOMAIN)
-    output = node.outputs[0]
-    output.name, output.type = "context", ir.TensorType(ir.DataType.FLOAT)
-    used = [value for value in values.values() if value in inputs]
-    made = ir.Graph([hidden, mask], [output], nodes=[node], initializers=used, opset_imports={"": 17}, name="attention")
-    return ir.Model(made, ir_version=10)
+    nodes = []
+    for number, case in enumerate(cases):
+        own, width = projected(weights, case), case.get("turn", 0)
+        inputs = {"hidden": hidden, "key_mask": mask}
+        inputs |= {f"qkv_{part}": constant(f"{part}_{len(own['bias'])}", own[name]) for part, name in PROJECTIONS}
+        if width:
+            angles = (np.arange(50)[:, None] * own["rates"][: width // 2]).astype(np.float32)
+            inputs |= {label: constant(f"{label}_{width}", make(angles)) for label, make in TURNS}
+        if width or "buckets" in case:
+            inputs["positions"] = constant("places", np.arange(LENGTH)[None])
+        names = GAMMAS if "norm_epsilon" in case else ()
+        inputs |= {name: constant(name, own[name]) for name in (*names, *(DISTANCES if "buckets" in case else ()))}
+        attributes = {name: value for name, value in case.items() if name not in ("turn", "groups", "buckets")}
+        attributes |= {"num_heads": HEADS, "mask_filter_value": functions.LOWEST}
+        values = functions.ordered(functions.ATTENTION, inputs)
+        nodes.append(ir.node(functions.ATTENTION, values, attributes, domain=functions.DOMAIN))
+        output = nodes[-1].outputs[0]
+        output.name, output.type = f"context_{number}", ir.TensorType(ir.DataType.FLOAT)
+    outputs, used = [node.outputs[0] for node in nodes], list(initializers.values())
+    whole = ir.Graph([hidden, mask], outputs, nodes=nodes, initializers=used, opset_imports={"": 17}, name="attention")
+    return ir.Model(whole, ir_version=10)
 
 
 @pytest.fixture(scope="module")
@@ -147,13 +148,30 @@ def weights() -> dict[str, np.ndarray]:
     }
 
 
+@pytest.fixture(scope="module")
+def feeds() -> dict[str, np.ndarray]:
+    mask = exports.feeds(["attention_mask"], LENGTH)["attention_mask"]
+    return {"hidden": np.random.default_rng(1).normal(size=(*mask.shape, WIDTH)).astype(np.float32), "mask": mask}
+
+
 @pytest.mark.parametrize("dialect", functions.dialects())
 @pytest.mark.parametrize("name", CASES)
-def test_attention_computes_its_formula(weights: dict[str, np.ndarray], dialect: str, name: str) -> None:
+def test_attention_computes_its_formula(
+    weights: dict[str, np.ndarray], feeds: dict[str, np.ndarray], dialect: str, name: str
+) -> None:
     case = CASES[name]
-    columns = (HEADS + 2 * case.get("groups", HEADS)) * SIZE
-    given = {**weights, "qkv": weights["all"][:, :columns], "bias": weights["all_bias"][:columns]}
-    mask = exports.feeds(["attention_mask"], LENGTH)["attention_mask"]
-    hidden = np.random.default_rng(1).normal(size=(*mask.shape, WIDTH)).astype(np.float32)
-    found = exports.run(lower.lower(graph(given, case), dialect), {"hidden": hidden, "mask": mask})
-    assert exports.difference([attention(hidden, mask, given, case).astype(np.float32)], found) < 2e-5
+    actual = exports.run(lower.lower(graph(weights, case), dialect), feeds)
+    assert (
+        exports.difference([attention(feeds["hidden"], feeds["mask"], projected(weights, case), case)], actual) < 2e-5
+    )
+
+
+@pytest.mark.parametrize("dialect", functions.dialects())
+@pytest.mark.parametrize("reverse", [False, True])
+def test_layers_with_different_features_in_one_graph(
+    weights: dict[str, np.ndarray], feeds: dict[str, np.ndarray], dialect: str, reverse: bool
+) -> None:
+    """The body for one layer's features does not answer for another layer, whichever comes first."""
+    cases = list(CASES.values())[:: -1 if reverse else 1]
+    expected = [attention(feeds["hidden"], feeds["mask"], projected(weights, case), case) for case in cases]
+    assert exports.difference(expected, exports.run(lower.lower(graph(weights, *cases), dialect), feeds)) < 2e-5

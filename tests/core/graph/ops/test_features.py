@@ -65,7 +65,9 @@ def guarded() -> ir.Model:
 def test_a_bias_and_a_guard_combine(guarded: ir.Model, dialect: str, packed: bool) -> None:
     """The last of the rows is fully masked."""
     label = "mpnet-torchscript17-eager"
-    assert {node.overload for node in guarded.graph if node.op_type == functions.ATTENTION} == {"qkv_bias+bias+guarded"}
+    overloads = [node.overload.split("+") for node in guarded.graph if node.op_type == functions.ATTENTION]
+    assert overloads
+    assert all({"qkv_bias", "bias", "guarded"} <= {*parts} for parts in overloads)
     model, feeds = guarded.clone(), exports.given(label)
     expected = exports.run(model, feeds)
     assert exports.difference([exports.answers(label)[0][4:]], [expected[0][4:]]) > 0.01, "the guard has no effect"

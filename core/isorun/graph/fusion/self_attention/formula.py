@@ -130,8 +130,8 @@ class AttentionProbe:
                 )
             candidates = {terms: tuple(also for other, also in fitting if other == terms) for terms, _ in fitting}
             scale, turn = turns[fitting[0][0]]
-            if not scale:
-                raise CannotFuse("its scores do not depend on queries and keys")
+            if scale <= 0:  # no runtime's attention has one
+                raise CannotFuse(f"its scale must be above 0, got {scale:.3g}")
             if not some.all() and np.isfinite(context[~some]).all():
                 masked = {"scores": expected[fitting[0]][~some], "zeros": np.zeros_like(context[~some])}
                 if "summed" in fallbacks:

@@ -24,7 +24,6 @@ deviation from the formula.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import reduce
@@ -362,5 +361,4 @@ def _rows(pattern: AttentionPattern) -> object:
 def _exact(scale: float) -> float:
     """A measured scale; the root of a whole number's reciprocal if it is close to one."""
     whole = round(scale**-2)
-    is_root = whole and abs(scale**-2 / whole - 1) < _SCALE_TOLERANCE
-    return math.copysign(whole**-0.5, scale) if is_root else scale
+    return float(whole**-0.5) if whole and abs(scale**-2 / whole - 1) < _SCALE_TOLERANCE else scale
