@@ -22,102 +22,102 @@ def axes_before_18(node: ir.Node, opset: int) -> bool:
 
 def expands_to_scalar(node: ir.Node, _: int) -> bool:
     """Whether the shape is known to be empty."""
-    shape = _input(node, 1)
-    return _static(shape) == [] or (shape is not None and shape.shape is not None and list(shape.shape) == [0])
+    shape = input_of(node, 1)
+    return static(shape) == [] or (shape is not None and shape.shape is not None and list(shape.shape) == [0])
 
 
 def is_float(node: ir.Node, _: int) -> bool:
     """Whether the elements are floats, or of an unknown type."""
-    value = _input(node, 0)
+    value = input_of(node, 0)
     return value is None or value.dtype is None or value.dtype.is_floating_point()
 
 
 def is_known_float(node: ir.Node, _: int) -> bool:
     """Whether the elements are known to be floats: the equivalent has constants of their type."""
-    value = _input(node, 0)
+    value = input_of(node, 0)
     return value is not None and value.dtype is not None and value.dtype.is_floating_point()
 
 
 def is_integer(node: ir.Node, _: int) -> bool:
     """Whether the elements are integers."""
-    value = _input(node, 0)
+    value = input_of(node, 0)
     return value is not None and value.dtype is not None and value.dtype.is_integer()
 
 
 def is_byte(node: ir.Node, _: int) -> bool:
     """Whether the elements are known to be integers of 8 bits. Few models compute with them."""
-    return is_integer(node, 0) and _input(node, 0).dtype.itemsize == 1  # type: ignore[union-attr]
+    return is_integer(node, 0) and input_of(node, 0).dtype.itemsize == 1  # type: ignore[union-attr]
 
 
 def is_fmod(node: ir.Node, _: int) -> bool:
     """Whether the remainder of floats is computed."""
-    return bool(_attribute(node, "fmod", 0)) and is_known_float(node, 0)
+    return bool(attribute_of(node, "fmod", 0)) and is_known_float(node, 0)
 
 
 def casts_float_to_bool(node: ir.Node, _: int) -> bool:
     """Whether floats become booleans."""
-    return _attribute(node, "to") == 9 and is_known_float(node, 0)
+    return attribute_of(node, "to") == 9 and is_known_float(node, 0)
 
 
 def reduces_nothing(node: ir.Node, _: int) -> bool:
     """Whether there may be no axes, which means none rather than all."""
-    axes = _input(node, 1)
-    if not _attribute(node, "noop_with_empty_axes", 0):
+    axes = input_of(node, 1)
+    if not attribute_of(node, "noop_with_empty_axes", 0):
         return False
-    size = 0 if axes is None else len(_static(axes) or ()) or (axes.shape[0] if axes.shape is not None else 0)
+    size = 0 if axes is None else len(static(axes) or ()) or (axes.shape[0] if axes.shape is not None else 0)
     return not isinstance(size, int) or size == 0
 
 
 def pads_with_computed_value(node: ir.Node, _: int) -> bool:
     """Whether the value is not a constant, and may be of another type than float32."""
-    value = _input(node, 2)
-    return value is not None and _static(value) is None and (value.dtype is None or value.dtype != 1)
+    value = input_of(node, 2)
+    return value is not None and static(value) is None and (value.dtype is None or value.dtype != 1)
 
 
 def computes_range(node: ir.Node, _: int) -> bool:
     """Whether the start or the step is computed, so that the direction is not known."""
-    return any(_static(_input(node, index)) is None for index in (0, 2))
+    return any(static(input_of(node, index)) is None for index in (0, 2))
 
 
 def same_size(node: ir.Node, _: int) -> bool:
     """Whether the padding follows from the size of the output."""
-    return str(_attribute(node, "auto_pad", "NOTSET")).startswith("SAME")
+    return str(attribute_of(node, "auto_pad", "NOTSET")).startswith("SAME")
 
 
 def counts_padding(node: ir.Node, _: int) -> bool:
     """Whether a window may end beyond the padding, and the padding counts."""
-    return bool(_attribute(node, "ceil_mode", 0) and _attribute(node, "count_include_pad", 0))
+    return bool(attribute_of(node, "ceil_mode", 0) and attribute_of(node, "count_include_pad", 0))
 
 
 def is_even(node: ir.Node, _: int) -> bool:
     """Whether there is no channel in the middle."""
-    return bool(_attribute(node, "size", 1) % 2 == 0)
+    return bool(attribute_of(node, "size", 1) % 2 == 0)
 
 
 def rounds_up(node: ir.Node, _: int) -> bool:
     """Whether a window may end beyond the image."""
-    return bool(_attribute(node, "ceil_mode", 0))
+    return bool(attribute_of(node, "ceil_mode", 0))
 
 
 def tiles_many_axes(node: ir.Node, _: int) -> bool:
     """Whether repeats of three or more axes are computed."""
-    repeats = _input(node, 1)
-    if _static(repeats) is not None or repeats is None or repeats.shape is None or len(repeats.shape) != 1:
+    repeats = input_of(node, 1)
+    if static(repeats) is not None or repeats is None or repeats.shape is None or len(repeats.shape) != 1:
         return False
     return isinstance(repeats.shape[0], int) and repeats.shape[0] > 2
 
 
 def dft_onesided(node: ir.Node, _: int) -> bool:
     """Whether half the spectrum is returned."""
-    return bool(_attribute(node, "onesided", 0))
+    return bool(attribute_of(node, "onesided", 0))
 
 
 def dft_axis(node: ir.Node, opset: int) -> bool:
     """Whether the axis is not known to be 1."""
     if opset < 20:
         return False
-    value = _input(node, 0)
-    (axis,) = [-2] if _input(node, 2) is None else _static(_input(node, 2)) or [0]
+    value = input_of(node, 0)
+    (axis,) = [-2] if input_of(node, 2) is None else static(input_of(node, 2)) or [0]
     if axis < 0 and value is not None and value.shape is not None:
         axis += len(value.shape)
     return bool(axis != 1)
@@ -125,22 +125,22 @@ def dft_axis(node: ir.Node, opset: int) -> bool:
 
 def batchwise(node: ir.Node, _: int) -> bool:
     """Whether the batch comes first."""
-    return bool(_attribute(node, "layout", 0))
+    return bool(attribute_of(node, "layout", 0))
 
 
 def peepholes(node: ir.Node, _: int) -> bool:
     """Whether there are weights from the cell to the gates."""
-    return _input(node, 7) is not None
+    return input_of(node, 7) is not None
 
 
 def windowed(node: ir.Node, _: int) -> bool:
     """Whether attention is local."""
-    return any(_attribute(node, f"{side}_window_size", -1) not in (-1, None) for side in ("left", "right"))
+    return any(attribute_of(node, f"{side}_window_size", -1) not in (-1, None) for side in ("left", "right"))
 
 
 def causal_with_past(node: ir.Node, _: int) -> bool:
     """Whether there is a past, and not known to be a query for each new key."""
-    if not _attribute(node, "is_causal", 0) or _input(node, 4) is None:
+    if not attribute_of(node, "is_causal", 0) or input_of(node, 4) is None:
         return False
     lengths = [None if value is None or value.shape is None else value.shape[-2] for value in node.inputs[:2]]
     return lengths[0] is None or lengths[0] != lengths[1]
@@ -148,32 +148,32 @@ def causal_with_past(node: ir.Node, _: int) -> bool:
 
 def antialias(node: ir.Node, _: int) -> bool:
     """Whether the filter is wider where the image shrinks."""
-    return bool(_attribute(node, "antialias", 0))
+    return bool(attribute_of(node, "antialias", 0))
 
 
 def excludes_outside(node: ir.Node, _: int) -> bool:
     """Whether positions outside the image have no weight."""
-    return bool(_attribute(node, "exclude_outside", 0)) and _attribute(node, "mode", "nearest") == "cubic"
+    return bool(attribute_of(node, "exclude_outside", 0)) and attribute_of(node, "mode", "nearest") == "cubic"
 
 
 def keeps_ratio(node: ir.Node, _: int) -> bool:
     """Whether the sizes are limits."""
-    return str(_attribute(node, "keep_aspect_ratio_policy", "stretch")) != "stretch"
+    return str(attribute_of(node, "keep_aspect_ratio_policy", "stretch")) != "stretch"
 
 
 def column_indices(node: ir.Node, _: int) -> bool:
     """Whether indices count in columns."""
-    return bool(_attribute(node, "storage_order", 0)) and len(node.outputs) > 1
+    return bool(attribute_of(node, "storage_order", 0)) and len(node.outputs) > 1
 
 
 def pools_beyond(node: ir.Node, _: int) -> bool:
     """Whether a last window can begin in the padding, where ONNX drops it."""
-    kernel = list(_attribute(node, "kernel_shape", ()))
-    if not _attribute(node, "ceil_mode", 0):
+    kernel = list(attribute_of(node, "kernel_shape", ()))
+    if not attribute_of(node, "ceil_mode", 0):
         return False
     ones, zeros = [1] * len(kernel), [0] * 2 * len(kernel)
-    strides, dilations = _attribute(node, "strides", ones), _attribute(node, "dilations", ones)
-    pads, value = _attribute(node, "pads", zeros), _input(node, 0)
+    strides, dilations = attribute_of(node, "strides", ones), attribute_of(node, "dilations", ones)
+    pads, value = attribute_of(node, "pads", zeros), input_of(node, 0)
     for axis, size in enumerate(kernel):
         extent, stride, end = (size - 1) * dilations[axis] + 1, strides[axis], pads[len(kernel) + axis]
         if end + stride - 1 < extent:
@@ -189,17 +189,17 @@ def pools_beyond(node: ir.Node, _: int) -> bool:
 
 def maximum(node: ir.Node, _: int) -> bool:
     """Whether the maximum of samples is returned."""
-    return str(_attribute(node, "mode", "avg")) == "max"
+    return str(attribute_of(node, "mode", "avg")) == "max"
 
 
 def crd(node: ir.Node, _: int) -> bool:
     """Whether channels come first."""
-    return bool(_attribute(node, "mode", "DCR") == "CRD")
+    return bool(attribute_of(node, "mode", "DCR") == "CRD")
 
 
 def signed_or_byte(node: ir.Node, _: int) -> bool:
     """Whether the integers are signed, or of 8 bits."""
-    value = _input(node, 0)
+    value = input_of(node, 0)
     return value is None or value.dtype is None or value.dtype.is_signed() or value.dtype.itemsize == 1
 
 
@@ -221,16 +221,16 @@ def number_beyond_32_bits(value: ir.Value, _: int) -> bool:
     return value.is_graph_output() or not uses or not all(harmless)
 
 
-def _attribute(node: ir.Node, name: str, default: Any = None) -> Any:
+def attribute_of(node: ir.Node, name: str, default: Any = None) -> Any:
     attribute = node.attributes.get(name)
     return default if attribute is None or attribute.is_ref() else attribute.value
 
 
-def _input(node: ir.Node, index: int) -> ir.Value | None:
+def input_of(node: ir.Node, index: int) -> ir.Value | None:
     return node.inputs[index] if index < len(node.inputs) else None
 
 
-def _static(value: ir.Value | None) -> list[Any] | None:
+def static(value: ir.Value | None) -> list[Any] | None:
     """The elements of a constant; ``None`` if it is not one."""
     import onnx_ir as ir
 

@@ -13,21 +13,21 @@ if TYPE_CHECKING:
 
 def reduce_l1(node: ir.Node) -> list[ir.Node]:
     """The sum of absolute values."""
-    absolute = _node("Abs", [node.inputs[0]])
+    absolute = new_node("Abs", [node.inputs[0]])
     return [absolute, *_sum(node, absolute.outputs[0])]
 
 
 def reduce_l2(node: ir.Node) -> list[ir.Node]:
     """The root of the sum of squares."""
-    square = _node("Mul", [node.inputs[0], node.inputs[0]])
+    square = new_node("Mul", [node.inputs[0], node.inputs[0]])
     nodes = [square, *_sum(node, square.outputs[0])]
-    return [*nodes, _node("Sqrt", [nodes[-1].outputs[0]])]
+    return [*nodes, new_node("Sqrt", [nodes[-1].outputs[0]])]
 
 
 def reduce_log_sum(node: ir.Node) -> list[ir.Node]:
     """The logarithm of the sum."""
     nodes = _sum(node, node.inputs[0])
-    return [*nodes, _node("Log", [nodes[-1].outputs[0]])]
+    return [*nodes, new_node("Log", [nodes[-1].outputs[0]])]
 
 
 def reduce_log_sum_exp(node: ir.Node) -> list[ir.Node]:
@@ -36,41 +36,41 @@ def reduce_log_sum_exp(node: ir.Node) -> list[ir.Node]:
     attributes = _attributes(node)
     finite = np.finfo(_float_type(x))
     lowest, highest = _constant(finite.min), _constant(finite.max)
-    largest = _node("ReduceMax", [x], {**attributes, "keepdims": 1})
-    clipped = _node("Clip", [largest.outputs[0], lowest.outputs[0], highest.outputs[0]])
-    shifted = _node("Sub", [x, clipped.outputs[0]])
-    powers = _node("Exp", [shifted.outputs[0]])
+    largest = new_node("ReduceMax", [x], {**attributes, "keepdims": 1})
+    clipped = new_node("Clip", [largest.outputs[0], lowest.outputs[0], highest.outputs[0]])
+    shifted = new_node("Sub", [x, clipped.outputs[0]])
+    powers = new_node("Exp", [shifted.outputs[0]])
     total = _sum(node, powers.outputs[0])
-    logarithm = _node("Log", [total[-1].outputs[0]])
+    logarithm = new_node("Log", [total[-1].outputs[0]])
     nodes = [lowest, highest, largest, clipped, shifted, powers, *total, logarithm]
     back = clipped.outputs[0]
     if not attributes.get("keepdims", 1):
         if axes := attributes.get("axes"):
             shape = _constant(np.array(axes, np.int64))
-            squeezed = _node("Squeeze", [back, shape.outputs[0]])
+            squeezed = new_node("Squeeze", [back, shape.outputs[0]])
             nodes += [shape, squeezed]
         else:
-            squeezed = _node("Squeeze", [back])
+            squeezed = new_node("Squeeze", [back])
             nodes.append(squeezed)
         back = squeezed.outputs[0]
-    return [*nodes, _node("Add", [logarithm.outputs[0], back])]
+    return [*nodes, new_node("Add", [logarithm.outputs[0], back])]
 
 
 def identity(node: ir.Node) -> list[ir.Node]:
     """What broadcasting to the shape of a scalar does."""
-    return [_node("Identity", [node.inputs[0]])]
+    return [new_node("Identity", [node.inputs[0]])]
 
 
 def infinite_extremum(node: ir.Node) -> list[ir.Node]:
     """The reduction, replaced by the infinity where every element is one; also where there is none."""
     x = node.inputs[0]
     infinity = _constant(np.array(-np.inf if node.op_type == "ReduceMax" else np.inf, _float_type(x)))
-    extremum = _node(node.op_type, node.inputs, _attributes(node))
-    equal = _node("Equal", [x, infinity.outputs[0]])
-    number = _node("Cast", [equal.outputs[0]], {"to": 6})  # int32
-    every = _node("ReduceMin", [number.outputs[0], *node.inputs[1:]], _attributes(node))
-    condition = _node("Cast", [every.outputs[0]], {"to": 9})  # bool
-    chosen = _node("Where", [condition.outputs[0], infinity.outputs[0], extremum.outputs[0]])
+    extremum = new_node(node.op_type, node.inputs, _attributes(node))
+    equal = new_node("Equal", [x, infinity.outputs[0]])
+    number = new_node("Cast", [equal.outputs[0]], {"to": 6})  # int32
+    every = new_node("ReduceMin", [number.outputs[0], *node.inputs[1:]], _attributes(node))
+    condition = new_node("Cast", [every.outputs[0]], {"to": 9})  # bool
+    chosen = new_node("Where", [condition.outputs[0], infinity.outputs[0], extremum.outputs[0]])
     return [infinity, extremum, equal, number, every, condition, chosen]
 
 
@@ -85,8 +85,8 @@ def tile_by_axis(node: ir.Node) -> list[ir.Node]:
     nodes = [ones]
     for axis in range(rank):
         chosen = _constant(np.arange(rank) == axis)
-        single = _node("Where", [chosen.outputs[0], repeats, ones.outputs[0]])
-        tiled = _node("Tile", [value, single.outputs[0]])
+        single = new_node("Where", [chosen.outputs[0], repeats, ones.outputs[0]])
+        tiled = new_node("Tile", [value, single.outputs[0]])
         nodes += [chosen, single, tiled]
         value = tiled.outputs[0]
     return nodes
@@ -97,36 +97,36 @@ def byte_arithmetic(node: ir.Node) -> list[ir.Node]:
     kind = node.inputs[0].dtype  # type: ignore[union-attr]
     assert kind is not None
     offset, size = (_constant(np.array(number, np.int32)) for number in (128 if kind.is_signed() else 0, 256))
-    wide = [_node("Cast", [value], {"to": 6}) for value in node.inputs]
-    result = _node(node.op_type, [cast.outputs[0] for cast in wide])
-    above = _node("Add", [result.outputs[0], offset.outputs[0]])
-    lower = _node("Mod", [above.outputs[0], size.outputs[0]])
-    below = _node("Sub", [lower.outputs[0], offset.outputs[0]])
-    narrow = _node("Cast", [below.outputs[0]], {"to": int(kind)})
+    wide = [new_node("Cast", [value], {"to": 6}) for value in node.inputs]
+    result = new_node(node.op_type, [cast.outputs[0] for cast in wide])
+    above = new_node("Add", [result.outputs[0], offset.outputs[0]])
+    lower = new_node("Mod", [above.outputs[0], size.outputs[0]])
+    below = new_node("Sub", [lower.outputs[0], offset.outputs[0]])
+    narrow = new_node("Cast", [below.outputs[0]], {"to": int(kind)})
     return [offset, size, *wide, result, above, lower, below, narrow]
 
 
 def comparison(swapped: str) -> Callable[[ir.Node], list[ir.Node]]:
     """The opposite comparison of swapped inputs."""
-    return lambda node: [_node(swapped, [node.inputs[1], node.inputs[0]])]
+    return lambda node: [new_node(swapped, [node.inputs[1], node.inputs[0]])]
 
 
 def is_not_zero(node: ir.Node) -> list[ir.Node]:
     """Every number but zero is true, NaN too."""
     zero = _constant(np.array(0, _float_type(node.inputs[0])))
-    equal = _node("Equal", [node.inputs[0], zero.outputs[0]])
-    return [zero, equal, _node("Not", [equal.outputs[0]])]
+    equal = new_node("Equal", [node.inputs[0], zero.outputs[0]])
+    return [zero, equal, new_node("Not", [equal.outputs[0]])]
 
 
 def fmod(node: ir.Node) -> list[ir.Node]:
     """The dividend, where only the divisor is infinite."""
     infinity = _constant(np.array(np.inf, _float_type(node.inputs[0])))
-    remainder = _node("Mod", node.inputs, _attributes(node))
-    sizes = [_node("Abs", [value]) for value in node.inputs]
-    infinite = [_node("Equal", [size.outputs[0], infinity.outputs[0]]) for size in sizes]
-    finite = _node("Not", [infinite[0].outputs[0]])
-    kept = _node("And", [finite.outputs[0], infinite[1].outputs[0]])
-    chosen = _node("Where", [kept.outputs[0], node.inputs[0], remainder.outputs[0]])
+    remainder = new_node("Mod", node.inputs, _attributes(node))
+    sizes = [new_node("Abs", [value]) for value in node.inputs]
+    infinite = [new_node("Equal", [size.outputs[0], infinity.outputs[0]]) for size in sizes]
+    finite = new_node("Not", [infinite[0].outputs[0]])
+    kept = new_node("And", [finite.outputs[0], infinite[1].outputs[0]])
+    chosen = new_node("Where", [kept.outputs[0], node.inputs[0], remainder.outputs[0]])
     return [infinity, remainder, *sizes, *infinite, finite, kept, chosen]
 
 
@@ -135,39 +135,39 @@ def shrink(node: ir.Node) -> list[ir.Node]:
     x, kind = node.inputs[0], _float_type(node.inputs[0])
     limit, bias = (_attributes(node).get(name, default) for name, default in (("lambd", 0.5), ("bias", 0.0)))
     low, high, shift, zero = (_constant(np.array(number, kind)) for number in (-limit, limit, bias, 0))
-    below, above = _node("Less", [x, low.outputs[0]]), _node("Less", [high.outputs[0], x])
-    added, taken = _node("Add", [x, shift.outputs[0]]), _node("Sub", [x, shift.outputs[0]])
-    upper = _node("Where", [above.outputs[0], taken.outputs[0], zero.outputs[0]])
-    chosen = _node("Where", [below.outputs[0], added.outputs[0], upper.outputs[0]])
+    below, above = new_node("Less", [x, low.outputs[0]]), new_node("Less", [high.outputs[0], x])
+    added, taken = new_node("Add", [x, shift.outputs[0]]), new_node("Sub", [x, shift.outputs[0]])
+    upper = new_node("Where", [above.outputs[0], taken.outputs[0], zero.outputs[0]])
+    chosen = new_node("Where", [below.outputs[0], added.outputs[0], upper.outputs[0]])
     return [low, high, shift, zero, below, above, added, taken, upper, chosen]
 
 
 def range_towards(node: ir.Node) -> list[ir.Node]:
     """The same with the start as its limit, where the step leads away from the limit."""
     start, limit, delta = node.inputs
-    distance = _node("Sub", [limit, start])
-    zero = _node("Sub", [start, start])
-    product = _node("Mul", [distance.outputs[0], delta])
-    towards = _node("Less", [zero.outputs[0], product.outputs[0]])
-    end = _node("Where", [towards.outputs[0], limit, start])
-    return [distance, zero, product, towards, end, _node("Range", [start, end.outputs[0], delta])]
+    distance = new_node("Sub", [limit, start])
+    zero = new_node("Sub", [start, start])
+    product = new_node("Mul", [distance.outputs[0], delta])
+    towards = new_node("Less", [zero.outputs[0], product.outputs[0]])
+    end = new_node("Where", [towards.outputs[0], limit, start])
+    return [distance, zero, product, towards, end, new_node("Range", [start, end.outputs[0], delta])]
 
 
 def thresholded_relu(node: ir.Node) -> list[ir.Node]:
     """Where instead of a product with zero, which is NaN for infinities."""
     x, kind = node.inputs[0], _float_type(node.inputs[0])
     alpha, zero = (_constant(np.array(number, kind)) for number in (_attributes(node).get("alpha", 1.0), 0))
-    above = _node("Less", [alpha.outputs[0], x])
-    return [alpha, zero, above, _node("Where", [above.outputs[0], x, zero.outputs[0]])]
+    above = new_node("Less", [alpha.outputs[0], x])
+    return [alpha, zero, above, new_node("Where", [above.outputs[0], x, zero.outputs[0]])]
 
 
 def _sum(node: ir.Node, value: ir.Value | None) -> list[ir.Node]:
     """ReduceSum over the axes of a reduction: an attribute in opsets 13 to 17, then an input."""
     attributes = {name: item for name, item in _attributes(node).items() if name != "axes"}
     if "axes" not in node.attributes:
-        return [_node("ReduceSum", [value, *node.inputs[1:]], attributes)]
+        return [new_node("ReduceSum", [value, *node.inputs[1:]], attributes)]
     constant = _constant(np.array(node.attributes["axes"].as_ints(), np.int64))
-    return [constant, _node("ReduceSum", [value, constant.outputs[0]], attributes)]
+    return [constant, new_node("ReduceSum", [value, constant.outputs[0]], attributes)]
 
 
 def _attributes(node: ir.Node) -> dict[str, Any]:
@@ -185,7 +185,7 @@ def _constant(value: Any) -> ir.Node:
     return ir.node("Constant", [], {"value": ir.tensor(np.asarray(value))})
 
 
-def _node(op: str, inputs: Sequence[ir.Value | None], attributes: Mapping[str, Any] | None = None) -> ir.Node:
+def new_node(op: str, inputs: Sequence[ir.Value | None], attributes: Mapping[str, Any] | None = None) -> ir.Node:
     import onnx_ir as ir
 
     return ir.node(op, inputs, attributes)

@@ -1,0 +1,98 @@
+"""What OpenVINO takes for a rotation by position: rows of the table in ``faults``."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from isorun.plugin import Fault
+from isorun_backends.openvino.arithmetic import VERSIONS
+from isorun_backends.openvino.conditions import attribute_of, input_of, static
+from isorun_backends.openvino.rewrites import new_node
+
+if TYPE_CHECKING:
+    import onnx_ir as ir
+
+
+def joins_other_parts(node: ir.Node, _: int) -> bool:
+    """Whether a negated part of a value and another part of it are joined, and are not known to be its second and its
+    first half."""
+    parts = [_part(value) for value in node.inputs] if len(node.inputs) == 2 else []
+    if len(parts) != 2 or parts[0] is None or parts[1] is None or _negated(node) is None:
+        return False
+    source = parts[0].inputs[0]
+    if source is None or source is not parts[1].inputs[0]:
+        return False
+    bounds = [_bounds(part) for part in parts if part is not None]
+    width = None if source.shape is None else source.shape[-1]
+    if not isinstance(width, int) or None in bounds:
+        return None not in bounds  # exporters compute the halves of a size
+    ranges = [range(width)[begin:end] for begin, end in filter(None, bounds)]
+    return ranges != [range(width // 2, width), range(width // 2)] or width % 2 != 0
+
+
+def negate_last(node: ir.Node) -> list[ir.Node]:
+    """The whole is negated, of which the other part was before."""
+    negated = _negated(node)
+    assert negated is not None
+    other = new_node("Neg", [node.inputs[1]])
+    joined = new_node("Concat", [negated, other.outputs[0]], {"axis": attribute_of(node, "axis")})
+    return [other, joined, new_node("Neg", [joined.outputs[0]])]
+
+
+def _negated(node: ir.Node) -> ir.Value | None:
+    """What the first input is the negative of."""
+    producer = node.inputs[0].producer() if node.inputs and node.inputs[0] is not None else None
+    if producer is None:
+        return None
+    if producer.op_type == "Neg":
+        return producer.inputs[0]
+    if producer.op_type == "Mul":
+        for factor, value in (producer.inputs, producer.inputs[::-1]):
+            if static(factor) == [-1]:
+                return value
+    return None
+
+
+def _part(value: ir.Value | None) -> ir.Node | None:
+    """The slice that a value, or what it is a multiple of, comes from."""
+    producer = None if value is None else value.producer()
+    if producer is not None and producer.op_type in ("Neg", "Mul"):
+        sources = [source.producer() for source in producer.inputs if source is not None]
+        producer = next((source for source in sources if source is not None and source.op_type == "Slice"), None)
+    return producer if producer is not None and producer.op_type == "Slice" else None
+
+
+def _bounds(part: ir.Node) -> tuple[int, int] | None:
+    """Where a slice begins and ends, if it has one axis; ``None`` if that is not known."""
+    begin, end = (
+        attribute_of(part, name) or static(input_of(part, index)) for index, name in ((1, "starts"), (2, "ends"))
+    )
+    if begin is None or end is None or len(begin) != 1 or len(end) != 1:
+        return None
+    step = static(input_of(part, 4)) or [1]
+    return (int(begin[0]), int(end[0])) if step == [1] else (0, 0)
+
+
+ROWS = (
+    Fault(
+        operator="Concat",
+        condition="a negated part of a value and another part, which are not its second and its first half",
+        result="a rotation by halves; for parts of unequal size, memory that was never written",
+        versions=VERSIONS,
+        applies=joins_other_parts,
+        rewrite=negate_last,
+        model=(
+            "g (float[N, 2, 3, 4] x, float[1, 1, 3, 4] c, float[1, 1, 3, 4] s) => (float[N, 2, 3, 4] y) "
+            "<int64[1] begin = {0}, int64[1] half = {2}, int64[1] end = {4}, int64[1] last = {3}> { "
+            "a = Slice (x, begin, half, last) b = Slice (x, half, end, last) n = Neg (a) h = Concat <axis = -1> (n, b) "
+            "p = Mul (x, c) q = Mul (h, s) y = Add (p, q) }"
+        ),
+        feeds={
+            "x": np.arange(24, dtype=np.float32).reshape(1, 2, 3, 4),
+            "c": np.ones((1, 1, 3, 4), np.float32),
+            "s": np.ones((1, 1, 3, 4), np.float32),
+        },
+    ),
+)

@@ -1,0 +1,43 @@
+"""Halves that are turned by position, and what only looks like them."""
+
+from __future__ import annotations
+
+import numpy as np
+import onnx
+import pytest
+
+import isorun
+
+WIDTH = 8
+PARTS = {
+    "halves": ((4, WIDTH), (0, 4)),
+    "halves in negative numbers": ((-4, 2**62), (0, -4)),
+    "the first half negated": ((0, 4), (4, WIDTH)),
+    "unequal parts": ((2, WIDTH), (0, 2)),
+    "parts that overlap": ((2, 6), (0, 4)),
+}
+
+
+@pytest.mark.parametrize("label", PARTS)
+@pytest.mark.parametrize("negative", ["Neg (a)", "Mul (a, minus)"])
+def test_turns_a_value_by_its_parts(label: str, negative: str) -> None:
+    """OpenVINO turns halves whatever the parts are (2026.4), which ends the process for some."""
+    (begin, end), (other_begin, other_end) = PARTS[label]
+    model = onnx.parser.parse_model(
+        f'<ir_version: 8, opset_import: ["" : 17]> g (float[N, 2, 3, {WIDTH}] x, float[1, 1, 3, {WIDTH}] c, '
+        f"float[1, 1, 3, {WIDTH}] s) => (float[N, 2, 3, {WIDTH}] y) <int64[1] begin = {{{begin}}}, "
+        f"int64[1] end = {{{end}}}, int64[1] other_begin = {{{other_begin}}}, int64[1] other_end = {{{other_end}}}, "
+        f"int64[1] last = {{3}}, float minus = {{-1}}> {{ a = Slice (x, begin, end, last) "
+        f"b = Slice (x, other_begin, other_end, last) n = {negative} h = Concat <axis = -1> (n, b) "
+        "p = Mul (x, c) q = Mul (h, s) y = Add (p, q) }"
+    )
+    random = np.random.default_rng(0)
+    x, c, s = (
+        random.normal(size=(rows, heads, 3, WIDTH)).astype(np.float32) for rows, heads in ((2, 2), (1, 1), (1, 1))
+    )
+    turned = np.concatenate([-x[..., begin:end], x[..., other_begin:other_end]], axis=-1)
+    with isorun.Session(model.SerializeToString(), "openvino") as session:
+        (result,) = session.run(None, {"x": x, "c": c, "s": s})
+        graph = session.provenance.details.get("graph", {})
+    np.testing.assert_allclose(result, x * c + turned * s, rtol=1e-5, atol=1e-5)
+    assert ("worked_around" in graph) == ("halves" not in label)
