@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from isorun.plugin import KnownFaults
 from isorun_backends.common_faults import nonzero_of_scalar
+from isorun_backends.onnxruntime import normalizations
 
 _ROUNDING = "rounding of fp32: off by 1e-4 where values are 1000"
 _FP16 = "rounding of fp16 in the last bit"
@@ -11,8 +12,11 @@ _MASK = "the scores that it returns beside the output, `qk_matmul_output`, are f
 _RANDOM = "random numbers of another generator"
 _ROUNDED_SIZE = "it scales by the rounded size, as OpenVINO does"
 
+OPTIMIZERS = KnownFaults(rows=normalizations.ROWS)
+"""What its optimizers change, whatever the provider."""
+
 CPU = KnownFaults(
-    rows=(nonzero_of_scalar("1.31.1"),),
+    rows=(nonzero_of_scalar("1.31.1"), *OPTIMIZERS.rows),
     node_tests={
         "test_attention_4d_causal_fp16": _FP16,
         "test_attention_4d_with_past_and_present_qk_matmul_bias_3d_mask_causal": _MASK,

@@ -46,9 +46,6 @@ OPTIONS = {
 WEIGHTS_FOLDER = "session.model_external_initializers_file_folder_path"
 RECORD_ASSIGNMENT = "session.record_ep_graph_assignment_info"
 SILENT = 4  # fatal messages only: everything else is also raised
-# They look at the kinds of nodes (1.31.1): a fourth power, the value subtracted from the mean, or an epsilon for each
-# dimension is a normalization to them too. The graph pipeline finds normalizations by their numbers.
-_WRONG = ("LayerNormFusionL1", "LayerNormFusionL2", "SimplifiedLayerNormFusion")
 _STOP_SPINNING = "session.force_spinning_stop"
 _NO_KERNEL = r"Could not find an implementation for (\S+?)\("
 _NO_SCHEMA = r"(\S+?)\(-?\d*\) is not a registered function/op"
@@ -118,7 +115,7 @@ def open_session(
         model: the model.
         options: session options.
         providers: execution providers.
-        disabled_optimizers: ONNX Runtime's names of graph optimizers to leave out, beside those that change results.
+        disabled_optimizers: ONNX Runtime's names of graph optimizers to leave out.
         content: a serialized model to load instead of the model's file.
 
     Raises:
@@ -139,7 +136,7 @@ def open_session(
             content or str(model.path),
             options,
             providers=list(providers),
-            disabled_optimizers=[*_WRONG, *disabled_optimizers],
+            disabled_optimizers=list(disabled_optimizers),
             enable_fallback=0,
         )
 

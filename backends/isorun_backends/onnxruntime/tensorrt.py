@@ -89,6 +89,7 @@ class OrtTensorRT(Backend):
         dynamic_shapes=True,
         thread_safe=True,
         package="onnxruntime",
+        faults="isorun_backends.onnxruntime.faults:OPTIMIZERS",
         requirement="onnxruntime-gpu",
         reports=("placement",),
         device_arrays=True,

@@ -5,9 +5,11 @@ A condition that may hold counts as one that holds: a wrong number is worse than
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
+
+from isorun_backends.nodes import attribute_of, input_of, static
 
 if TYPE_CHECKING:
     import onnx_ir as ir
@@ -219,20 +221,3 @@ def number_beyond_32_bits(value: ir.Value, _: int) -> bool:
         for use in uses
     ]
     return value.is_graph_output() or not uses or not all(harmless)
-
-
-def attribute_of(node: ir.Node, name: str, default: Any = None) -> Any:
-    attribute = node.attributes.get(name)
-    return default if attribute is None or attribute.is_ref() else attribute.value
-
-
-def input_of(node: ir.Node, index: int) -> ir.Value | None:
-    return node.inputs[index] if index < len(node.inputs) else None
-
-
-def static(value: ir.Value | None) -> list[Any] | None:
-    """The elements of a constant; ``None`` if it is not one."""
-    import onnx_ir as ir
-
-    tensor = None if value is None else ir.convenience.get_const_tensor(value)
-    return None if tensor is None else tensor.numpy().reshape(-1).tolist()

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+
+from isorun_backends.nodes import new_node
 
 if TYPE_CHECKING:
     import onnx_ir as ir
@@ -183,9 +185,3 @@ def _constant(value: Any) -> ir.Node:
     import onnx_ir as ir
 
     return ir.node("Constant", [], {"value": ir.tensor(np.asarray(value))})
-
-
-def new_node(op: str, inputs: Sequence[ir.Value | None], attributes: Mapping[str, Any] | None = None) -> ir.Node:
-    import onnx_ir as ir
-
-    return ir.node(op, inputs, attributes)

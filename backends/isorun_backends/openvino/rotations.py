@@ -7,9 +7,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from isorun.plugin import Fault
+from isorun_backends.nodes import attribute_of, input_of, new_node, static
 from isorun_backends.openvino.arithmetic import VERSIONS
-from isorun_backends.openvino.conditions import attribute_of, input_of, static
-from isorun_backends.openvino.rewrites import new_node
 
 if TYPE_CHECKING:
     import onnx_ir as ir

@@ -88,6 +88,7 @@ class OrtCuda(Backend):
         thread_safe=True,
         usable_after_failure=True,
         package="onnxruntime",
+        faults="isorun_backends.onnxruntime.faults:OPTIMIZERS",
         requirement="onnxruntime-gpu",
         reports=("placement",),
         device_arrays=True,

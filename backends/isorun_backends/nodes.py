@@ -1,0 +1,35 @@
+"""What the tables of known faults ask of nodes, and make."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    import onnx_ir as ir
+
+
+def attribute_of(node: ir.Node, name: str, default: Any = None) -> Any:
+    """The value of an attribute; the default if it has none, or refers to another one."""
+    attribute = node.attributes.get(name)
+    return default if attribute is None or attribute.is_ref() else attribute.value
+
+
+def input_of(node: ir.Node, index: int) -> ir.Value | None:
+    """An input; ``None`` if it is absent."""
+    return node.inputs[index] if index < len(node.inputs) else None
+
+
+def static(value: ir.Value | None) -> list[Any] | None:
+    """The elements of a constant; ``None`` if it is not one."""
+    import onnx_ir as ir
+
+    tensor = None if value is None else ir.convenience.get_const_tensor(value)
+    return None if tensor is None else tensor.numpy().reshape(-1).tolist()
+
+
+def new_node(op: str, inputs: Sequence[ir.Value | None], attributes: Mapping[str, Any] | None = None) -> ir.Node:
+    """A node of one output of ONNX's own operators."""
+    import onnx_ir as ir
+
+    return ir.node(op, inputs, attributes)

@@ -1,0 +1,116 @@
+"""What ONNX Runtime's optimizers take for a layer normalization: rows of the table in ``faults``.
+
+They look at the kinds of nodes, and hardly at what the nodes compute. Each equivalent has another kind of node in the
+chain.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from isorun.plugin import Fault
+from isorun_backends.nodes import new_node, static
+
+if TYPE_CHECKING:
+    import onnx_ir as ir
+
+    Applies = Callable[[ir.Node, int], bool]
+    Rewrite = Callable[[ir.Node], list[ir.Node]]
+
+_VERSIONS = "1.31.1"
+_STEPS = {"Sub": "Sub (x, m)", "Pow": "Pow (d, two)", "Add": "Add (v, e)", "Div": "Div (d, s)"}
+
+
+def is_no_variance(node: ir.Node, _: int) -> bool:
+    """Whether the mean of a power is taken that is not known to be the second."""
+    return _is_read_by(node, "ReduceMean") and not _is_one(node.inputs[1], 2)
+
+
+def is_from_mean(node: ir.Node, _: int) -> bool:
+    """Whether a value is subtracted from its own mean."""
+    mean = _producer(node.inputs[0], "ReduceMean")
+    return mean is not None and mean.inputs[0] is node.inputs[1]
+
+
+def has_many_epsilons(node: ir.Node, _: int) -> bool:
+    """Whether something other than one number is added to a mean of which the root is taken."""
+    if not _is_read_by(node, "Sqrt"):
+        return False
+    pairs = (node.inputs, node.inputs[::-1])
+    return any(_producer(mean, "ReduceMean") is not None and not _is_one(other) for mean, other in pairs)
+
+
+def divides_root(node: ir.Node, _: int) -> bool:
+    """Whether a root is divided by a difference."""
+    return _producer(node.inputs[0], "Sqrt") is not None and _producer(node.inputs[1], "Sub") is not None
+
+
+def negate_twice(node: ir.Node) -> list[ir.Node]:
+    """The negative of the negative."""
+    same = new_node(node.op_type, node.inputs)
+    negative = new_node("Neg", same.outputs)
+    return [same, negative, new_node("Neg", negative.outputs)]
+
+
+def subtract_mean(node: ir.Node) -> list[ir.Node]:
+    """The negative of what a normalization subtracts."""
+    difference = new_node("Sub", [node.inputs[1], node.inputs[0]])
+    return [difference, new_node("Neg", difference.outputs)]
+
+
+def _is_one(value: ir.Value | None, number: float | None = None) -> bool:
+    """Whether a value is a constant of one element, or one with that number alone."""
+    elements = static(value)
+    if elements is None:
+        return False
+    return len(elements) == 1 if number is None else {*elements} == {number}
+
+
+def _producer(value: ir.Value | None, kind: str) -> ir.Node | None:
+    """The node that a value comes from, past a change of its type, if it is of a kind."""
+    node = None if value is None else value.producer()
+    if node is not None and node.op_type == "Cast":
+        node = None if node.inputs[0] is None else node.inputs[0].producer()
+    return node if node is not None and node.op_type == kind else None
+
+
+def _is_read_by(node: ir.Node, kind: str) -> bool:
+    return any(reader.op_type == kind for reader in node.outputs[0].consumers())
+
+
+def _row(
+    operator: str, step: str, condition: str, applies: Applies, rewrite: Rewrite, epsilon: str = "float e = {1}"
+) -> Fault:
+    steps = {**_STEPS, operator: step}
+    return Fault(
+        operator=operator,
+        condition=condition,
+        result="a layer normalization",
+        versions=_VERSIONS,
+        applies=applies,
+        rewrite=rewrite,
+        model=(
+            f"g (float[N, 4] x) => (float[N, 4] y) <float two = {{2}}, float four = {{4}}, {epsilon}, "
+            "float[4] w = {1, 2, 3, 4}> { m = ReduceMean <axes = [-1]> (x) "
+            f"d = {steps['Sub']} q = {steps['Pow']} v = ReduceMean <axes = [-1]> (q) a = {steps['Add']} s = Sqrt (a) "
+            f"n = {steps['Div']} g = Mul (n, w) y = Add (g, w) }}"
+        ),
+        feeds={"x": np.array([[1, 2, 4, 9]], np.float32)},
+    )
+
+
+ROWS = (
+    _row(
+        *("Pow", "Pow (d, four)", "a power other than the second, of which the mean is taken"),
+        *(is_no_variance, negate_twice),
+    ),
+    _row("Sub", "Sub (m, x)", "a value subtracted from its mean", is_from_mean, subtract_mean),
+    _row("Div", "Div (s, d)", "a root divided by a difference", divides_root, negate_twice),
+    _row(
+        *("Add", "Add (v, e)", "several numbers added to a mean of which the root is taken"),
+        *(has_many_epsilons, negate_twice, "float[4] e = {1, 2, 3, 4}"),
+    ),
+)
