@@ -17,14 +17,13 @@ if TYPE_CHECKING:
 def joins_other_parts(node: ir.Node, _: int) -> bool:
     """Whether a negated part of a value and another part of it are joined, and are not known to be its second and its
     first half."""
-    parts = [_part(value) for value in node.inputs] if len(node.inputs) == 2 else []
-    if len(parts) != 2 or parts[0] is None or parts[1] is None or _negated(node) is None:
+    if len(node.inputs) != 2:
         return False
-    source = parts[0].inputs[0]
-    if source is None or source is not parts[1].inputs[0]:
+    parts = [part for part in map(_slice, (_negated(node), node.inputs[1])) if part is not None]
+    if len(parts) != 2 or parts[0].inputs[0] is not parts[1].inputs[0]:
         return False
-    bounds = [_bounds(part) for part in parts if part is not None]
-    width = None if source.shape is None else source.shape[-1]
+    source, bounds = parts[0].inputs[0], [_bounds(part) for part in parts]
+    width = None if source is None or source.shape is None else source.shape[-1]
     if not isinstance(width, int) or None in bounds:
         return None not in bounds  # exporters compute the halves of a size
     ranges = [range(width)[begin:end] for begin, end in filter(None, bounds)]
@@ -54,13 +53,10 @@ def _negated(node: ir.Node) -> ir.Value | None:
     return None
 
 
-def _part(value: ir.Value | None) -> ir.Node | None:
-    """The slice that a value, or what it is a multiple of, comes from."""
-    producer = None if value is None else value.producer()
-    if producer is not None and producer.op_type in ("Neg", "Mul"):
-        sources = [source.producer() for source in producer.inputs if source is not None]
-        producer = next((source for source in sources if source is not None and source.op_type == "Slice"), None)
-    return producer if producer is not None and producer.op_type == "Slice" else None
+def _slice(value: ir.Value | None) -> ir.Node | None:
+    """The slice that a value is."""
+    node = None if value is None else value.producer()
+    return node if node is not None and node.op_type == "Slice" else None
 
 
 def _bounds(part: ir.Node) -> tuple[int, int] | None:

@@ -44,5 +44,5 @@ def test_several_means_of_the_same_tokens(operators: list[str]) -> None:
     names = [node.name for node in model.graph if node.name]
     assert len(names) == len(set(names))
     real = (feeds["attention_mask"] != 0).any(axis=1)
-    for one, other in zip(expected[1:], exports.run(model, feeds)[1:], strict=True):
-        np.testing.assert_allclose(other[real], one[real], atol=1e-5)
+    for wanted, actual in zip(expected[1:], exports.run(model, feeds)[1:], strict=True):
+        np.testing.assert_allclose(actual[real], wanted[real], atol=1e-5)
