@@ -6,18 +6,21 @@ import tempfile
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from isorun.plugin import (
     Backend,
+    BackendFailed,
     Capabilities,
     CompileConfig,
     InvalidOption,
     LoweredModel,
     RuntimeReport,
+    UnsupportedModel,
     cpu_flags,
     cpu_name,
 )
+from isorun_backends.common_quantization import saturates
 from isorun_backends.onnxruntime import placement, precision_probe
 from isorun_backends.onnxruntime.executable import OrtExecutable
 from isorun_backends.onnxruntime.session import OPTIONS, as_text, open_session, session_options
@@ -51,6 +54,9 @@ _PRODUCTS = {
     ),
 }
 
+# Its weights are integers, what it multiplies has the type that its attribute ``accuracy_level`` names.
+_FEW_BITS, _ROUNDED = "MatMulNBits", 4
+
 # The kernels for Arm round the operands of products with weights to bf16, of at least 32 rows and columns. Attention's
 # own products stay in fp32. The flags of x86-64 have other names (avx512_bf16), and ONNX Runtime no such kernels there.
 _FAST_MATH = "mlas.enable_gemm_fastmath_arm64_bfloat16"
@@ -59,6 +65,8 @@ _REFUSED = {
     "fp16": "the CPU provider has no fp16 matrix products and would compute in fp32, between casts",
     "bf16": "the CPU provider has bf16 matrix products for Arm processors with bf16 arithmetic only",
 }
+# Weights in int8 become uint8, for which there are kernels that add in 32 bits. It fails if nodes share them (1.31.1).
+_EXACT_PRODUCTS, _SHARED = "session.x64quantprecision", "Attempt to replace the existing tensor"
 
 
 class OrtCpu(Backend):
@@ -86,15 +94,31 @@ class OrtCpu(Backend):
     )
 
     def compile(self, model: LoweredModel, config: CompileConfig) -> OrtCpuExecutable:
-        read = self.read_options(config.options)
+        read = _options(self, model, config)
         if as_text(read["session_config"]).get(_FAST_MATH, "0") != "0":
             raise InvalidOption(self.name, "session_config", f"{_FAST_MATH} is reserved. Use precision='bf16' instead")
         options = session_options(read, config.threads)
         if config.precision == "bf16":
             _fast_math(options)
             precision_probe.require(self.name, "bf16", precision_probe.measure(_PROVIDER, _fast_math))
-        session = open_session(self.name, model, options, [_PROVIDER], disabled_optimizers=_SLOWER)
+        try:
+            session = open_session(self.name, model, options, [_PROVIDER], disabled_optimizers=_SLOWER)
+        except BackendFailed as error:
+            if _SHARED not in str(error) or saturates(model) is False:
+                raise
+            raise UnsupportedModel(
+                f"Nodes of {model.path} share weights of 8 bits, which {self.name} computes exactly on no processor "
+                "without VNNI. Use the backend openvino"
+            ) from error
         return OrtCpuExecutable(self, session, model, config)
+
+
+def _options(backend: OrtCpu, model: LoweredModel, config: CompileConfig) -> dict[str, Any]:
+    """The session's options, with kernels that do not saturate if the model needs them."""
+    options = dict(backend.read_options(config.options))
+    if saturates(model) is not False:
+        options["session_config"] = {_EXACT_PRODUCTS: "1", **options["session_config"]}
+    return options
 
 
 def _fast_math(options: onnxruntime.SessionOptions) -> list[str]:
@@ -117,11 +141,22 @@ class OrtCpuExecutable(OrtExecutable):
         if _kinds(report.operators) & _QUANTIZED:
             report = replace(report, operators=_optimized_operators(self._backend, self._model, self._config))
         kinds = _kinds(report.operators)
-        precisions = sorted(precision for precision, products in _PRODUCTS.items() if kinds & products)
-        computed = "+".join(precisions) or "fp32"
+        precisions = {precision for precision, products in _PRODUCTS.items() if kinds & products}
+        if _FEW_BITS in kinds:
+            precisions.add("int8" if _rounds_activations(self._model.path) else "fp32")
+        computed = "+".join(sorted(precisions)) or "fp32"
         return replace(
             report, precision="bf16" if computed == "fp32" and self._config.precision == "bf16" else computed
         )
+
+
+def _rounds_activations(path: Path) -> bool:
+    """Whether a model asks of products with weights of few bits that they round what they multiply to 8 bits."""
+    import onnx
+
+    nodes = onnx.load(path, load_external_data=False).graph.node
+    levels = [attribute.i for node in nodes for attribute in node.attribute if attribute.name == "accuracy_level"]
+    return _ROUNDED in levels
 
 
 def _optimized_operators(backend: OrtCpu, model: LoweredModel, config: CompileConfig) -> dict[str, dict[str, int]]:
@@ -130,7 +165,7 @@ def _optimized_operators(backend: OrtCpu, model: LoweredModel, config: CompileCo
     The assignment of an open session is recorded before the last optimizations, which turn quantized operators into
     integer ones. So the model is loaded once more and written as optimized; the written graph is what runs.
     """
-    name, options = backend.name, backend.read_options(config.options)
+    name, options = backend.name, _options(backend, model, config)
     with tempfile.TemporaryDirectory(prefix="isorun-") as folder:
         path = Path(folder) / "optimized.onnx"
         writing = session_options({**options, "profile_prefix": None}, config.threads)

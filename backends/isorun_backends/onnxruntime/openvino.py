@@ -32,6 +32,7 @@ from isorun.plugin import (
     usable_cores,
 )
 from isorun_backends.common_integers import WideFeeds
+from isorun_backends.common_quantization import openvino_properties
 from isorun_backends.onnxruntime import error_probe, placement, plugin_packages, precision_probe
 from isorun_backends.onnxruntime.executable import PluginExecutable
 from isorun_backends.onnxruntime.session import OPTIONS, as_text, checked, open_session, session_options
@@ -93,7 +94,7 @@ class OrtOpenVINO(Backend):
                 f"{self.name}: no node of {model.path} reads its input {model.info.unread[0]!r}. {_LEGACY} would "
                 "confuse the other inputs with it. Use the backend openvino, or remove the input"
             )
-        setup = _Setup(package, self.name, _load_config(self.name, options["properties"], config))
+        setup = _Setup(package, self.name, _load_config(self.name, options["properties"], model, config))
         computed = _measured(setup)
         precision_probe.require(self.name, config.precision, computed)
         ort_options = session_options(options, config.threads)
@@ -183,7 +184,7 @@ def _plugin_devices(name: str) -> list[Any]:
     return [device for device in plugin_packages.devices(name, _PLUGIN) if device.device.type.name == "CPU"]
 
 
-def _load_config(name: str, properties: Mapping[str, Any], config: CompileConfig) -> str:
+def _load_config(name: str, properties: Mapping[str, Any], model: LoweredModel, config: CompileConfig) -> str:
     """OpenVINO's properties for a session, in the form that both packages accept."""
     for key, problem in _RESERVED.items():
         if key in properties:
@@ -193,4 +194,5 @@ def _load_config(name: str, properties: Mapping[str, Any], config: CompileConfig
         "INFERENCE_NUM_THREADS": str(max(2, usable_cores())),
     }
     # It pins the threads of every model to the first cores: two with one thread each would share one core.
-    return json.dumps({"CPU": {"ENABLE_CPU_PINNING": "NO", **as_text(properties), **reserved}})
+    needed = openvino_properties(model, config.precision)
+    return json.dumps({"CPU": {"ENABLE_CPU_PINNING": "NO", **needed, **as_text(properties), **reserved}})

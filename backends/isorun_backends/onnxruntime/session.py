@@ -47,6 +47,14 @@ WEIGHTS_FOLDER = "session.model_external_initializers_file_folder_path"
 RECORD_ASSIGNMENT = "session.record_ep_graph_assignment_info"
 SILENT = 4  # fatal messages only: everything else is also raised
 _STOP_SPINNING = "session.force_spinning_stop"
+_ACTIVATIONS = "session.qdq_matmulnbits_accuracy_level"
+_DEFAULTS = {
+    RECORD_ASSIGNMENT: "1",
+    # Threads that spin after a run slow down whatever runs next, other sessions above all.
+    _STOP_SPINNING: "1",
+    # 1 is fp32. By default, 4, activations are rounded to 8 bits where QDQ has weights of 4 bits.
+    _ACTIVATIONS: "1",
+}
 _NO_KERNEL = r"Could not find an implementation for (\S+?)\("
 _NO_SCHEMA = r"(\S+?)\(-?\d*\) is not a registered function/op"
 
@@ -72,9 +80,7 @@ def session_options(options: Mapping[str, Any], threads: int | None) -> onnxrunt
     ort_options.log_severity_level = SILENT
     level = _LEVELS[options["graph_optimization_level"]]
     ort_options.graph_optimization_level = getattr(onnxruntime.GraphOptimizationLevel, level)
-    # Threads that spin after a run slow down whatever runs next, other sessions above all.
-    entries = {RECORD_ASSIGNMENT: "1", _STOP_SPINNING: "1", **as_text(options["session_config"])}
-    for key, value in entries.items():
+    for key, value in {**_DEFAULTS, **as_text(options["session_config"])}.items():
         ort_options.add_session_config_entry(key, value)
     if options["profile_prefix"] is not None:
         ort_options.enable_profiling = True

@@ -21,6 +21,7 @@ from isorun.plugin import (
     UnsupportedModel,
     runtime_errors,
 )
+from isorun_backends.common_quantization import openvino_properties
 from isorun_backends.openvino import devices
 from isorun_backends.openvino.executable import OpenVINOExecutable
 
@@ -71,7 +72,8 @@ class OpenVINO(Backend):
     def compile(self, model: LoweredModel, config: CompileConfig) -> OpenVINOExecutable:
         core = self._core()
         target = devices.Target(self.name, core, config.device, config.precision)
-        properties = target.properties(self.read_options(config.options)["properties"], config.threads)
+        own = self.read_options(config.options)["properties"]
+        properties = target.properties(own, config.threads, openvino_properties(model, config.precision))
         _check_outputs(self.name, model)
         with runtime_errors(f"{self.name} cannot load {model.path}", partial(_recognize, self.name, model)):
             graph = core.read_model(model.path)

@@ -69,23 +69,29 @@ class Target:
         if not self.hints:
             raise refusals[0]
 
-    def properties(self, given: Mapping[str, Any], threads: int | None) -> dict[str, Any]:
+    def properties(self, given: Mapping[str, Any], threads: int | None, needed: Mapping[str, str]) -> dict[str, Any]:
         """All properties for compiling, with the caller's own.
+
+        Args:
+            given: the caller's own.
+            threads: of the processor.
+            needed: those that the model needs on the processor, unless the caller has others.
 
         Raises:
             InvalidOption: none of the devices has one of the caller's, or it is another argument of the session.
         """
         own = self._validated(given)
         by_device = {}
+        defaults = {
+            # It would bind the threads of every model to the first cores, so that two models share them.
+            "ENABLE_CPU_PINNING": False,
+            "CPU_RUNTIME_CACHE_CAPACITY": _KERNELS,
+            **needed,
+        }
         for device, hint in self.hints.items():
-            processor = {
-                # It would bind the threads of every model to the first cores, so that two models share them.
-                "ENABLE_CPU_PINNING": False,
-                "CPU_RUNTIME_CACHE_CAPACITY": _KERNELS,
-            }
             by_device[device] = {
                 "PERFORMANCE_HINT": "LATENCY",
-                **(processor if device == "CPU" else {}),
+                **(defaults if device == "CPU" else {}),
                 **own.get(device, {}),
                 _PRECISION: hint,
                 **({_THREADS: threads} if device == "CPU" else {}),
@@ -119,6 +125,10 @@ class Target:
         else:
             threads = [compiled.get_property(_THREADS)] if self.device == "CPU" else []
         return 1 in threads
+
+    def rounds_no_activations(self, compiled: openvino.CompiledModel) -> bool:
+        """Whether dense layers whose weights are integers compute in floating point, on the processor."""
+        return self.device == "CPU" and not compiled.get_property("DYNAMIC_QUANTIZATION_GROUP_SIZE")
 
     def _hint(self, device: str, precision: str) -> str:
         """The precision of whatever the graph does not compute in integers."""

@@ -12,7 +12,7 @@ import numpy as np
 
 from isorun.plugin import CONSTANTS, Fault, KnownFailure, KnownFaults
 from isorun_backends.common_faults import flattened, nonzero_of_scalar
-from isorun_backends.openvino import arithmetic, conditions, images, loops, rewrites, rotations
+from isorun_backends.openvino import arithmetic, conditions, images, loops, quantization, rewrites, rotations
 from isorun_backends.openvino.arithmetic import VERSIONS
 
 _INT64 = KnownFailure(
@@ -177,6 +177,7 @@ ROWS = (
     ),
     *images.ROWS,
     *rotations.ROWS,
+    *quantization.ROWS,
     Fault(
         operator="BitShift",
         condition="signed integers, and integers of 8 bits",

@@ -20,7 +20,7 @@ from isorun.errors import InvalidModel, UnsupportedModel
 from isorun.models.lowering import ModelGraphs, Quantized
 from isorun.plugin.backend import Backend
 from isorun.system.cache import sha256, versioned
-from isorun.system.hardware import cpu_flags
+from isorun.system.hardware import has_vnni
 from isorun.system.progress import logged
 from isorun.types import INDEX_ERRORS, CompileConfig, Feeds, LoweredModel, ModelInfo
 
@@ -29,7 +29,6 @@ if TYPE_CHECKING:
     from isorun.graph.transforms.precision.ranges import ActivationStats
 
 _FEW = 256  # real tokens: MiniLM's minimum cosine on text was 0.998 with 382 of them, 0.98 with 164, 0.84 with 37
-_VNNI = ("avx512_vnni", "avx_vnni", "amx_int8")
 
 
 class CalibrationWarning(UserWarning):
@@ -59,7 +58,7 @@ def calibrate(
         )
     feeds, origin = _feeds(graphs, samples)
     _warn_of_few(graphs.info, feeds)
-    reduce_range = not cpu_flags().intersection(_VNNI)
+    reduce_range = not has_vnni()
     digest = sha256(b"".join(name.encode() + np.asarray(batch[name]).tobytes() for batch in feeds for name in batch))
     key = sha256(f"{graphs.source.fingerprint}|{digest}|{reduce_range}".encode())[:40]
     key = versioned(key, "lowering", "calibration")

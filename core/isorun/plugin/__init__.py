@@ -29,7 +29,7 @@ from isorun.plugin.backend import (
 from isorun.plugin.contract import CONTRACT, SUPPORTED
 from isorun.plugin.device_arrays import ON_DEVICE, DeviceArray
 from isorun.system.cache import Cache, Entry, sha256, write_atomically
-from isorun.system.hardware import cpu_flags, cpu_name
+from isorun.system.hardware import cpu_flags, cpu_name, has_vnni
 from isorun.system.packages import package_owners, package_version, packages_distributions
 from isorun.system.threads import usable_cores
 from isorun.types import (
@@ -97,6 +97,7 @@ __all__ = [
     "check_fits",
     "cpu_flags",
     "cpu_name",
+    "has_vnni",
     "package_owners",
     "package_version",
     "packages_distributions",

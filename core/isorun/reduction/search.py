@@ -45,7 +45,8 @@ class Reduction:
     """The smallest part that still fails.
 
     Attributes:
-        kind: ``"differs"``, ``"fails"`` (an error) or ``"ends the process"`` (a crash, or no end).
+        kind: ``"differs"`` (in values), ``"returns other shapes"``, ``"fails"`` (an error) or ``"ends the process"`` (a
+            crash, or no end).
         reason: in what it differs, or the error's message.
         nodes: the operators that are left, in order.
         of: how many nodes the model has.

@@ -19,8 +19,9 @@ from isorun.plugin.backend import Backend
 from isorun.system.cache import Cache
 from isorun.types import LoweredModel
 
-SAME, DIFFERS, FAILS, ENDS = "same", "differs", "fails", "ends the process"
-"""What a runtime does: compute the reference's values, compute others, raise an error, crash or hang."""
+SAME, DIFFERS, SHAPES, FAILS, ENDS = "same", "differs", "returns other shapes", "fails", "ends the process"
+"""What a runtime does: compute the reference's values, compute others, return outputs of other shapes or types alone,
+raise an error, crash or hang."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,7 +29,7 @@ class Outcome:
     """What a runtime does with a model.
 
     Attributes:
-        kind: :data:`SAME`, :data:`DIFFERS`, :data:`FAILS` or :data:`ENDS`.
+        kind: :data:`SAME`, :data:`DIFFERS`, :data:`SHAPES`, :data:`FAILS` or :data:`ENDS`.
         reason: in what it differs, or the error's message.
     """
 
@@ -108,7 +109,9 @@ def outcome(
     if reason := _unlike_in_infinities(results, expected):
         return Outcome(DIFFERS, reason)
     parity = compare(results, expected, mask, DEFAULT_TOLERANCES[tolerance])
-    return Outcome(DIFFERS, "; ".join(parity.reasons)) if parity.reasons else Outcome(SAME)
+    unlike = [output for output in parity.outputs if output.reasons]  # none if there is nothing to compare
+    kind = DIFFERS if any(output.elements for output in unlike) else SHAPES
+    return Outcome(kind, "; ".join(parity.reasons)) if unlike else Outcome(SAME)
 
 
 def _unlike_in_infinities(results: dict[str, Any], expected: dict[str, Any]) -> str:

@@ -8,6 +8,7 @@ from pathlib import Path
 
 DEVICE_FILES = {"cuda": ("/dev/nvidia",), "gpu": ("/dev/nvidia", "/dev/dri/", "/dev/kfd"), "npu": ("/dev/accel",)}
 """What the names of files start with that a process has open if it uses a device, by the kind of the device."""
+_VNNI = ("avx512_vnni", "avx_vnni", "amx_int8")
 
 
 @cache
@@ -29,3 +30,8 @@ def cpu_flags() -> frozenset[str]:
     """The processor's features by their Linux names, such as ``avx512_bf16``; empty on other systems."""
     known = _cpuinfo()
     return frozenset(known.get("flags", known.get("Features", "")).split())
+
+
+def has_vnni() -> bool:
+    """Whether the processor is known to add 8-bit products in 32 bits; others of x86 add two in 16, which saturates."""
+    return bool(cpu_flags().intersection(_VNNI))

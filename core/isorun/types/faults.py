@@ -20,7 +20,8 @@ class Fault:
     """A row of the table: an operator that a runtime computes wrongly under some condition.
 
     Attributes:
-        operator: of the standard domain; or :data:`CONSTANTS`.
+        operator: of the standard domain; of another one, after it, as in ``com.microsoft.QuantizeLinear``; or
+            :data:`CONSTANTS`.
         condition: when the result is wrong, in words.
         result: what the runtime computes.
         versions: the versions of the runtime in which it was seen.

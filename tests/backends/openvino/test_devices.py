@@ -166,7 +166,7 @@ class FakeCore:
 def test_what_a_device_and_a_precision_mean(device, precision, target, hints):
     chosen = Target("openvino", FakeCore(), device, precision)
     assert (chosen.device, chosen.hints) == (target, hints)
-    properties = chosen.properties({}, 2)
+    properties = chosen.properties({}, 2, {})
     by_device = properties.get("DEVICE_PROPERTIES", {target: properties})
     assert {name: own["INFERENCE_PRECISION_HINT"] for name, own in by_device.items()} == hints
     assert {name for name, own in by_device.items() if "INFERENCE_NUM_THREADS" in own} == {"CPU"} & hints.keys()

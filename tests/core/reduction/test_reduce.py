@@ -121,3 +121,28 @@ def test_finds_what_does_not_run(
     assert (reduction.kind, reduction.known) == (kind, ())
     assert reason in reduction.reason
     assert [node.op_type for node in onnx.load(output).graph.node] == left
+
+
+def test_wrong_numbers_are_not_reduced_to_another_shape(
+    isorun: Callable[..., Any], feeds: Path, tmp_path: Path
+) -> None:
+    """OpenVINO returns a constant without elements as a scalar, which is no part of what differs."""
+    path, output = tmp_path / "empty.onnx", tmp_path / "small.onnx"
+    text = LONG.replace("step = Constant", "none = Constant <value = int64[0] {}> ()  step = Constant", 1)
+    onnx.save(onnx.parser.parse_model(text), path)
+    ran = isorun("parity", path, "--backends", "openvino", "--feeds", feeds, "--reduce", output, "--json")
+    assert ran.json["reduction"]["kind"] == "differs"
+    assert [node.split()[0] for node in ran.json["reduction"]["nodes"]] == ["Shrink"]
+
+
+def test_another_shape_is_a_kind_of_its_own(tmp_path: Path) -> None:
+    path = tmp_path / "empty.onnx"
+    onnx.save(
+        onnx.parser.parse_model(
+            '<ir_version: 8, opset_import: ["" : 17]> g () => (int64[0] y) { y = Constant <value = int64[0] {}> () }'
+        ),
+        path,
+    )
+    reduction = reduce(Request(str(path), "openvino", "ort-cpu"), {"one": {}}, {}, tmp_path / "small.onnx")
+    assert reduction is not None
+    assert reduction.kind == "returns other shapes"

@@ -47,7 +47,9 @@ class Tested:
 
 def model_of(fault: Fault) -> onnx.ModelProto:
     """The model of a row."""
-    return onnx.parser.parse_model(f'<ir_version: {_IR_VERSION}, opset_import: ["" : {fault.opset}]> {fault.model}')
+    domain = fault.operator.rpartition(".")[0]
+    opsets = f'"" : {fault.opset}' + (f', "{domain}" : 1' if domain else "")
+    return onnx.parser.parse_model(f"<ir_version: {_IR_VERSION}, opset_import: [{opsets}]> {fault.model}")
 
 
 def try_row(name: str, fault: Fault, *, with_raw: bool = True) -> Tested:

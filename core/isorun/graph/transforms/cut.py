@@ -19,7 +19,7 @@ def expose_values(model: ir.Model) -> list[str]:
     """
     values = [value for node in model.graph for value in node.outputs if value.name and _is_tensor(value)]
     for value in values:
-        value.type = value.type or ir.TensorType(ir.DataType.FLOAT)
+        value.type = value.type or _type_of(value)
     outputs = [value for value in model.graph.outputs if value not in values and _is_tensor(value)]
     model.graph.outputs[:] = [*values, *outputs]
     return [value.name for value in values if value.name]
@@ -67,6 +67,15 @@ class Cutter:
     def _leaves(self, value: ir.Value, inside: set[ir.Node]) -> bool:
         readers = self._readers[value]
         return value.is_graph_output() or not readers or not readers <= inside
+
+
+def _type_of(value: ir.Value) -> ir.TensorType:
+    """The type of what an operator that ONNX does not know computes: of its zero point, the last input of integers."""
+    node = value.producer()
+    if node is not None and node.op_type.startswith(("QuantizeLinear", "QLinear", "QGemm")):
+        integers = [read.dtype for read in node.inputs if read is not None and read.dtype and read.dtype.is_integer()]
+        return ir.TensorType(integers[-1] if integers else ir.DataType.UINT8)
+    return ir.TensorType(ir.DataType.FLOAT)
 
 
 def _reads(node: ir.Node) -> Iterator[ir.Value]:

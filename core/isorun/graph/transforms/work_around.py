@@ -17,8 +17,8 @@ _READ = 2**20  # elements; a larger integer tensor is a table of weights, which 
 
 
 def operators(model: ir.Model) -> list[str]:
-    """The standard operators of a model, with :data:`CONSTANTS` if it has integers that 32 bits cannot hold."""
-    operators = {node.op_type for node in _nodes(model) if not node.domain}
+    """The operators of a model, with :data:`CONSTANTS` if it has integers that 32 bits cannot hold."""
+    operators = {_name(node) for node in _nodes(model)}
     return sorted(operators | ({CONSTANTS} if any(True for _ in _wide_constants(model)) else set()))
 
 
@@ -45,7 +45,7 @@ def apply(model: ir.Model, faults: Sequence[Fault]) -> list[str]:
     rewritten = []
     for node in list(_nodes(model)):
         for fault in rows:
-            if node.domain or fault.operator != node.op_type or fault.applies is None:
+            if fault.operator != _name(node) or fault.applies is None:
                 continue
             if not fault.applies(node, opset):
                 continue
@@ -59,6 +59,11 @@ def apply(model: ir.Model, faults: Sequence[Fault]) -> list[str]:
             rewritten.append(f"{node.op_type} {node.name or outputs[0].name!r}: {fault.condition}")
             break
     return rewritten
+
+
+def _name(node: ir.Node) -> str:
+    """An operator's name, after its domain unless that is the standard one."""
+    return f"{node.domain}.{node.op_type}" if node.domain else node.op_type
 
 
 def _refused(fault: Fault, what: str) -> UnsupportedModel:

@@ -1,0 +1,289 @@
+"""What OpenVINO makes of activations that are rounded to integers and back (QDQ): rows of the table in ``faults``.
+
+Its low-precision transformations move the scale of integers past the operators that read them. That is right where
+matrix products read them, which is what it gains speed by, and often wrong elsewhere.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from isorun.plugin import Fault
+from isorun_backends.nodes import attribute_of, input_of, new_node, static
+from isorun_backends.openvino.arithmetic import VERSIONS
+
+if TYPE_CHECKING:
+    import onnx_ir as ir
+
+CONTRIB = "com.microsoft."
+_QUANTIZE, _DEQUANTIZE = "QuantizeLinear", "DequantizeLinear"
+_RANGES = {
+    "UINT4": (0, 15),
+    "INT4": (-8, 7),
+    "UINT8": (0, 255),
+    "INT8": (-128, 127),
+    "UINT16": (0, 65535),
+    "INT16": (-32768, 32767),
+}
+_BYTES = ("UINT8", "INT8")
+_MISREADING = ("Gather", "AveragePool", "BatchNormalization", "MaxPool")
+_VIEWS = ("Reshape", "Transpose", "Unsqueeze", "Squeeze", "Split", "Identity")
+_OVERFLOW = 1e38
+_X = np.linspace(-2, 2, 48, dtype=np.float32).reshape(1, 6, 8)
+_ROUNDED = np.rint(_X / np.float32(0.05)) * np.float32(0.05)
+
+
+def quantizes_wrongly(node: ir.Node, _: int) -> bool:
+    """Whether integers that are not turned back at once are computed wrongly."""
+    output = node.outputs[0]
+    if not output.is_graph_output() and all(reader.op_type == _DEQUANTIZE for reader, _ in output.uses()):
+        return False
+    return _can_compute(node) and _is_wrong(node)
+
+
+def rounds_wrongly(node: ir.Node, _: int) -> bool:
+    """Whether a value that is rounded to integers and back is computed wrongly, or other operators may be that read
+    it."""
+    quantize = _rounding(node)
+    if quantize is None or not (_can_compute(quantize) and _can_compute(node)):
+        return False
+    return _is_wrong(quantize) or not any(_products(node.outputs[0]))
+
+
+def weighs_wrongly(node: ir.Node, _: int) -> bool:
+    """Whether the weights of a convolution, or of a product with misread results, are turned back from integers."""
+    return (
+        static(node.inputs[0]) is not None
+        and static(input_of(node, 1)) is not None
+        and _can_compute(node)
+        and any(_is_misread(reader) for reader, _ in node.outputs[0].uses())
+    )
+
+
+def weights(node: ir.Node) -> list[ir.Node]:
+    """The weights in floating point."""
+    import onnx_ir as ir
+
+    def array(index: int) -> np.ndarray:
+        value = input_of(node, index)
+        tensor = None if value is None else ir.convenience.get_const_tensor(value)
+        return np.zeros(1, np.float32) if tensor is None else tensor.numpy().astype(np.float32)
+
+    integers, scale, zero = map(array, range(3))
+    sizes = [1] * integers.ndim
+    if scale.size > 1:
+        sizes[attribute_of(node, "axis", 1)] = -1
+        scale = scale.reshape(sizes)
+    if zero.size > 1:
+        zero = zero.reshape(sizes)
+    return [new_node("Constant", [], {"value": ir.tensor((integers - zero) * scale)})]
+
+
+def integers(node: ir.Node) -> list[ir.Node]:
+    """The integers in standard operators."""
+    import onnx_ir as ir
+
+    nodes = list(_rounded(node))
+    return [*nodes, new_node("Cast", nodes[-1].outputs, {"to": ir.DataType[_type_of(node)]})]
+
+
+def rounded(node: ir.Node) -> list[ir.Node]:
+    """The rounded value in operators of floating point alone."""
+    quantize = _rounding(node)
+    assert quantize is not None
+    nodes = list(_rounded(quantize))
+    total = nodes[-1].outputs[0]
+    scale, zero = _in_place(node, nodes)
+    if zero is not None:
+        nodes.append(new_node("Sub", [total, zero]))
+        total = nodes[-1].outputs[0]
+    return [*nodes, new_node("Mul", [total, scale])]
+
+
+def _rounded(node: ir.Node) -> Iterator[ir.Node]:
+    """The integers of QuantizeLinear, in floating point: of 16 bits or less, they are exact there."""
+    import onnx_ir as ir
+
+    nodes: list[ir.Node] = []
+    scale, zero = _in_place(node, nodes)
+    yield from nodes
+    divided = new_node("Div", [node.inputs[0], scale])
+    total = new_node("Round", divided.outputs)
+    yield from (divided, total)
+    if zero is not None:
+        total = new_node("Add", [total.outputs[0], zero])
+        yield total
+    limits = [
+        new_node("Constant", [], {"value": ir.tensor(np.array(limit, np.float32))}) for limit in _RANGES[_type_of(node)]
+    ]
+    yield from limits
+    yield new_node("Clip", [total.outputs[0], *(limit.outputs[0] for limit in limits)])
+
+
+def _in_place(node: ir.Node, nodes: list[ir.Node]) -> tuple[ir.Value, ir.Value | None]:
+    """The scale and the zero point in floating point, along their axis; appends what makes them."""
+    import onnx_ir as ir
+
+    def append(*arguments: Any) -> ir.Value:
+        nodes.append(new_node(*arguments))
+        return nodes[-1].outputs[0]
+
+    scale, zero = node.inputs[1], input_of(node, 2)
+    assert scale is not None
+    if zero is not None:
+        zero = append("Cast", [zero], {"to": ir.DataType.FLOAT})
+    value, axis = node.inputs[0], attribute_of(node, "axis", 1)
+    if not _is_scalar(scale) and axis != -1 and value is not None and value.shape is not None:
+        sizes = [1] * len(value.shape)
+        sizes[axis] = -1
+        shape = append("Constant", [], {"value": ir.tensor(np.array(sizes, np.int64))})
+        scale = append("Reshape", [scale, shape])
+        zero = None if zero is None else append("Reshape", [zero, shape])
+    return scale, zero
+
+
+def _can_compute(node: ir.Node) -> bool:
+    """Whether the value of QuantizeLinear or DequantizeLinear can be written in standard operators."""
+    scale, value = input_of(node, 1), node.inputs[0]
+    if scale is None or value is None or scale.dtype is None or scale.dtype.name != "FLOAT":
+        return False
+    if attribute_of(node, "block_size", 0) or (node.op_type == _QUANTIZE and _type_of(node) not in _RANGES):
+        return False
+    return _is_scalar(scale) or attribute_of(node, "axis", 1) == -1 or value.shape is not None
+
+
+def _is_wrong(node: ir.Node) -> bool:
+    """Whether QuantizeLinear itself is computed wrongly."""
+    scale = static(node.inputs[1])
+    low, high = _RANGES[_type_of(node)]
+    overflows = scale is not None and max(map(abs, scale), default=0) * (high - low) > _OVERFLOW
+    return _type_of(node) not in _BYTES or overflows or _is_turned(node.inputs[0])
+
+
+def _is_turned(value: ir.Value | None) -> bool:
+    """Whether a value is another one times negative numbers along another axis than the last."""
+    factor = value.producer() if value is not None else None
+    if factor is None or factor.op_type not in ("Mul", "Div"):
+        return False
+    for read in factor.inputs:
+        numbers = static(read)
+        if numbers is None or read is None or len(numbers) == 1 or read.shape is None:
+            continue
+        if read.shape[-1] != len(numbers) and min(numbers) < 0:
+            return True
+    return False
+
+
+def _rounding(node: ir.Node) -> ir.Node | None:
+    """The QuantizeLinear whose integers a DequantizeLinear turns back."""
+    producer = node.inputs[0].producer() if node.inputs and node.inputs[0] is not None else None
+    return producer if producer is not None and producer.op_type == _QUANTIZE else None
+
+
+def _products(value: ir.Value) -> Iterator[ir.Node]:
+    """The products of a rounded value with another one, or with rounded weights."""
+    for reader, index in value.uses():
+        if reader.op_type in ("MatMul", "Gemm", "Conv") and index < 2:
+            if _is_rounded(reader.inputs[1 - index]):
+                yield reader
+        elif reader.op_type in _VIEWS or (reader.op_type in ("Mul", "Div") and _is_scaled(reader)):
+            for output in reader.outputs:
+                yield from _products(output)
+
+
+def _is_misread(product: ir.Node) -> bool:
+    """Whether OpenVINO crashes or computes wrongly where a product of integers is read, as of any convolution."""
+    if product.op_type not in ("MatMul", "Gemm"):
+        return product.op_type == "Conv"
+    readers = [reader for reader, _ in product.outputs[0].uses()]
+    return any(reader.op_type in _MISREADING or _is_turned(reader.outputs[0]) for reader in readers)
+
+
+def _is_rounded(value: ir.Value | None) -> bool:
+    while value is not None and (producer := value.producer()) is not None:
+        if producer.op_type == _DEQUANTIZE:
+            return True
+        if producer.op_type not in _VIEWS and not _is_scaled(producer):
+            return False
+        value = producer.inputs[0]
+    return False
+
+
+def _is_scaled(node: ir.Node) -> bool:
+    """Whether a node multiplies by a constant number."""
+    return node.op_type in ("Mul", "Div") and any(len(static(read) or ()) == 1 for read in node.inputs)
+
+
+def _type_of(node: ir.Node) -> str:
+    """The name of the type of QuantizeLinear's integers."""
+    import onnx_ir as ir
+
+    zero = input_of(node, 2)
+    if zero is not None:
+        return "" if zero.dtype is None else zero.dtype.name
+    return ir.DataType(attribute_of(node, "output_dtype", 0) or ir.DataType.UINT8).name
+
+
+def _is_scalar(value: ir.Value) -> bool:
+    numbers = static(value)
+    return numbers is not None and len(numbers) == 1
+
+
+def _rows(domain: str) -> tuple[Fault, ...]:
+    """The rows for the operators of a domain, a prefix of their names."""
+    return (
+        Fault(
+            operator=domain + _DEQUANTIZE,
+            condition="the weights of a convolution; of a product that `Gather`, a pool or `BatchNormalization` reads",
+            result="products and extrema without the scale; a crash",
+            versions=VERSIONS,
+            applies=weighs_wrongly,
+            rewrite=weights,
+            model=(
+                "g (float[N, 1, 8] x) => (float[N, 1, 7] y) <float s = {0.05}, uint8 z = {128}, int8 wz = {0}, "
+                f"int8[1, 1, 2] w = {{40, -20}}> {{ q = {domain}QuantizeLinear (x, s, z) "
+                f"d = {domain}DequantizeLinear (q, s, z) v = {domain}DequantizeLinear (w, s, wz) c = Conv (d, v) "
+                "y = Mul (c, c) }"
+            ),
+            feeds={"x": _X[:, :1]},
+            expected=[np.square(np.convolve(_ROUNDED[0, 0], [-1, 2], "valid")[None, None])],
+        ),
+        Fault(
+            operator=domain + _DEQUANTIZE,
+            condition="a value of `QuantizeLinear` that no matrix product reads, or that is computed wrongly itself",
+            result="a value of `Pad` that is not scaled, infinite sums with great numbers; a crash after `Concat`",
+            versions=VERSIONS,
+            applies=rounds_wrongly,
+            rewrite=rounded,
+            model=(
+                "g (float[N, 6, 8] x) => (float[N, M, 8] y) <float s = {0.05}, uint8 z = {128}, float value = {1.5}, "
+                f"int64[6] pads = {{0, 1, 0, 0, 0, 0}}> {{ q = {domain}QuantizeLinear (x, s, z) "
+                f"d = {domain}DequantizeLinear (q, s, z) y = Pad (d, pads, value) }}"
+            ),
+            feeds={"x": _X},
+            expected=[np.pad(_ROUNDED, ((0, 0), (1, 0), (0, 0)), constant_values=1.5)],
+        ),
+        Fault(
+            operator=domain + _QUANTIZE,
+            condition=(
+                "16 bits; a range of more than 1e38; negative factors before it along another axis than the last"
+            ),
+            result="numbers out of range wrap around; lower limits; wrong numbers",
+            versions=VERSIONS,
+            applies=quantizes_wrongly,
+            rewrite=integers,
+            model=(
+                "g (float[N, 6, 8] x) => (uint16[N, 6, 8] y) <float s = {1}, uint16 z = {0}> "
+                f"{{ y = {domain}QuantizeLinear (x, s, z) }}"
+            ),
+            opset=21,
+            feeds={"x": _X},
+            expected=[np.clip(np.rint(_X), 0, 65535).astype(np.uint16)],
+        ),
+    )
+
+
+ROWS = (*_rows(""), *_rows(CONTRIB))
