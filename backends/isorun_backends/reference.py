@@ -113,9 +113,10 @@ class ReferenceExecutable(Executable):
 
 
 def _corrected() -> list[Any]:
-    """Operators whose implementation in ONNX (1.23) rejects a negative axis or more than 64 rows, or is slow: NumPy
-    multiplies transposed stacks of matrices without BLAS, and ``erf`` is a Python function for each element."""
+    """Operators whose implementation in ONNX (1.23) rejects a negative axis, more than 64 rows or an early opset, or is
+    slow: NumPy multiplies transposed stacks of matrices without BLAS, and ``erf`` is a function of one number."""
     from onnx.reference.op_run import OpRun
+    from onnx.reference.ops import op_dequantize_linear
 
     try:
         from scipy.special import erf
@@ -140,7 +141,10 @@ def _corrected() -> list[Any]:
         def _run(self, x: np.ndarray) -> tuple[np.ndarray]:
             return (np.asarray(erf(x)).astype(x.dtype, copy=False),)
 
-    return [GatherElements, MatMul, Erf]
+    class DequantizeLinear(op_dequantize_linear.DequantizeLinear_23):
+        pass
+
+    return [GatherElements, MatMul, Erf, DequantizeLinear]
 
 
 def _copy(array: np.ndarray) -> np.ndarray:

@@ -35,3 +35,14 @@ def test_fp64_keeps_integers_rounded_from_integers_in_the_models_type():
     for precision in ("fp32", "fp64"):
         with isorun.Session(model, backend="reference", precision=precision) as session:
             np.testing.assert_array_equal(session.run(None, {"distance": distance})[0], expected)
+
+
+@pytest.mark.parametrize("opset", [10, 13, 17, 19, 21, 23])
+def test_turns_integers_back_in_every_opset(opset: int) -> None:
+    model = onnx.parser.parse_model(
+        f'<ir_version: 8, opset_import: ["" : {opset}]> g (uint8[2, 3] q) => (float[2, 3] y) '
+        "<float s = {0.5}, uint8 z = {3}> { y = DequantizeLinear (q, s, z) }"
+    )
+    integers = np.arange(6, dtype=np.uint8).reshape(2, 3)
+    with isorun.Session(model, backend="reference") as session:
+        np.testing.assert_array_equal(session.run(None, {"q": integers})[0], (integers.astype(np.float32) - 3) * 0.5)
