@@ -77,7 +77,7 @@ class OrtCpu(Backend):
         priority=10,
         dialects=("com.microsoft.cpu", "onnx", "primitive"),
         precisions=_PRECISIONS,
-        typed=("int8",),
+        typed=("fp32", "int8"),
         refused={precision: reason for precision, reason in _REFUSED.items() if precision not in _PRECISIONS},
         options=OPTIONS,
         sets_threads=True,

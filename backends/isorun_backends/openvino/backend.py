@@ -43,7 +43,7 @@ class OpenVINO(Backend):
         # 2 to 4 % (2026.4.1, bert-3l).
         dialects=("primitive", "onnx"),
         precisions=("fp32", "bf16", "fp16", "int8"),
-        typed=("int8",),
+        typed=("fp32", "int8"),
         devices=devices.FORMS,
         unverified=devices.UNVERIFIED,
         options={

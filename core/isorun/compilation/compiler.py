@@ -13,7 +13,7 @@ from isorun.compilation.padding import removal
 from isorun.compilation.recompilation import Recompilations
 from isorun.errors import BackendUnavailable, InvalidArgument, UnsupportedModel, nearest
 from isorun.models.fixed_shapes import fix
-from isorun.models.lowering import ModelGraphs, Quantized
+from isorun.models.lowering import OWN_TYPES, ModelGraphs, Quantized
 from isorun.models.source import ModelSource, check_unchanged
 from isorun.plugin import faults, registry
 from isorun.plugin.backend import Backend
@@ -111,7 +111,7 @@ class Compiler:
                 "it does not support data-dependent shapes, which padding='remove' requires",
                 "Use padding='auto' or 'keep', or another backend.",
             )
-        precision = config.precision if config.precision in offers.typed else "fp32"
+        precision = config.precision if config.precision in offers.typed else OWN_TYPES
         known = faults.of(backend)
 
         def lower(graph: str) -> LoweredModel:

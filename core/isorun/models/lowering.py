@@ -26,7 +26,8 @@ if TYPE_CHECKING:
 
 _STAGE = "lowering"
 _BUILT = ("built", "presets")  # kinds of entries with models whose weights can be shared
-_AS_GIVEN = "fp32"  # the precision for which a graph keeps its types
+OWN_TYPES = ""
+"""In the place of a precision: the graph keeps its types."""
 _PLAIN = "onnx"  # the dialect of a model without fused operators: backends get it as given
 
 
@@ -56,6 +57,7 @@ class _Known:
         beside: the external weight files, as the model names them.
         sparse: whether it has sparse tensors, which not every runtime reads.
         operators: of the model as given (:func:`isorun.graph.transforms.work_around.operators`); ``None`` if unknown.
+        halves: whether it has weights in 16 bits (:func:`isorun.graph.transforms.precision.whole.has_halves`).
     """
 
     info: ModelInfo
@@ -64,6 +66,7 @@ class _Known:
     beside: tuple[str, ...]
     sparse: bool
     operators: Sequence[str] | None
+    halves: bool
 
 
 class ModelGraphs:
@@ -96,6 +99,7 @@ class ModelGraphs:
             tuple(meta["beside"]),
             meta["sparse"],
             meta["operators"],
+            meta["halves"],
         )
         self._operators: dict[Path, Sequence[str]] = {}  # of lowered files
         self.private: bool = source.private or is_private(source.path.parent / name for name in self._known.beside)
@@ -122,7 +126,7 @@ class ModelGraphs:
         dialects: tuple[str, ...],
         *,
         packed: bool = False,
-        precision: str = _AS_GIVEN,
+        precision: str = OWN_TYPES,
         quantized: Quantized | None = None,
         checks: bool = False,
         faults: Sequence[Fault] = (),
@@ -135,7 +139,7 @@ class ModelGraphs:
         Args:
             dialects: the backend's, in order of preference.
             packed: remove padding (:mod:`isorun.graph.transforms.padding_removal`).
-            precision: what to write the graph in (:mod:`isorun.graph.transforms.precision`); ``fp32`` keeps its types.
+            precision: what to write the graph in (:mod:`isorun.graph.transforms.precision`).
             quantized: what ``int8`` needs, except for a model that was quantized when it was given.
             checks: check the indices that bounds of the inputs do not protect, in the graph.
             faults: what the runtime computes wrongly: such nodes are rewritten.
@@ -154,12 +158,12 @@ class ModelGraphs:
         self, dialects: tuple[str, ...], packed: bool, precision: str, quantized: Quantized | None, checks: bool
     ) -> LoweredModel:
         info, source = self.info, self.source
-        if precision == "int8" and info.quantized:
-            precision = _AS_GIVEN
+        if (precision == "int8" and info.quantized) or (precision == "fp32" and not self._known.halves):
+            precision = OWN_TYPES
         if packed and info.keeps_padding:
             raise UnsupportedModel(info.keeps_padding)
         checks = checks and self._known.unprotected
-        untouched = not packed and precision == _AS_GIVEN and source.outputs is None and not checks
+        untouched = not packed and precision == OWN_TYPES and source.outputs is None and not checks
         as_given = self.as_given
         if not info.fused:
             # OpenVINO rejects weights that are links out of the model's folder, as in the Hugging Face hub's cache.
@@ -267,6 +271,7 @@ class ModelGraphs:
         from isorun.graph.io import files
         from isorun.graph.ops.inline import inlined
         from isorun.graph.transforms import work_around
+        from isorun.graph.transforms.precision import whole
 
         path = self.source.path
         with files.reading(str(path)):
@@ -285,6 +290,7 @@ class ModelGraphs:
             "sparse": is_sparse,
             # An encoder seldom runs as given: it is searched then.
             "operators": None if info.fused else work_around.operators(self._fused),
+            "halves": whole.has_halves(self._fused),
         }
 
     def _lowered(
@@ -299,7 +305,7 @@ class ModelGraphs:
 
             notes: dict[str, Any] = {} if source.outputs is None else {"outputs": list(source.outputs)}
             table = int8.load(quantized.folder) if quantized else None
-            converted = precision if precision != _AS_GIVEN and not quantized else None
+            converted = precision if precision != OWN_TYPES and not quantized else None
             target = Target(packed=packed, precision=converted, table=table, dialect=dialect, checks=checks)
             graph, job = self.write(target, folder / name)
             if quantized:
@@ -312,7 +318,7 @@ class ModelGraphs:
             *own,
             *(["packed"] if packed else []),
             *(["checks"] if checks else []),
-            *([precision] if precision != _AS_GIVEN else []),
+            *([precision] if precision != OWN_TYPES else []),
         ]
         name = f"{self.form(*parts, *([quantized.key] if quantized else []))}.onnx"
         entry = self.entry(name, make)
@@ -361,7 +367,7 @@ def lower(
     cache: Cache,
     *,
     packed: bool = False,
-    precision: str = _AS_GIVEN,
+    precision: str = OWN_TYPES,
     quantized: Quantized | None = None,
     faults: Sequence[Fault] = (),
 ) -> LoweredModel:

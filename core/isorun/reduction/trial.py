@@ -11,7 +11,7 @@ import numpy as np
 
 from isorun.compilation.compiler import Compiler
 from isorun.compilation.options import Options
-from isorun.models.lowering import ModelGraphs
+from isorun.models.lowering import OWN_TYPES, ModelGraphs
 from isorun.models.source import open_model
 from isorun.parity import DEFAULT_TOLERANCES, compare
 from isorun.plugin import registry
@@ -58,7 +58,7 @@ class Runner:
     def lower(self, path: Path) -> LoweredModel:
         """The model that the runtime gets."""
         offers = self._plugin.capabilities
-        precision = self.precision if self.precision in offers.typed else "fp32"
+        precision = self.precision if self.precision in offers.typed else OWN_TYPES
         return ModelGraphs(open_model(path, self.cache), self.cache, fused=self.fused).lower(
             offers.dialects, precision=precision, checks=not offers.checks_indices
         )

@@ -1,6 +1,7 @@
-"""Conversion of graphs to a lower precision, for runtimes that compute in the graph's types.
+"""Conversion of graphs to another precision, for runtimes that compute in the graph's types.
 
 - ``half.py``: weights and activations in fp16 or bf16
+- ``whole.py``: those of a model in fp16 or bf16 in fp32
 - ``int8.py``: dense layers in 8 bits, with parameters that ``ranges.py`` computes from calibration activations
 """
 
@@ -19,7 +20,7 @@ PRECISIONS = ("fp16", "bf16")
 
 
 def write(model: ir.Model, precision: str) -> dict[str, Any]:
-    """Convert a graph, fused or not, to one of :data:`PRECISIONS`, in place.
+    """Convert a graph, fused or not, to one of :data:`PRECISIONS`, or what it has in these to fp32, in place.
 
     Returns:
         A summary as plain data, for provenance and reports.
@@ -27,8 +28,10 @@ def write(model: ir.Model, precision: str) -> dict[str, Any]:
     Raises:
         UnsupportedModel: the graph cannot be converted.
     """
-    from isorun.graph.transforms.precision import half
+    from isorun.graph.transforms.precision import half, whole
 
+    if precision == "fp32":
+        return {"fp32": {"converted": whole.convert(model)}}
     for dtype, name in half.NAMES.items():
         if name == precision:
             report = half.convert(model, dtype)

@@ -1,0 +1,141 @@
+"""Converts what a graph has in 16 bits, fp16 or bf16, to fp32. Its inputs and outputs keep their types.
+
+Runtimes that compute in the graph's types round the result of every node to 16 bits, also those that have no products
+of 16 bits and cast before and after each (ONNX Runtime's CPU provider). In fp32, only the weights are rounded.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import numpy as np
+import onnx_ir as ir
+from onnx_ir.passes import common
+
+from isorun.graph.io.shape_inference import infer_shapes
+from isorun.graph.ops import functions
+
+HALVES = (ir.DataType.FLOAT16, ir.DataType.BFLOAT16)
+_TYPES = ("to", "dtype", "output_dtype")  # attributes that name a type
+_STANDARD = ("", "ai.onnx.ml", "com.microsoft", functions.DOMAIN)
+
+
+def has_halves(model: ir.Model) -> bool:
+    """Whether a graph has weights or constants in 16 bits that no feed replaces, and no operator that may need them."""
+    graphs = _graphs(model)
+    if any(value.is_initializer() and value.dtype in HALVES for value in model.graph.inputs):
+        return False
+    if any(node.domain not in _STANDARD and node.op_identifier() not in model.functions for node in _nodes(graphs)):
+        return False
+    stored = (value.dtype for graph in graphs for value in _initializers(graph))
+    constants = (tensor.dtype for node in _nodes(graphs) for tensor in _tensors(node))
+    return any(dtype in HALVES for dtype in (*stored, *constants))
+
+
+def convert(model: ir.Model) -> int:
+    """Convert a graph to fp32, in place.
+
+    Returns:
+        How many values were in 16 bits.
+    """
+    infer_shapes(model)
+    graph, count = model.graph, 0
+    inputs = [value for value in graph.inputs if value.dtype in HALVES]
+    outputs = [(index, value, value.dtype) for index, value in enumerate(graph.outputs) if value.dtype in HALVES]
+    for part in _graphs(model):
+        count += sum(map(_widen, _values(part, model)))
+        for value in _initializers(part):
+            if value.const_value is not None and value.const_value.dtype in HALVES:
+                value.const_value = _widened(value.const_value)
+        for node in part:
+            _widen_attributes(node)
+    for value in inputs:
+        _cast_input(graph, value)
+    for index, value, dtype in outputs:
+        _cast_output(graph, index, value, dtype or HALVES[0])
+    if any(functions.is_fused(node) for node in graph):
+        functions.carry(model)
+    common.RemoveUnusedNodesPass()(model)
+    return count
+
+
+def _graphs(model: ir.Model) -> list[ir.Graph | ir.Function]:
+    """The graph, those of nodes in it, and the same of local functions that are not isorun's."""
+    whole: list[ir.Graph | ir.Function] = [model.graph]
+    whole += [function for function in model.functions.values() if function.domain != functions.DOMAIN]
+    for graph in whole:  # grows
+        for node in graph:
+            for attribute in node.attributes.values():
+                if attribute.type == ir.AttributeType.GRAPH:
+                    whole.append(attribute.as_graph())
+                elif attribute.type == ir.AttributeType.GRAPHS:
+                    whole.extend(attribute.as_graphs())
+    return whole
+
+
+def _nodes(graphs: Iterable[ir.Graph | ir.Function]) -> Iterable[ir.Node]:
+    return (node for graph in graphs for node in graph)
+
+
+def _initializers(graph: ir.Graph | ir.Function) -> list[ir.Value]:
+    return list(graph.initializers.values()) if isinstance(graph, ir.Graph) else []
+
+
+def _values(graph: ir.Graph | ir.Function, model: ir.Model) -> Iterable[ir.Value]:
+    inputs = () if graph is model.graph else graph.inputs
+    yield from (*inputs, *_initializers(graph))
+    for node in graph:
+        yield from node.outputs
+
+
+def _widen(value: ir.Value) -> bool:
+    if value.dtype not in HALVES:
+        return False
+    assert value.type is not None
+    value.type = type(value.type)(_element(value.type.elem_type))  # type: ignore[call-arg]
+    return True
+
+
+def _element(element: object) -> object:
+    """fp32, for tensors and for sequences of them."""
+    return ir.DataType.FLOAT if isinstance(element, ir.DataType) else ir.TensorType(ir.DataType.FLOAT)
+
+
+def _widened(tensor: ir.TensorProtocol) -> ir.TensorProtocol:
+    return ir.tensor(tensor.numpy().astype(np.float32), name=tensor.name)
+
+
+def _tensors(node: ir.Node) -> Iterable[ir.TensorProtocol]:
+    for attribute in node.attributes.values():
+        if attribute.type == ir.AttributeType.TENSOR and not attribute.is_ref():
+            yield attribute.as_tensor()
+
+
+def _widen_attributes(node: ir.Node) -> None:
+    for name, attribute in list(node.attributes.items()):
+        if attribute.is_ref():
+            continue
+        if attribute.type == ir.AttributeType.TENSOR and attribute.as_tensor().dtype in HALVES:
+            node.attributes[name] = ir.AttrTensor(name, _widened(attribute.as_tensor()))
+        elif name in _TYPES and attribute.type == ir.AttributeType.INT and attribute.as_int() in HALVES:
+            node.attributes[name] = ir.AttrInt64(name, ir.DataType.FLOAT)
+
+
+def _cast_input(graph: ir.Graph, value: ir.Value) -> None:
+    users = list(value.uses())
+    whole = ir.node("Cast", [value], {"to": ir.DataType.FLOAT})
+    whole.outputs[0].name, whole.outputs[0].shape = f"{value.name}.fp32", value.shape
+    whole.outputs[0].type = ir.TensorType(ir.DataType.FLOAT)
+    for node, index in users:
+        node.replace_input_with(index, whole.outputs[0])
+    graph.insert_before(graph[0], whole)
+
+
+def _cast_output(graph: ir.Graph, index: int, value: ir.Value, dtype: ir.DataType) -> None:
+    half = ir.node("Cast", [value], {"to": dtype})
+    output, half.outputs[0].shape = half.outputs[0], value.shape
+    output.type = ir.TensorType(dtype)
+    if not value.is_graph_input():
+        output.name, value.name = value.name, f"{value.name}.fp32"
+        graph.append(half)
+        graph.outputs[index] = output
