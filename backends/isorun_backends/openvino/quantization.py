@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from isorun.plugin import Fault
-from isorun_backends.nodes import attribute_of, input_of, new_node, static
+from isorun_backends.nodes import attribute_of, input_of, new_node
 from isorun_backends.openvino.arithmetic import VERSIONS
 
 if TYPE_CHECKING:
@@ -56,10 +56,10 @@ def rounds_wrongly(node: ir.Node, _: int) -> bool:
 def weighs_wrongly(node: ir.Node, _: int) -> bool:
     """Whether the weights of a convolution, or of a product with misread results, are turned back from integers."""
     return (
-        static(node.inputs[0]) is not None
-        and static(input_of(node, 1)) is not None
+        any(_is_misread(reader) for reader, _ in node.outputs[0].uses())
+        and _constant(node.inputs[0]) is not None
+        and _constant(input_of(node, 1)) is not None
         and _can_compute(node)
-        and any(_is_misread(reader) for reader, _ in node.outputs[0].uses())
     )
 
 
@@ -68,9 +68,8 @@ def weights(node: ir.Node) -> list[ir.Node]:
     import onnx_ir as ir
 
     def array(index: int) -> np.ndarray:
-        value = input_of(node, index)
-        tensor = None if value is None else ir.convenience.get_const_tensor(value)
-        return np.zeros(1, np.float32) if tensor is None else tensor.numpy().astype(np.float32)
+        constant = _constant(input_of(node, index))
+        return np.zeros(1, np.float32) if constant is None else constant.astype(np.float32)
 
     integers, scale, zero = map(array, range(3))
     sizes = [1] * integers.ndim
@@ -157,9 +156,9 @@ def _can_compute(node: ir.Node) -> bool:
 
 def _is_wrong(node: ir.Node) -> bool:
     """Whether QuantizeLinear itself is computed wrongly."""
-    scale = static(node.inputs[1])
+    scale = _constant(node.inputs[1])
     low, high = _RANGES[_type_of(node)]
-    overflows = scale is not None and max(map(abs, scale), default=0) * (high - low) > _OVERFLOW
+    overflows = scale is not None and float(np.abs(scale).max(initial=0)) * (high - low) > _OVERFLOW
     return _type_of(node) not in _BYTES or overflows or _is_turned(node.inputs[0])
 
 
@@ -168,13 +167,8 @@ def _is_turned(value: ir.Value | None) -> bool:
     factor = value.producer() if value is not None else None
     if factor is None or factor.op_type not in ("Mul", "Div"):
         return False
-    for read in factor.inputs:
-        numbers = static(read)
-        if numbers is None or read is None or len(numbers) == 1 or read.shape is None:
-            continue
-        if read.shape[-1] != len(numbers) and min(numbers) < 0:
-            return True
-    return False
+    constants = [numbers for read in factor.inputs if (numbers := _constant(read)) is not None and numbers.ndim]
+    return any(numbers.shape[-1] < numbers.size and numbers.min() < 0 for numbers in constants)
 
 
 def _rounding(node: ir.Node) -> ir.Node | None:
@@ -184,10 +178,10 @@ def _rounding(node: ir.Node) -> ir.Node | None:
 
 
 def _products(value: ir.Value) -> Iterator[ir.Node]:
-    """The products of a rounded value with another one, or with rounded weights."""
+    """The products of a rounded value with another one, or with rounded weights, whose results are not misread."""
     for reader, index in value.uses():
-        if reader.op_type in ("MatMul", "Gemm", "Conv") and index < 2:
-            if _is_rounded(reader.inputs[1 - index]):
+        if reader.op_type in ("MatMul", "Gemm") and index < 2:
+            if _is_rounded(reader.inputs[1 - index]) and not _is_misread(reader):
                 yield reader
         elif reader.op_type in _VIEWS or (reader.op_type in ("Mul", "Div") and _is_scaled(reader)):
             for output in reader.outputs:
@@ -214,7 +208,7 @@ def _is_rounded(value: ir.Value | None) -> bool:
 
 def _is_scaled(node: ir.Node) -> bool:
     """Whether a node multiplies by a constant number."""
-    return node.op_type in ("Mul", "Div") and any(len(static(read) or ()) == 1 for read in node.inputs)
+    return node.op_type in ("Mul", "Div") and any(read is not None and _is_scalar(read) for read in node.inputs)
 
 
 def _type_of(node: ir.Node) -> str:
@@ -228,8 +222,15 @@ def _type_of(node: ir.Node) -> str:
 
 
 def _is_scalar(value: ir.Value) -> bool:
-    numbers = static(value)
-    return numbers is not None and len(numbers) == 1
+    numbers = _constant(value)
+    return numbers is not None and numbers.size == 1
+
+
+def _constant(value: ir.Value | None) -> np.ndarray | None:
+    import onnx_ir as ir
+
+    tensor = None if value is None else ir.convenience.get_const_tensor(value)
+    return None if tensor is None else tensor.numpy()
 
 
 def _rows(domain: str) -> tuple[Fault, ...]:
