@@ -25,12 +25,12 @@ def model(form: str = "qdq", times: int = 1) -> onnx.ModelProto:
     body = FORMS[form].format(n="y" if times == 1 else "a")
     if times == 2:
         body += " u = DequantizeLinear (w, one) b = MatMul (d, u) y = Add (a, b)"
-    made = onnx.parser.parse_model(
+    product = onnx.parser.parse_model(
         f'<ir_version: 8, opset_import: ["" : 17]> g (float[N, 64] x) => (float[N, 8] y) '
         f"<float s = {{{_SCALE:.9g}}}, uint8 z = {{0}}, float one = {{1}}> {{ {body} }}"
     )
-    made.graph.initializer.append(onnx.numpy_helper.from_array(_WEIGHTS, "w"))
-    return made
+    product.graph.initializer.append(onnx.numpy_helper.from_array(_WEIGHTS, "w"))
+    return product
 
 
 def expected() -> np.ndarray:

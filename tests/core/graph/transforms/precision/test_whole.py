@@ -23,10 +23,10 @@ def test_backends_agree_as_they_do_in_fp32(label: str) -> None:
         with isorun.Session(HALVES[label], backend, padding="keep") as session:
             results[backend] = session.run(None, feeds)
             assert session.provenance.precision == "fp32"
-    for one, other in zip(results["ort-cpu"], results["openvino"], strict=True):
-        assert one.dtype == other.dtype
-        last_bit = 2.0**-10 if one.dtype == np.float16 else 0
-        np.testing.assert_allclose(one, other, rtol=last_bit, atol=exports.MODERN_TOLERANCE)
+    for result, expected in zip(results["ort-cpu"], results["openvino"], strict=True):
+        assert result.dtype == expected.dtype
+        last_bit = 2.0**-10 if result.dtype == np.float16 else 0
+        np.testing.assert_allclose(result, expected, rtol=last_bit, atol=exports.MODERN_TOLERANCE)
 
 
 def model_of(text: str) -> onnx.ModelProto:
