@@ -18,7 +18,7 @@ from isorun_backends.openvino.arithmetic import VERSIONS
 if TYPE_CHECKING:
     import onnx_ir as ir
 
-CONTRIB = "com.microsoft."
+_CONTRIB = "com.microsoft."
 _QUANTIZE, _DEQUANTIZE = "QuantizeLinear", "DequantizeLinear"
 _RANGES = {
     "UINT4": (0, 15),
@@ -287,4 +287,4 @@ def _rows(domain: str) -> tuple[Fault, ...]:
     )
 
 
-ROWS = (*_rows(""), *_rows(CONTRIB))
+ROWS = (*_rows(""), *_rows(_CONTRIB))

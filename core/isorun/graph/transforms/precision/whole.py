@@ -61,16 +61,9 @@ def convert(model: ir.Model) -> int:
 
 def _graphs(model: ir.Model) -> list[ir.Graph | ir.Function]:
     """The graph, those of nodes in it, and the same of local functions that are not isorun's."""
-    whole: list[ir.Graph | ir.Function] = [model.graph]
-    whole += [function for function in model.functions.values() if function.domain != functions.DOMAIN]
-    for graph in whole:  # grows
-        for node in graph:
-            for attribute in node.attributes.values():
-                if attribute.type == ir.AttributeType.GRAPH:
-                    whole.append(attribute.as_graph())
-                elif attribute.type == ir.AttributeType.GRAPHS:
-                    whole.extend(attribute.as_graphs())
-    return whole
+    own = [function for function in model.functions.values() if function.domain != functions.DOMAIN]
+    tops: list[ir.Graph | ir.Function] = [model.graph, *own]
+    return [*tops, *(graph for top in tops for graph in top.subgraphs())]
 
 
 def _nodes(graphs: Iterable[ir.Graph | ir.Function]) -> Iterable[ir.Node]:
