@@ -195,7 +195,7 @@ class _RotaryBuilder(Builder):
             attributes["window"] = window
         if family.causal:
             attributes["causal"] = 1
-        if config.scale is not None and not np.isclose(config.scale, size**-0.5, rtol=1e-4):
+        if config.scale is not None and not np.isclose(config.scale, size**-0.5, rtol=1e-6):
             attributes["scale"] = config.scale
         inputs = functions.ordered(functions.ATTENTION, values)
         return self.fused(functions.ATTENTION, f"{name}.attention", inputs, **attributes)

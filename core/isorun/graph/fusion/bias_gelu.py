@@ -21,7 +21,7 @@ from collections.abc import Callable
 import numpy as np
 import onnx_ir as ir
 
-from isorun.graph.analysis.evaluate import HALVES, CannotEvaluate, Evaluator, array, is_constant, sizes
+from isorun.graph.analysis.evaluate import CannotEvaluate, Evaluator, array, is_constant, sizes
 from isorun.graph.matching import subgraph
 from isorun.graph.matching.report import CannotFuse, FusionReport
 
@@ -32,7 +32,7 @@ _OPERATORS = frozenset(("Mul", "Div", "Add", "Sub", "Pow", "Sqrt", "Erf", "Tanh"
 _MAX_NODES = 14
 _MAX_ENTRIES = 10  # the number of values before the node that are tested as the GELU's input
 _TOLERANCE = 1e-5
-_HALF_TOLERANCE = 5e-3  # 16-bit constants have three significant digits
+_HALF_TOLERANCES = {ir.DataType.FLOAT16: 2e-4, ir.DataType.BFLOAT16: 2e-3}  # the constants are rounded
 _SAMPLE = np.linspace(-8, 8, 257, dtype=np.float32)
 
 
@@ -136,7 +136,7 @@ def _activation(node: ir.Node, opset: int) -> tuple[str, ir.Value, ir.Value] | N
         assert node.inputs[0] is not None
         return "Gelu" if form == "none" else "GeluTanh", node.inputs[0], node.outputs[0]
     for entry in _possible_inputs(node):
-        tolerance = _HALF_TOLERANCE if entry.dtype in HALVES else _TOLERANCE
+        tolerance = _TOLERANCE if entry.dtype is None else _HALF_TOLERANCES.get(entry.dtype, _TOLERANCE)
         for value, nodes in subgraph.exits(entry, node, _OPERATORS, _MAX_NODES):
             if not _only_scalars(nodes):
                 break

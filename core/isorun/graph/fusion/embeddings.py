@@ -303,8 +303,8 @@ def _name_length(graph: ir.Graph, ids: ir.Value) -> None:
 
 
 def _row(value: ir.Value) -> np.ndarray | None:
-    """The row of a constant whose rows are all the same, (width,); ``None`` for any other."""
-    constant = array(value)
+    """The row of a constant whose rows are all the same, (width,) or (1,); ``None`` for any other."""
+    constant = np.atleast_1d(array(value))
     rows = constant.reshape(-1, constant.shape[-1])
     return rows[0] if len(rows) and (rows == rows[:1]).all() else None
 

@@ -72,7 +72,7 @@ def assert_as_good(name: str, got: Sequence[np.ndarray]) -> None:
     exact = [each[rows] for each in exports.answers(label(name))]
     error = exports.difference(exact, [each[rows].astype(np.float32) for each in untouched(name)])
     assert error < 0.01
-    assert exports.difference(exact, [each[rows].astype(np.float32) for each in got]) < 2 * error
+    assert exports.difference(exact, [each[rows].astype(np.float32) for each in got]) < 3 * error
     assert all(np.isfinite(each).all() for each in got)
 
 

@@ -125,7 +125,7 @@ def added(softmax: ir.Node) -> ir.Node:
     return node
 
 
-@pytest.mark.parametrize("factor", [0.37, 3e-5, 4])
+@pytest.mark.parametrize("factor", [0.37, 3e-5, 4, 0.9999])
 def test_keeps_a_scale(factor: float) -> None:
     model = exports.model(PLAIN)
     for softmax in [node for node in model.graph if node.op_type == "Softmax"]:
@@ -133,7 +133,14 @@ def test_keeps_a_scale(factor: float) -> None:
     fused, report = check(model, feeds())
     assert report.complete, str(report)
     scales = [node.attributes["scale"].as_float() for node in fused.graph if node.op_type == functions.ATTENTION]
-    np.testing.assert_allclose(scales, [factor * 8**-0.5] * LAYERS, rtol=1e-4)
+    np.testing.assert_allclose(scales, [factor * 8**-0.5] * LAYERS, rtol=2e-6)
+
+
+def test_fuses_embeddings_to_which_a_number_is_added() -> None:
+    model = exports.model(PLAIN)
+    before(first(model, "Add"), 0, "Add", number(model, "offset", 0.01))
+    _, report = check(model, feeds())
+    assert report.complete, str(report)
 
 
 @pytest.mark.parametrize("is_one_value", [False, True], ids=["to the scores", "to the mask"])

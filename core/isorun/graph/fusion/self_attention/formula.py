@@ -14,21 +14,20 @@ from dataclasses import dataclass, replace
 import numpy as np
 import onnx_ir as ir
 
-from isorun.graph.analysis.evaluate import HALVES, CannotEvaluate, Samples
+from isorun.graph.analysis.evaluate import CannotEvaluate, Samples
 from isorun.graph.fusion.self_attention import disentangled, rotation
 from isorun.graph.fusion.self_attention.disentangled import Disentangled
 from isorun.graph.fusion.self_attention.masks import FINITE_MASK, KeyMask, Reach
 from isorun.graph.fusion.self_attention.pattern import AttentionPattern
 from isorun.graph.fusion.self_attention.projection import Projection, assignments
-from isorun.graph.fusion.self_attention.rotation import Norm, Turn
+from isorun.graph.fusion.self_attention.rotation import TOLERANCE, Norm, Turn
 from isorun.graph.matching import subgraph
 from isorun.graph.matching.probes import Evaluate, Probes
 from isorun.graph.matching.report import CannotFuse
 from isorun.graph.ops import functions
 
-TOLERANCE = 1e-4
-HALF_TOLERANCE = 5e-3  # a 16-bit scale has three significant digits
-_TURN_TOLERANCE = 1e-2  # of queries rotated by hundreds of positions; rates that differ give other angles altogether
+_KEYLESS_TOLERANCE = 5e-3  # of queries without any key: beside a finite mask, scores have few digits left
+_TURN_TOLERANCE = 1e-3  # of queries rotated by hundreds of positions; rates that differ give other angles altogether
 
 
 @dataclass(frozen=True)
@@ -70,8 +69,6 @@ class AttentionProbe:
         fallbacks = {"scores"} if mask is None else {"scores", "zeros"}
         if mask is not None and mask.origin is not None and mask.reach == Reach(causal=True):
             fallbacks.add("summed")
-        dtype = subgraph.dtype(pattern.layers[0].weight)
-        tolerance = HALF_TOLERANCE if dtype in HALVES else TOLERANCE
         samples = [self.sample(pattern, mask, length) for length in self._probes.lengths]
         evaluators = [self._probes.evaluator(sample) for sample, _ in samples]
         heads = _heads(pattern, evaluators[0], self._probes.rows, self._probes.lengths[0])
@@ -104,7 +101,7 @@ class AttentionProbe:
             for projections, possible in candidates.items():
                 parts = [part.of(sample[part.layer.output]).reshape(rows) for part in projections]
                 query, key, value = (_by_head(part, size) for part in parts)
-                turned = self._turn(pattern, evaluate, norms, (query, key), tolerance)
+                turned = self._turn(pattern, evaluate, norms, (query, key))
                 if turned is None:
                     continue
                 if factor is None:
@@ -121,7 +118,7 @@ class AttentionProbe:
                         query, key, values, turned[0], allowed, scores, filter_value
                     )
             errors = {terms: _error(result[some], context[some]) for terms, result in expected.items()}
-            fitting = [terms for terms, error in errors.items() if error < tolerance]
+            fitting = [terms for terms, error in errors.items() if error < TOLERANCE]
             if not fitting:
                 what = f"the error on samples is {min(errors.values()):.2g}" if errors else "Q or K is another value"
                 raise CannotFuse(
@@ -138,9 +135,9 @@ class AttentionProbe:
                     part = fitting[0][0][2]
                     value = _by_head(part.of(sample[part.layer.output]).reshape(rows), size)
                     masked["summed"] = _summed(value, attend, heads)[~some]
-                fallbacks = {name for name in fallbacks if _error(masked[name], context[~some]) < tolerance}
+                fallbacks = {name for name in fallbacks if _error(masked[name], context[~some]) < _KEYLESS_TOLERANCE}
         is_narrow = finite and mask is not None and mask.reach != Reach()
-        if dtype == ir.DataType.FLOAT16 and (is_narrow or not fallbacks):
+        if subgraph.dtype(pattern.layers[0].weight) == ir.DataType.FLOAT16 and (is_narrow or not fallbacks):
             # fp16 has steps of 32 at its lowest number: what that leaves of scores, a runtime decides.
             filter_value, fallbacks = functions.LOWEST, {"scores"}
         if not fallbacks:
@@ -167,7 +164,6 @@ class AttentionProbe:
         evaluate: Evaluate,
         norms: tuple[Norm | None, Norm | None],
         raw: tuple[np.ndarray, np.ndarray],
-        tolerance: float,
     ) -> tuple[float, Turn] | None:
         """The factor of queries times that of keys, and the rotation of both; ``None`` if these are other projections.
 
@@ -176,7 +172,6 @@ class AttentionProbe:
             evaluate: evaluates it on samples for its projections.
             norms: of queries and keys.
             raw: queries (B, N, S, d) and keys (B, K, S, d).
-            tolerance: the largest error.
         """
         size = raw[0].shape[-1]
         if pattern.operands is None:
@@ -191,11 +186,11 @@ class AttentionProbe:
             if result.shape[1] % unit.shape[1]:
                 return None
             repeated = np.repeat(unit, result.shape[1] // unit.shape[1], axis=1)
-            turn = rotation.fit(repeated, result, sizes, tolerance)
+            turn = rotation.fit(repeated, result, sizes)
             if turn is None:
                 return None
             turns.append(turn)
-        if not turns[0].like(turns[1], tolerance):
+        if not turns[0].like(turns[1]):
             return None
         return turns[0].factor * turns[1].factor, turns[0]
 
@@ -242,7 +237,7 @@ class AttentionProbe:
             CannotFuse: it is another one there.
         """
         query, result = self._queries(pattern, formula, length, {})
-        turn = rotation.fit(query, result, [formula.turn.size], 1e-3)
+        turn = rotation.fit(query, result, [formula.turn.size], 10 * TOLERANCE)
         if turn is None:
             raise CannotFuse("its queries are rotated in another way at longer rows")
         return turn

@@ -32,7 +32,7 @@ from operator import and_
 import numpy as np
 import onnx_ir as ir
 
-from isorun.graph.analysis.evaluate import HALVES, CannotEvaluate, array, sizes
+from isorun.graph.analysis.evaluate import CannotEvaluate, array, sizes
 from isorun.graph.fusion.self_attention import distances, masks, rotation
 from isorun.graph.fusion.self_attention.disentangled import Disentangled
 from isorun.graph.fusion.self_attention.formula import AttentionProbe, Formula
@@ -163,9 +163,9 @@ class _Fusion:
             attributes |= {name: 1 for name in ("causal", "paired") if getattr(mask.reach, name)}
         if pattern.key_width != pattern.width:
             attributes["head_size"] = size
-        rtol = 3e-3 if subgraph.dtype(pattern.layers[0].weight) in HALVES else 1e-4
-        if not np.isclose(formula.scale, size**-0.5, rtol=rtol):
-            attributes["scale"] = _exact(formula.scale)
+        scale = _exact(formula.scale)
+        if scale != size**-0.5:
+            attributes["scale"] = scale
         epsilon = next((norm.epsilon for norm in formula.norms if norm is not None), None)
         if epsilon is not None and is_turned_before:
             for name, gamma in zip(("query", "key"), gammas, strict=True):
@@ -192,7 +192,7 @@ class _Fusion:
         if formula.positional is not None:
             values |= self._position_tables(formula.positional, pattern)
             values["positions"] = positions.in_order(subgraph.Before(before), key_mask)
-            attributes["scale"] = _exact(formula.scale)
+            attributes["scale"] = scale
         by_head = [0, 0, formula.heads, size] if subgraph.rank(pattern.context) == 4 else None
         subgraph.put(
             kind,

@@ -20,6 +20,8 @@ from isorun.graph.matching.probes import Evaluate, Probes
 from isorun.graph.matching.report import CannotFuse
 from isorun.graph.ops import functions
 
+TOLERANCE = 2e-5
+"""The largest error of what is evaluated in fp32."""
 LONG_LENGTH = 300
 """A length at which rates of rotation that differ give different angles."""
 _MAX_TABLE = 1 << 14  # rows of a table of rotations
@@ -59,10 +61,10 @@ class Turn:
         angles = np.arange(LONG_LENGTH, dtype=np.float32)[:, None] * rates
         return replace(self, cos=np.cos(angles), sin=np.sin(angles))
 
-    def like(self, other: Turn, tolerance: float) -> bool:
+    def like(self, other: Turn) -> bool:
         """Whether another rotates alike, whatever its factor."""
         return (self.size, self.interleaved) == (other.size, other.interleaved) and all(
-            table.shape == two.shape and np.allclose(table, two, atol=10 * tolerance)
+            table.shape == two.shape and np.allclose(table, two, atol=TOLERANCE)
             for table, two in ((self.cos, other.cos), (self.sin, other.sin))
         )
 
@@ -109,7 +111,7 @@ def _norm(value: ir.Value, pattern: AttentionPattern, head_size: int) -> Norm | 
     return None
 
 
-def fit(raw: np.ndarray, result: np.ndarray, sizes: Sequence[int], tolerance: float) -> Turn | None:
+def fit(raw: np.ndarray, result: np.ndarray, sizes: Sequence[int], tolerance: float = TOLERANCE) -> Turn | None:
     """The rotation and factor that make one value of another, (B, N, S, d) each; ``None`` if there is none.
 
     Args:
@@ -160,7 +162,7 @@ def rates(pattern: AttentionPattern, turn: Turn) -> Iterator[np.ndarray]:
                 for rate in (rates, -rates):
                     angles = np.arange(len(turn.cos), dtype=np.float32)[:, None] * rate
                     both = ((np.cos(angles), turn.cos), (np.sin(angles), turn.sin))
-                    if all(np.allclose(table, other, atol=1e-3) for table, other in both):
+                    if all(np.allclose(table, other, atol=TOLERANCE) for table, other in both):
                         yield rate
 
 
@@ -172,7 +174,7 @@ def shortest(pattern: AttentionPattern, turn: Turn) -> Turn:
     for size in range(2, turn.size, 2):
         cos, sin = np.split(turn.cos, (size // 2,), -1), np.split(turn.sin, (size // 2,), -1)
         part = replace(turn, size=size, cos=cos[0], sin=sin[0])
-        is_rest_still = np.allclose(cos[1], 1, atol=1e-3) and np.allclose(sin[1], 0, atol=1e-3)
+        is_rest_still = np.allclose(cos[1], 1, atol=TOLERANCE) and np.allclose(sin[1], 0, atol=TOLERANCE)
         if is_rest_still and next(rates(pattern, part), None) is not None:
             return part
     return turn

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import onnx
 import onnx_ir as ir
@@ -10,23 +12,29 @@ import pytest
 import exports
 import isorun
 from isorun.graph.transforms.precision import whole
+from isorun.parity import DEFAULT_TOLERANCES, compare
 
 HALVES = exports.archive("half")
 
 
 @pytest.mark.parametrize("label", HALVES)
-def test_backends_agree_as_they_do_in_fp32(label: str) -> None:
-    """By itself, ONNX Runtime rounds every result to 16 bits, and differed by 1e-3."""
+def test_fp32_is_as_exact_as_of_a_model_in_fp32(label: str) -> None:
+    """By itself, ONNX Runtime rounds every result to 16 bits, and differed by 1e-3.
+
+    The root of 2 in 16 bits, in some models' GELU, is off by 1e-4; the fused one has all its digits.
+    """
+    tolerance = replace(DEFAULT_TOLERANCES["fp32"], max_rel=3e-4, rms=5e-5)
     feeds = exports.given(label)
-    results = {}
+    with isorun.Session(HALVES[label], "reference", precision="fp64") as session:
+        exact = session.run(None, feeds)
     for backend in ("ort-cpu", "openvino"):
-        with isorun.Session(HALVES[label], backend, padding="keep") as session:
-            results[backend] = session.run(None, feeds)
+        with isorun.Session(HALVES[label], backend) as session:
+            computed = session.run(None, feeds)
             assert session.provenance.precision == "fp32"
-    for result, expected in zip(results["ort-cpu"], results["openvino"], strict=True):
-        assert result.dtype == expected.dtype
-        last_bit = 2.0**-10 if result.dtype == np.float16 else 0
-        np.testing.assert_allclose(result, expected, rtol=last_bit, atol=exports.MODERN_TOLERANCE)
+            mask, names = session.model_info.attended(feeds), [output.name for output in session.get_outputs()]
+        results, expected = (dict(zip(names, values, strict=True)) for values in (computed, exact))
+        parity = compare(results, expected, mask, tolerance)
+        assert not parity.reasons
 
 
 def model_of(text: str) -> onnx.ModelProto:
