@@ -94,14 +94,14 @@ def parity(
             raise typer.BadParameter("--reduce does not support int8, which depends on calibration")
         info = ModelGraphs(open_model(path, Cache()), Cache()).info
         request = Request(str(path), names[0], against, precision, threads)
-        parity_reduce.run(request, info, comparison.cases(info)[0], reduce, as_json=as_json)
+        parity_reduce.run(request, info, comparison.cases(info), reduce, as_json=as_json)
         return
     if layers:
         with parity_layers.exposed(path) as (path, operators):
-            parities, shape = comparison.run(path, **parity_layers.SETTINGS)
+            parities, info = comparison.run(path, **parity_layers.SETTINGS)
         departures = {name: parity_layers.first_departure(by_mask, operators) for name, by_mask in parities.items()}
     else:
-        parities, shape = comparison.run(path)
+        parities, info = comparison.run(path)
 
     if as_json:
         listed = {
@@ -113,7 +113,8 @@ def parity(
             result["departures"] = {name: departure and departure.as_dict() for name, departure in departures.items()}
         console.json_out(result)
     else:
-        sizes = f"batch {shape[0]}, sequence {shape[1]}, seed {seed}" if feeds is None else f"feeds from {feeds}"
+        batch, sequence = comparison.shape(info)
+        sizes = f"batch {batch}, sequence {sequence}, seed {seed}" if feeds is None else f"feeds from {feeds}"
         print(f"Against {against} in {widest}; {sizes}\n")
         if layers:
             parity_layers.show(departures, operators)
@@ -122,7 +123,13 @@ def parity(
     failed = [(name, mask) for name, by_mask in parities.items() for mask, parity in by_mask.items() if parity.reasons]
     if failed:
         total = sum(map(len, parities.values()))
-        raise ParityError(f"{len(failed)} of {total} comparisons failed: {', '.join(map(' on '.join, failed))}")
+        message = f"{len(failed)} of {total} comparisons failed: {', '.join(map(' on '.join, failed))}"
+        if info.quantized and precision != "int8":
+            message += (
+                ". The model rounds values to 8 bits itself, so that a difference in the last digit may become a whole "
+                "step; the limits for that are those of --precision int8"
+            )
+        raise ParityError(message)
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,15 +146,19 @@ class _Comparison:
     threads: int | None
     feeds: Mapping[str, np.ndarray] | None
 
-    def cases(self, info: ModelInfo) -> tuple[Mapping[str, Mapping[str, np.ndarray]], tuple[int, int]]:
-        """The feeds by kind of mask, and the batch size and the sequence length of random ones."""
-        batch = self.batch or fixed_size(info.inputs, 0) or _BATCH
-        sequence = self.sequence or fixed_size(info.inputs, 1) or _SEQUENCE
-        cases = {_GIVEN: self.feeds} if self.feeds is not None else masked_cases(info, batch, sequence, self.seed)
-        return cases, (batch, sequence)
+    def shape(self, info: ModelInfo) -> tuple[int, int]:
+        """The batch size and the sequence length of random feeds."""
+        return (
+            self.batch or fixed_size(info.inputs, 0) or _BATCH,
+            self.sequence or fixed_size(info.inputs, 1) or _SEQUENCE,
+        )
 
-    def run(self, path: Path, **settings: Any) -> tuple[dict[str, dict[str, Parity]], tuple[int, int]]:
-        """The result for each backend and kind of mask, and the batch size and the sequence length.
+    def cases(self, info: ModelInfo) -> Mapping[str, Mapping[str, np.ndarray]]:
+        """The feeds by kind of mask."""
+        return {_GIVEN: self.feeds} if self.feeds is not None else masked_cases(info, *self.shape(info), self.seed)
+
+    def run(self, path: Path, **settings: Any) -> tuple[dict[str, dict[str, Parity]], ModelInfo]:
+        """The result for each backend and kind of mask, and what the model is like.
 
         Args:
             path: the model.
@@ -160,7 +171,7 @@ class _Comparison:
             Session(path, self.against, precision=self.widest, threads=threads, **settings) as session,
         ):
             outputs, info = session.get_outputs(), session.model_info
-            cases, shape = self.cases(info)
+            cases = self.cases(info)
             expected = {mask: _named(outputs, session.run(None, feeds)) for mask, feeds in cases.items()}
         parities: dict[str, dict[str, Parity]] = {}
         for name in self.backends:
@@ -179,7 +190,7 @@ class _Comparison:
                     )
                     for mask, feeds in cases.items()
                 }
-        return parities, shape
+        return parities, info
 
 
 def _named(specs: Sequence[TensorSpec], values: Sequence[Any]) -> dict[str, Any]:

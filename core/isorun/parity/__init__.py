@@ -4,6 +4,7 @@ What is compared
     A *token-level* output, with a value for each token, is compared where the mask is not 0; values at padding are
     unspecified. Any other output is compared as a whole, except for fully masked rows, whose values are unspecified.
     A NaN or an infinity fails anywhere, padding included: a mean over masked tokens would propagate it.
+    An output of 16 bits or fewer may differ by the rounding of its own type as well.
 
 The measures are in :mod:`isorun.parity.measures`, the limits in :mod:`isorun.parity.tolerance`. Integers, booleans and
 strings must be equal.
@@ -96,7 +97,7 @@ def compare(
         reference: output name to array; floating-point arrays may have a wider type than the output.
         mask: (batch, sequence), nonzero at real tokens: :meth:`ModelInfo.attended` of the feeds; ``None`` to compare
             outputs as a whole.
-        tolerance: the limits.
+        tolerance: the limits, to which the rounding of an output's own type is added.
         token_level: the token-level outputs, ``ModelInfo.token_outputs``; ``None`` for outputs whose first two
             dimensions are the mask's.
     """
@@ -130,7 +131,7 @@ def _compare_one(
         return unlike(f"its dtype is {output.dtype}; the reference's is {reference.dtype}")
 
     level = _level(name, output.shape, real, token_level)
-    if output.dtype.kind not in "fV":  # V: the extension types of ml_dtypes, such as bfloat16
+    if not _is_float(output.dtype):
         a, b = _compared(output, level, real), _compared(reference, level, real)
         wrong = int(np.count_nonzero(a != b))
         reasons = tuple([f"{wrong} of {a.size} values differ"] if wrong else [])
@@ -150,6 +151,8 @@ def _compare_one(
     a, b, valid = _rows(ours, theirs, level, real)
     if not valid.any():
         return unlike(level=level)
+    if output.dtype.itemsize < 4:
+        tolerance = tolerance.rounded(_epsilon(output.dtype))
     max_abs, max_rel, rms = errors(a[valid], b[valid])
     cosine, argmax, rows = directions(a, b, valid, tolerance.rms)
     broken = tolerance.broken(rows, argmax, max_abs=max_abs, max_rel=max_rel, rms=rms, cosine=cosine)
@@ -157,8 +160,20 @@ def _compare_one(
 
 
 def _same_type(output: np.dtype[Any], reference: np.dtype[Any]) -> bool:
-    both_floats = output.kind == reference.kind == "f"
+    both_floats = _is_float(output) and _is_float(reference)
     return output == reference or (both_floats and reference.itemsize > output.itemsize)
+
+
+def _is_float(dtype: np.dtype[Any]) -> bool:
+    return "float" in dtype.name  # NumPy does not count the types of ml_dtypes, such as bfloat16, among its own
+
+
+def _epsilon(dtype: np.dtype[Any]) -> float:
+    if dtype.kind == "f":
+        return float(np.finfo(dtype).eps)
+    import ml_dtypes
+
+    return float(ml_dtypes.finfo(dtype).eps)  # type: ignore[no-untyped-call]
 
 
 def _level(name: str, shape: Sequence[int], real: np.ndarray | None, token_level: Collection[str] | None) -> str:

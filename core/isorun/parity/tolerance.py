@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from isorun.errors import InvalidArgument
 
@@ -34,6 +34,20 @@ class Tolerance:
                 f"{self}: max_rel and rms must be at least 0 and below 1, cosine above 0 and at most 1; "
                 "wider limits would accept an output of zeros"
             )
+
+    def rounded(self, epsilon: float) -> Tolerance:
+        """The limits for an output that is stored in fewer bits than it is computed in.
+
+        Args:
+            epsilon: of its type, relative: what the roundings of two equal values differ by at most. It adds to the
+                limits as independent errors do: the squares of ``max_rel``, ``rms`` and of the angle, 2 (1 - cosine).
+        """
+        return replace(
+            self,
+            max_rel=None if self.max_rel is None else math.hypot(self.max_rel, epsilon),
+            rms=math.hypot(self.rms, epsilon),
+            cosine=self.cosine * (1 - epsilon**2 / 2),
+        )
 
     def broken(self, rows: int, argmax: float | None, **measures: float | None) -> Iterator[str]:
         """Describe the limits that measures exceed.

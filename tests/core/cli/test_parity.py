@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import onnx
 import pytest
 
 import masks
@@ -92,3 +93,23 @@ def test_masks_are_recognized_whatever_their_name(
     ran = isorun("parity", path, "--backends", "ort-cpu", "--sequence", 40, "--json")
     assert ran.code == 0, ran.err
     assert set(ran.json["backends"]["ort-cpu"]) == cases
+
+
+def test_a_step_of_a_quantized_model_is_explained(isorun: Callable[..., Any], tmp_path: Path) -> None:
+    """What is rounded to 8 bits shows in which order products are added up."""
+    text = """<ir_version: 10, opset_import: ["" : 21]> g (float[N, 512] x) => (float[N, 2] y)
+    <float many = {1000000}, float step = {0.01}, int8 zero = {0}, float[4, 2] w = {1, 2, 3, 4, 5, 6, 7, 8}> {
+        sum = MatMul (x, weight)
+        large = Mul (sum, many)
+        wave = Sin (large)
+        rounded = QuantizeLinear (wave, step, zero)
+        value = DequantizeLinear (rounded, step, zero)
+        y = MatMul (value, w)
+    }"""
+    model = onnx.parser.parse_model(text)
+    weight = np.random.default_rng(0).normal(size=(512, 4)).astype(np.float32)
+    model.graph.initializer.append(onnx.numpy_helper.from_array(weight, "weight"))
+    onnx.save(model, path := tmp_path / "quantized.onnx")
+    ran = isorun("parity", path, "--backends", "ort-cpu")
+    assert ran.code == 1
+    assert "--precision int8" in ran.err

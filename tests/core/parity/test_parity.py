@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ml_dtypes
 import numpy as np
 import pytest
 from hypothesis import assume, given
@@ -36,6 +37,16 @@ def test_the_same_output_passes_at_any_scale(seed: int, scale: float, precision:
 def test_rounding_to_float32_passes_as_fp32(seed: int, scale: float) -> None:
     reference = hidden(seed, scale)
     assert judge(reference.astype(np.float32), reference, "fp32").verdict == "pass"
+
+
+@pytest.mark.parametrize("dtype", [np.float16, ml_dtypes.bfloat16])
+@given(seeds, st.floats(1e-2, 1e3))
+def test_rounding_to_its_own_type_passes_as_fp32(dtype: type, seed: int, scale: float) -> None:
+    reference = hidden(seed, scale)
+    rounded = reference.astype(dtype)
+    assert judge(rounded, reference, "fp32").verdict == "pass"
+    wrong = (reference * (1 + 4 * float(ml_dtypes.finfo(dtype).eps))).astype(dtype)
+    assert judge(wrong, reference, "fp32").verdict == "fail"
 
 
 @given(seeds, scales, precisions)
