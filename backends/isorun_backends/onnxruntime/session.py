@@ -19,6 +19,7 @@ from isorun.plugin import (
     runtime_errors,
     usable_cores,
 )
+from isorun_backends.common_types import check_types
 from isorun_backends.onnxruntime import builds
 
 if TYPE_CHECKING:
@@ -126,9 +127,10 @@ def open_session(
 
     Raises:
         InvalidModel: ONNX Runtime rejects the graph.
-        UnsupportedModel: ONNX Runtime has no kernel for some operator.
+        UnsupportedModel: ONNX Runtime has no kernel for some operator, or NumPy lacks the type of an input or output.
         BackendFailed: any other error of ONNX Runtime.
     """
+    check_types(name, model.info)
     # From the module that defines it: `isorun.compat.install()` replaces the name in `onnxruntime`.
     from onnxruntime.capi.onnxruntime_inference_collection import InferenceSession
 

@@ -22,6 +22,7 @@ from isorun.plugin import (
     runtime_errors,
 )
 from isorun_backends.common_quantization import openvino_properties
+from isorun_backends.common_types import check_types
 from isorun_backends.openvino import devices
 from isorun_backends.openvino.executable import OpenVINOExecutable
 
@@ -74,7 +75,7 @@ class OpenVINO(Backend):
         target = devices.Target(self.name, core, config.device, config.precision)
         own = self.read_options(config.options)["properties"]
         properties = target.properties(own, config.threads, openvino_properties(model, config.precision))
-        _check_outputs(self.name, model)
+        check_types(self.name, model.info)
         with runtime_errors(f"{self.name} cannot load {model.path}", partial(_recognize, self.name, model)):
             graph = core.read_model(model.path)
             if any(spec.type == "tensor(string)" for spec in model.info.inputs):
@@ -100,16 +101,6 @@ def _remove_string_identities(graph: openvino.Model) -> None:
     for node in graph.get_ops():
         if node.get_type_name() == "Identity" and node.get_input_element_type(0) == openvino.Type.string:
             node.output(0).replace(node.input_value(0))
-
-
-def _check_outputs(name: str, model: LoweredModel) -> None:
-    """Reject outputs that OpenVINO returns as another type: bf16 as fp16, fp8 as uint8, 4-bit numbers in pairs."""
-    for spec in model.info.outputs:
-        if spec.type.startswith("tensor(") and spec.type != "tensor(string)" and spec.dtype is None:
-            raise UnsupportedModel(
-                f"{name} cannot return the output {spec.name!r} of type {spec.type}, which NumPy does not have. "
-                "Cast it to another type in the model, such as float"
-            )
 
 
 def _recognize(name: str, model: LoweredModel, error: Exception) -> UnsupportedModel | None:

@@ -23,6 +23,7 @@ from isorun.plugin import (
     RuntimeReport,
     runtime_errors,
 )
+from isorun_backends.common_types import check_types
 from isorun_backends.nvidia import device_memory, engine_cache, gpu
 from isorun_backends.nvidia.engine_cache import Target
 from isorun_backends.nvidia.graph_precision import graph_precision
@@ -110,6 +111,7 @@ class TensorRT(Backend):
         return None
 
     def compile(self, model: LoweredModel, config: CompileConfig) -> TensorRTExecutable:
+        check_types(self.name, model.info)
         options = self.read_options(config.options)
         profiles = declared(self.name, model.info, options["shapes"])
         output_shapes(model.info, profiles[0].maxima())  # raises for shapes that do not follow from the inputs
