@@ -111,14 +111,18 @@ def feeds(names: list[str], length: int = 12, seed: int = 0) -> Feeds:
     return {name: values[name] for name in names}
 
 
-def run(model: bytes | ir.Model | onnx.ModelProto, given: Mapping[str, np.ndarray]) -> list[np.ndarray]:
-    """What plain ONNX Runtime answers."""
+def run(
+    model: bytes | ir.Model | onnx.ModelProto, given: Mapping[str, np.ndarray], *, optimized: bool = True
+) -> list[np.ndarray]:
+    """What plain ONNX Runtime answers, by its own optimizers or node by node."""
     if isinstance(model, ir.Model):
         model = ir.serde.serialize_model(model)
     if isinstance(model, onnx.ModelProto):
         model = model.SerializeToString()
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads = 1  # starting a pool of threads takes longer than such a run
+    if not optimized:
+        options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
     session = onnxruntime.InferenceSession(model, options, providers=["CPUExecutionProvider"])
     return list(session.run(None, dict(given)))
 
