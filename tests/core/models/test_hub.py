@@ -221,7 +221,7 @@ def test_interrupted_download_leaves_nothing(checkpoint: Path, tmp_path: Path) -
         _, err = process.communicate(timeout=30)
     assert process.returncode == 130
     assert err.splitlines()[-1] == "isorun: interrupted"
-    assert "Traceback" not in err
+    assert "KeyboardInterrupt" not in err  # huggingface_hub before 2 may print a traceback of tqdm's own
     assert _left_in(Cache(tmp_path)) == []
 
 
