@@ -28,6 +28,14 @@ def static(value: ir.Value | None) -> list[Any] | None:
     return None if tensor is None else tensor.numpy().reshape(-1).tolist()
 
 
+def number(value: ir.Value | None) -> float | None:
+    """The one element of a constant; ``None`` if it is not one, or has others."""
+    import onnx_ir as ir
+
+    tensor = None if value is None else ir.convenience.get_const_tensor(value)
+    return None if tensor is None or tensor.size != 1 else float(tensor.numpy().reshape(-1)[0])
+
+
 def new_node(op: str, inputs: Sequence[ir.Value | None], attributes: Mapping[str, Any] | None = None) -> ir.Node:
     """A node of one output of ONNX's own operators."""
     import onnx_ir as ir

@@ -12,7 +12,16 @@ import numpy as np
 
 from isorun.plugin import CONSTANTS, Fault, KnownFailure, KnownFaults
 from isorun_backends.common_faults import flattened, nonzero_of_scalar
-from isorun_backends.openvino import arithmetic, conditions, images, loops, quantization, rewrites, rotations
+from isorun_backends.openvino import (
+    activations,
+    arithmetic,
+    conditions,
+    images,
+    loops,
+    quantization,
+    rewrites,
+    rotations,
+)
 from isorun_backends.openvino.arithmetic import VERSIONS
 
 _INT64 = KnownFailure(
@@ -177,6 +186,7 @@ ROWS = (
     ),
     *images.ROWS,
     *rotations.ROWS,
+    *activations.ROWS,
     *quantization.ROWS,
     Fault(
         operator="BitShift",
