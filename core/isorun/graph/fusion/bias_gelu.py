@@ -32,7 +32,7 @@ _OPERATORS = frozenset(("Mul", "Div", "Add", "Sub", "Pow", "Sqrt", "Erf", "Tanh"
 _MAX_NODES = 14
 _MAX_ENTRIES = 10  # the number of values before the node that are tested as the GELU's input
 _TOLERANCE = 1e-5
-_HALF_TOLERANCES = {ir.DataType.FLOAT16: 2e-4, ir.DataType.BFLOAT16: 2e-3}  # the constants are rounded
+_HALF_TOLERANCES = {ir.DataType.FLOAT16: 1e-4, ir.DataType.BFLOAT16: 1e-3}  # the constants are rounded
 _SAMPLE = np.linspace(-8, 8, 257, dtype=np.float32)
 
 
