@@ -10,6 +10,7 @@ import numpy as np
 from isorun.plugin.device_arrays import DeviceArray
 from isorun.types import Feeds, ModelInfo, TensorSpec
 
+_DOUBT = "; if other backends return the same, the model declares it wrongly"
 _ndarray = np.ndarray  # a global name is found faster than an attribute
 
 
@@ -97,10 +98,11 @@ class _Declared(NamedTuple):
             return f"an array of {self.dtype}, as the model declares, got {result.dtype}"
         if self.rank is not None and len(shape) != self.rank:
             expected = f"{self.rank} dimension{'' if self.rank == 1 else 's'}"
-            return f"an array of {expected}, as the model declares, got shape {shape}"
+            return f"an array of {expected}, as the model declares, got shape {shape}{_DOUBT}"
         for axis, size in self.sizes:
             if shape[axis] != size:
-                return f"an array of size {size} at dimension {axis}, as the model declares, got shape {shape}"
+                expected = f"size {size} at dimension {axis}"
+                return f"an array of {expected}, as the model declares, got shape {shape}{_DOUBT}"
         if self.batched and batch >= 0 and shape[0] != batch:
             return f"an array of {batch} rows, as input {batch_input!r} has, got shape {shape}"
         return ""

@@ -24,7 +24,7 @@ from isorun.graph.canonicalize import choices, constants, layouts, opset_upgrade
 from isorun.graph.canonicalize.simplify import simplify
 from isorun.graph.fusion import bias_gelu, embeddings, groups, skip_layer_normalization
 from isorun.graph.fusion.self_attention.fuse import fuse as fuse_attention
-from isorun.graph.io import files, maps
+from isorun.graph.io import files, maps, shape_inference
 from isorun.graph.matching.report import FusionReport
 from isorun.graph.ops import functions, inline, lower, opset
 from isorun.graph.transforms import index_checks, last_layer, padding_removal, precision, select_outputs
@@ -137,6 +137,7 @@ PASSES = (
         lambda model, job: select_outputs.keep(model, job.target.outputs or ()),
         lambda target: target.outputs is not None,
     ),
+    Pass("correct output shapes", Stage.GIVEN, lambda model, _: shape_inference.correct_outputs(model)),
     Pass("upgrade the opset", Stage.FUSION, lambda model, _: opset_upgrade.upgrade(model)),
     Pass("simplify", Stage.FUSION, lambda model, job: simplify(model, job.report)),
     Pass("batch first, width last", Stage.FUSION, lambda model, _: layouts.rewrite(model)),

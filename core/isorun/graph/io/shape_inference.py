@@ -7,7 +7,7 @@ only the inferred shapes and types are read.
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 
 import onnx
 import onnx_ir as ir
@@ -37,6 +37,47 @@ def infer_shapes(model: ir.Model, *, strict: bool = False) -> None:
         _logger.info("Shape inference failed: %s", error)
         return
     _set(model.graph, model.graph.inputs, inferred.graph)
+
+
+def correct_outputs(model: ir.Model) -> None:
+    """Replace what a model declares of its outputs' shapes where ONNX infers another rank or size, in place.
+
+    Exporters write the sizes of their example there, which runtimes ignore.
+    """
+    outputs = [value for value in model.graph.outputs if value.producer() is not None and value.shape is not None]
+    if not outputs or maps.among(model.graph):
+        return
+    proto = _without_weights(model)
+    del proto.graph.value_info[:]
+    for info in proto.graph.output:
+        if info.type.HasField("tensor_type"):
+            info.type.tensor_type.ClearField("shape")
+    try:
+        inferred = onnx.shape_inference.infer_shapes(proto, data_prop=True).graph.output
+    except (onnx.shape_inference.InferenceError, RuntimeError, TypeError, ValueError) as error:
+        _logger.info("Shape inference failed: %s", error)
+        return
+    shapes = {info.name: ir.serde.deserialize_type_proto_for_shape(info.type) for info in inferred}
+    named = {str(size) for value in model.graph.inputs for size in value.shape or () if not isinstance(size, int)}
+    for value in outputs:
+        declared, computed = value.shape, shapes.get(value.name or "")
+        assert declared is not None
+        if computed is not None and (shape := _agreed(declared, computed, named)) != declared:
+            _logger.info("Output %r is declared as %s and computed as %s", value.name, declared, shape)
+            value.shape = shape
+
+
+def _agreed(declared: ir.Shape, computed: ir.Shape, named: Collection[str]) -> ir.Shape:
+    """The declared sizes, except where others are known: fixed ones, and those with the name of an input's."""
+    known = [size if isinstance(size, int) or size.value in named else None for size in computed]
+    if len(declared) != len(known):
+        return ir.Shape(known)
+    return ir.Shape(
+        [
+            size if isinstance(stated, int) and size is not None else stated
+            for stated, size in zip(declared, known, strict=True)
+        ]
+    )
 
 
 def _without_weights(model: ir.Model) -> onnx.ModelProto:
