@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections import Counter
+from dataclasses import replace
 
 import numpy as np
 import onnx_ir as ir
@@ -50,10 +51,14 @@ def describe(model: ir.Model, *, any_mask: bool = False) -> ModelInfo:
         _spec(value, overridable=value.name in graph.initializers, bounds=bounds.get(value.name or ""))
         for value in graph.inputs
     ]
+    sizes = next((spec.shape for spec in described if spec.name == mask), None) or ()
+    outputs = [
+        _of_tokens(spec, sizes) if spec.name in (token_outputs or ()) else spec for spec in map(_spec, graph.outputs)
+    ]
     windowed = (node for node in graph if is_fused(node) and "window" in node.attributes)
     return ModelInfo(
         inputs=tuple(described),
-        outputs=tuple(_spec(value) for value in graph.outputs),
+        outputs=tuple(outputs),
         opset=graph.opset_imports.get("", 0),
         fused=dict(Counter(node.op_type for node in graph if is_fused(node))),
         limits=_limits(graph),
@@ -91,6 +96,15 @@ def _spec(value: ir.Value, *, overridable: bool = False, bounds: tuple[int, int]
         shape = tuple(None if isinstance(size, int) and size < 0 else size for size in sizes)
     type_name = maps.spell(kind) if (kind := maps.type_of(value)) else _type_name(value.type)
     return TensorSpec(value.name or "", type_name, shape, overridable, bounds)
+
+
+def _of_tokens(spec: TensorSpec, sizes: tuple[int | str | None, ...]) -> TensorSpec:
+    """An output with values for each token, with the batch and length of the mask: exporters may write an example's."""
+    if spec.shape is None or len(sizes) != 2 or len(spec.shape) < 2:
+        return spec
+    both = zip(spec.shape[:2], sizes, strict=True)
+    shape = [size if isinstance(stated, int) and isinstance(size, str) else stated for stated, size in both]
+    return replace(spec, shape=(*shape, *spec.shape[2:]))
 
 
 def _type_name(kind: ir.TypeProtocol | None) -> str:

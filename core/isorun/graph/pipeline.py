@@ -224,6 +224,8 @@ def read(path: Path, outputs: Sequence[str] | None = None, *, fused: bool = True
             _run(model, job, Stage.FUSED)
             return Fused(model, False, job.report)
         report = fuse(model)
+        if report.is_encoder:  # more is known of fused operators
+            shape_inference.correct_outputs(model)
         return Fused(model if report.is_encoder else as_given(), report.is_encoder, report)
 
 

@@ -6,6 +6,7 @@ import numpy as np
 import onnx
 import pytest
 
+import exports
 import isorun
 
 
@@ -44,3 +45,17 @@ def test_what_cannot_be_inferred_is_in_doubt() -> None:
         pytest.raises(isorun.BackendFailed, match="the model declares it wrongly"),
     ):
         session.run(None, feeds)
+
+
+@pytest.mark.parametrize("label", ["bert-dynamo18-eager", "bert-torchscript14-eager", "distilbert-tf2onnx13"])
+def test_encoders_with_the_sizes_of_an_example_take_any(label: str) -> None:
+    model = exports.proto(label)
+    for output in model.graph.output:
+        for axis, size in zip(output.type.tensor_type.shape.dim, (1, 8), strict=False):
+            axis.dim_value = size
+    with isorun.Session(model.SerializeToString(), "ort-cpu") as session:
+        outputs, shape = session.get_outputs(), session.get_inputs()[0].shape
+        assert shape is not None
+        assert [output.shape and output.shape[0] for output in outputs] == [shape[0]] * len(outputs)
+        (hidden, *_) = session.run(None, exports.given(label))
+        assert hidden.shape[:2] == (5, 12)
