@@ -136,6 +136,16 @@ def test_keeps_a_scale(factor: float) -> None:
     np.testing.assert_allclose(scales, [factor * 8**-0.5] * LAYERS, rtol=2e-6)
 
 
+def test_fuses_attention_with_large_scores() -> None:
+    """Trained weights of the normalizations of queries and keys make scores of hundreds, with fewer digits."""
+    model = exports.model("qwen3-dynamo18-eager")
+    for name, value in model.graph.initializers.items():
+        if name.endswith(("q_norm.weight", "k_norm.weight")) and value.const_value is not None:
+            value.const_value = ir.tensor(30 * value.const_value.numpy())
+    report = fuse(model)
+    assert report.fused["SelfAttention"] == LAYERS, str(report)
+
+
 def test_fuses_embeddings_to_which_a_number_is_added() -> None:
     model = exports.model(PLAIN)
     before(first(model, "Add"), 0, "Add", number(model, "offset", 0.01))

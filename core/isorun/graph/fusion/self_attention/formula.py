@@ -26,6 +26,7 @@ from isorun.graph.matching.probes import Evaluate, Probes
 from isorun.graph.matching.report import CannotFuse
 from isorun.graph.ops import functions
 
+_USUAL_SCORE = 10.0
 _KEYLESS_TOLERANCE = 5e-3  # of queries without any key: beside a finite mask, scores have few digits left
 _TURN_TOLERANCE = 1e-3  # of queries rotated by hundreds of positions; rates that differ give other angles altogether
 
@@ -97,7 +98,7 @@ class AttentionProbe:
             offset = np.zeros(()) if bias is None else evaluate(bias)[:1]
             allowed = (Reach() if mask is None else mask.reach).pairs(attend)
             some = allowed.any(axis=-1)
-            expected, turns = {}, {}
+            expected, turns, largest = {}, {}, _USUAL_SCORE
             for projections, possible in candidates.items():
                 parts = [part.of(sample[part.layer.output]).reshape(rows) for part in projections]
                 query, key, value = (_by_head(part, size) for part in parts)
@@ -112,13 +113,15 @@ class AttentionProbe:
                     for part, norm in zip((query, key), norms, strict=True)
                 )
                 scores = offset if positional is None else offset + positional.bias(query, key)
+                largest = max(largest, _largest_score(query, key, turned[0]))
                 for turns_values in possible if turned[1].size else (False,):
                     values = turned[1].of(value) if turns_values else value
                     expected[projections, turns_values] = _attention(
                         query, key, values, turned[0], allowed, scores, filter_value
                     )
             errors = {terms: _error(result[some], context[some]) for terms, result in expected.items()}
-            fitting = [terms for terms, error in errors.items() if error < TOLERANCE]
+            tolerance = TOLERANCE * largest / _USUAL_SCORE  # large scores have fewer digits
+            fitting = [terms for terms, error in errors.items() if error < tolerance]
             if not fitting:
                 what = f"the error on samples is {min(errors.values()):.2g}" if errors else "Q or K is another value"
                 raise CannotFuse(
@@ -271,8 +274,8 @@ class AttentionProbe:
         self, pattern: AttentionPattern, formula: Formula, by_token: Turn, length: int, samples: Samples
     ) -> bool:
         query, result = self._queries(pattern, formula, length, samples)
-        factor = formula.turn.factor
-        return _error(result, factor * by_token.of(query)) < _TURN_TOLERANCE * max(1.0, abs(factor))
+        error = _error(result, formula.turn.factor * by_token.of(query))
+        return error < _TURN_TOLERANCE * float(np.abs(result).max())
 
     def _queries(
         self, pattern: AttentionPattern, formula: Formula, length: int, samples: Samples
@@ -332,6 +335,11 @@ def _attention(
     weights = np.exp(scores - scores.max(-1, keepdims=True))
     context = weights / weights.sum(-1, keepdims=True) @ value
     return np.asarray(context.transpose(0, 2, 1, 3).reshape(batch, length, -1))
+
+
+def _largest_score(query: np.ndarray, key: np.ndarray, scale: float) -> float:
+    key = np.repeat(key, query.shape[1] // key.shape[1], axis=1)
+    return float(np.abs(query @ key.swapaxes(-1, -2) * scale).max())
 
 
 def _summed(value: np.ndarray, attend: np.ndarray, heads: int) -> np.ndarray:

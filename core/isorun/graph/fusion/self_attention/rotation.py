@@ -21,7 +21,7 @@ from isorun.graph.matching.report import CannotFuse
 from isorun.graph.ops import functions
 
 TOLERANCE = 2e-5
-"""The largest error of what is evaluated in fp32."""
+"""The largest error of what is evaluated in fp32, relative to the largest number."""
 LONG_LENGTH = 300
 """A length at which rates of rotation that differ give different angles."""
 _MAX_TABLE = 1 << 14  # rows of a table of rotations
@@ -118,10 +118,11 @@ def fit(raw: np.ndarray, result: np.ndarray, sizes: Sequence[int], tolerance: fl
         raw: before.
         result: after.
         sizes: how many dimensions of a head may be rotated.
-        tolerance: the largest error.
+        tolerance: the largest error, relative to the largest number.
     """
     factor = float((raw[:, :, 0] * result[:, :, 0]).sum() / np.square(raw[:, :, 0]).sum())
-    if np.abs(result - factor * raw).max() < tolerance * max(1.0, abs(factor)):
+    most = tolerance * float(np.abs(result).max())
+    if np.abs(result - factor * raw).max() <= most:
         return Turn(factor)
     for turned in sizes:
         for interleaved in (False, True):
@@ -134,7 +135,7 @@ def fit(raw: np.ndarray, result: np.ndarray, sizes: Sequence[int], tolerance: fl
             if scale < 1e-6:
                 continue
             turn = Turn(scale, turned, interleaved, cos / scale, sin / scale)
-            if np.abs(result - scale * turn.of(raw)).max() < tolerance * max(1.0, scale):
+            if np.abs(result - scale * turn.of(raw)).max() < most:
                 return turn
     return None
 
