@@ -63,7 +63,7 @@ def fused(name: str) -> ir.Model:
     return model
 
 
-def assert_as_good(name: str, got: Sequence[np.ndarray]) -> None:
+def assert_as_good(name: str, got: Sequence[np.ndarray], times: int = 2) -> None:
     """As near to the answers in fp32 as the untouched model in fp16 is, or all but."""
     assert [each.dtype for each in got] == [each.dtype for each in untouched(name)]
     rows = slice(
@@ -72,7 +72,7 @@ def assert_as_good(name: str, got: Sequence[np.ndarray]) -> None:
     exact = [each[rows] for each in exports.answers(label(name))]
     error = exports.difference(exact, [each[rows].astype(np.float32) for each in untouched(name)])
     assert error < 0.01
-    assert exports.difference(exact, [each[rows].astype(np.float32) for each in got]) < 3 * error
+    assert exports.difference(exact, [each[rows].astype(np.float32) for each in got]) < times * error
     assert all(np.isfinite(each).all() for each in got)
 
 
@@ -101,7 +101,8 @@ def test_16_bit_models_run_on_every_backend(name: str, backend: str, dialect: st
     given, path = exports.given(label(name)), tmp_path / "model.onnx"
     precision = "fp16" if backend == "reference" else "fp32"  # the others compute in fp32 on a CPU
     got = exports.run_lowered(backend, dialect, fused(name), given, path, precision)
-    assert_as_good(name, got)
+    # Computed in fp16, queries are rounded once more: they are multiplied by the scale before their product.
+    assert_as_good(name, got, times=3 if precision == "fp16" else 2)
 
 
 def test_fully_masked_row_matches_the_original() -> None:

@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 import onnx_ir as ir
 
-from isorun.graph.analysis.evaluate import CannotEvaluate, Samples
+from isorun.graph.analysis.evaluate import HALVES, CannotEvaluate, Samples
 from isorun.graph.fusion.self_attention import disentangled, rotation
 from isorun.graph.fusion.self_attention.disentangled import Disentangled
 from isorun.graph.fusion.self_attention.masks import FINITE_MASK, KeyMask, Reach
@@ -27,7 +27,8 @@ from isorun.graph.matching.report import CannotFuse
 from isorun.graph.ops import functions
 
 _USUAL_SCORE = 10.0
-_KEYLESS_TOLERANCE = 5e-3  # of queries without any key: beside a finite mask, scores have few digits left
+# Of queries without any key: beside a mask of -10,000, or in fp16 of -65,504, scores have few digits left.
+_KEYLESS_TOLERANCE, _HALF_KEYLESS_TOLERANCE = 1e-4, 5e-3
 _TURN_TOLERANCE = 1e-3  # of queries rotated by hundreds of positions; rates that differ give other angles altogether
 
 
@@ -70,6 +71,7 @@ class AttentionProbe:
         fallbacks = {"scores"} if mask is None else {"scores", "zeros"}
         if mask is not None and mask.origin is not None and mask.reach == Reach(causal=True):
             fallbacks.add("summed")
+        dtype = subgraph.dtype(pattern.layers[0].weight)
         samples = [self.sample(pattern, mask, length) for length in self._probes.lengths]
         evaluators = [self._probes.evaluator(sample) for sample, _ in samples]
         heads = _heads(pattern, evaluators[0], self._probes.rows, self._probes.lengths[0])
@@ -138,9 +140,10 @@ class AttentionProbe:
                     part = fitting[0][0][2]
                     value = _by_head(part.of(sample[part.layer.output]).reshape(rows), size)
                     masked["summed"] = _summed(value, attend, heads)[~some]
-                fallbacks = {name for name in fallbacks if _error(masked[name], context[~some]) < _KEYLESS_TOLERANCE}
+                keyless = _HALF_KEYLESS_TOLERANCE if dtype in HALVES else _KEYLESS_TOLERANCE
+                fallbacks = {name for name in fallbacks if _error(masked[name], context[~some]) < keyless}
         is_narrow = finite and mask is not None and mask.reach != Reach()
-        if subgraph.dtype(pattern.layers[0].weight) == ir.DataType.FLOAT16 and (is_narrow or not fallbacks):
+        if dtype == ir.DataType.FLOAT16 and (is_narrow or not fallbacks):
             # fp16 has steps of 32 at its lowest number: what that leaves of scores, a runtime decides.
             filter_value, fallbacks = functions.LOWEST, {"scores"}
         if not fallbacks:
