@@ -145,11 +145,14 @@ def serve(
 
 def _keys(path: Path | None) -> tuple[str, ...]:
     """The keys of a file and of the environment, one on each line."""
-    lines = os.environ.get(KEYS_VARIABLE, "").splitlines()
+    sources = {f"${KEYS_VARIABLE}": text} if (text := os.environ.get(KEYS_VARIABLE)) is not None else {}
     if path is not None:
         models.check_input(path, "--api-key-file")
-        from_file = [line.strip() for line in path.read_text(encoding="utf-8").splitlines() if line.strip()]
-        if not from_file:
-            raise IsorunError(f"{path} has no key. Write one on each line")
-        lines += from_file
-    return tuple(line.strip() for line in lines if line.strip())
+        sources[str(path)] = path.read_text(encoding="utf-8")
+    keys: list[str] = []
+    for source, text in sources.items():
+        stripped = [line.strip() for line in text.splitlines() if line.strip()]
+        if not stripped:
+            raise IsorunError(f"{source} is set and has no key. Write one on each line, or leave it out")
+        keys += stripped
+    return tuple(keys)

@@ -76,7 +76,8 @@ def _invalid(error: RequestValidationError) -> ApiError:
         return ApiError(400, f"The body must be valid JSON: {first['ctx']['error']}")
     path = [str(part) for part in first["loc"][1:]]
     message = first["msg"].removeprefix("Value error, ")
-    return ApiError(400, f"{'.'.join(path)}: {message}" if path else message, param=path[0] if path else None)
+    param = path[0] if path else first.get("ctx", {}).get("field")
+    return ApiError(400, f"{'.'.join(path)}: {message}" if path else message, param=param)
 
 
 def protocol_of(path: str) -> str:

@@ -1,10 +1,28 @@
-"""Fields of requests that accept several forms, with one message for all that is not one of them."""
+"""What the bodies of requests have in common: no unknown field, and fields that accept several forms."""
 
 from __future__ import annotations
 
 from typing import Annotated, Any
 
-from pydantic import AfterValidator, WithJsonSchema
+from pydantic import AfterValidator, BaseModel, ConfigDict, WithJsonSchema, model_validator
+from pydantic_core import PydanticCustomError
+
+from isorun.errors import did_you_mean
+
+
+class KnownFields(BaseModel):
+    """A body, or a part of one, that has no field but its own: one that is ignored would change what a client gets."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    @model_validator(mode="before")
+    @classmethod
+    def _know_fields(cls, body: Any) -> Any:
+        for name in body if isinstance(body, dict) else ():
+            if name not in cls.model_fields:
+                message = f"unknown field {name!r}{did_you_mean(name, cls.model_fields)}"
+                raise PydanticCustomError("unknown_field", "{message}", {"message": message, "field": name})
+        return body
 
 
 def _texts_or_ids(value: Any) -> Any:

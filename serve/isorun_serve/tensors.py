@@ -66,11 +66,13 @@ def read(inputs: Sequence[dict[str, Any]], specs: Sequence[TensorSpec], binary: 
             raise _wrong(name, f"the protocol has no datatype for {expected}")
         if tensor["datatype"] != expected:
             raise _wrong(name, f"datatype must be {expected}, got {tensor['datatype']}")
-        size = tensor["parameters"].get("binary_data_size")
+        size = tensor["parameters"]["binary_data_size"]
         if size is None:
-            array = _from_json(name, tensor["data"], known[name])
+            array = _from_json(name, tensor["data"], known[name], tensor["shape"])
         else:
-            if not isinstance(size, int) or not 0 <= size <= len(binary) - start:
+            if tensor["data"] is not None:
+                raise _wrong(name, "data and binary_data_size cannot both be set")
+            if not 0 <= size <= len(binary) - start:
                 raise _wrong(name, f"binary_data_size must be at most the {len(binary) - start} bytes left, got {size}")
             array = _from_bytes(name, binary[start : start + size], known[name])
             start += size
@@ -100,19 +102,21 @@ def write(spec: TensorSpec, array: Array, *, binary: bool) -> tuple[dict[str, An
     return {**content, "parameters": {"binary_data_size": len(data)}}, data
 
 
-def _from_json(name: str, data: Any, spec: TensorSpec) -> Array:
+def _from_json(name: str, data: Any, spec: TensorSpec, shape: list[int]) -> Array:
     if data is None:
         raise _wrong(name, "data is missing. Send it, or binary_data_size with binary data")
-    if spec.dtype is None:
-        flat = np.asarray(data, dtype=object).reshape(-1)
-        if not all(isinstance(item, str) for item in flat):
-            raise _wrong(name, "data must be strings")
-        return flat
-    try:
-        array = np.asarray(data).reshape(-1)
-    except ValueError as error:
-        raise _wrong(name, "data must be a list of numbers, or lists of one length") from error
     dtype = spec.dtype
+    try:
+        nested = np.asarray(data, object if dtype is None else None)
+    except ValueError as error:
+        raise _wrong(name, "data must be a list of values, or lists of one length") from error
+    if nested.ndim > 1 and list(nested.shape) != shape:
+        raise _wrong(name, f"data is nested as {list(nested.shape)}, and shape is {shape}")
+    array = nested.reshape(-1)
+    if dtype is None:
+        if not all(isinstance(item, str) for item in array):
+            raise _wrong(name, "data must be strings")
+        return array
     kinds = {"b": "b", "i": "iu", "u": "iu"}.get(dtype.kind, "iuf")
     if array.size and array.dtype.kind not in kinds:
         raise _wrong(name, f"data must be {dtype}")

@@ -32,7 +32,7 @@ def plain(value: Any) -> Any:
 def main() -> None:
     page, host = sys.argv[1:]
     results = {}
-    for block in BLOCK.findall(Path(page).read_text()):
+    for block in BLOCK.findall(Path(page).read_text(encoding="utf-8")):
         *_, name = re.findall(
             r"^(?:from|import) (openai|langchain_openai|llama_index|huggingface_hub|cohere|tritonclient|qdrant_client)",
             block,

@@ -166,5 +166,5 @@ def _replicas(folder: Path) -> list[int]:
 def _wait(condition: Callable[[], bool], log: Path) -> None:
     end = time.monotonic() + 120
     while not condition():
-        assert time.monotonic() < end, log.read_text()[-4000:]
+        assert time.monotonic() < end, log.read_text(encoding="utf-8")[-4000:]
         time.sleep(0.2)

@@ -61,8 +61,12 @@ def test_json(client: TestClient, expected: np.ndarray, url: str) -> None:
     assert (output["name"], output["datatype"], output["shape"]) == ("last_hidden_state", "FP32", [2, 7, 32])
     np.testing.assert_allclose(np.reshape(output["data"], output["shape"]), expected, atol=1e-6)
     nested = {name: array.tolist() for name, array in FEEDS.items()}
-    inputs = [{"name": name, "shape": [2, 7], "datatype": "INT64", "data": data} for name, data in nested.items()]
-    assert len(client.post(url, json={"inputs": inputs}).json()["outputs"]) == 2
+    of_mlserver = {"parameters": {"content_type": "np"}}
+    inputs = [
+        {"name": name, "shape": [2, 7], "datatype": "INT64", "data": data, **of_mlserver}
+        for name, data in nested.items()
+    ]
+    assert len(client.post(url, json={"inputs": inputs, **of_mlserver}).json()["outputs"]) == 2
 
 
 def test_binary(client: TestClient, expected: np.ndarray) -> None:
@@ -168,11 +172,19 @@ def changed(**changes: Any) -> dict[str, Any]:
         (changed(data=[True] * 14), "must be int64"),
         (changed(data=[2**63] * 14), "outside its range"),
         (changed(data=[99_999] * 14), "embedding table"),
-        (changed(parameters={"binary_data_size": 8}), "at most the 0 bytes"),
-        (changed(parameters={"shared_memory_region": "r"}), "'shared_memory_region' is not supported"),
+        (changed(data=None, parameters={"binary_data_size": 8}), "at most the 0 bytes"),
+        (changed(parameters={"binary_data_size": True}), "valid integer"),
+        (changed(parameters={"shared_memory_region": "r"}), "unknown field 'shared_memory_region'"),
+        (changed(parameters={"content_type": "base64"}), "'np' or 'str'"),
+        (changed(parameters={"binary_data_size": 8}), "cannot both be set"),
+        (changed(dta=[]), "unknown field 'dta'; did you mean 'data'?"),
+        (changed(data=np.zeros((7, 2), int).tolist()), "nested as [7, 2], and shape is [2, 7]"),
         (as_json(outputs=[{"name": "hidden"}]), "no output 'hidden'"),
-        (as_json(parameters={"priority": 1}), "'priority' is not supported"),
-        (as_json(parameters={"timeout": 0}), "microseconds above 0"),
+        (as_json(outputs=[{"name": "last_hidden_state", "parameters": {"classification": 2}}]), "'classification'"),
+        (as_json(outputs=[{"name": "last_hidden_state", "parameters": {"binary_data": 1}}]), "valid boolean"),
+        (as_json(parameters={"priority": 1}), "unknown field 'priority'"),
+        (as_json(parameters={"timeout": 0}), "greater than 0"),
+        (as_json(output=[]), "unknown field 'output'; did you mean 'outputs'?"),
         ({"inputs": []}, "No feed for"),
         ({}, "inputs: Field required"),
     ],

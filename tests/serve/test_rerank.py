@@ -47,6 +47,7 @@ def test_long_documents_are_cut(client: TestClient, models: dict[str, Any]) -> N
         ({"query": "a", "documents": ["a"], "max_tokens_per_doc": 5}, 400, "limit of 40"),
         ({"query": "a", "documents": ["a"], "rank_fields": ["title"]}, 400, "rank_fields"),
         ({"query": "a", "documents": ["a"], "top_n": 0}, 400, "greater than or equal to 1"),
+        ({"query": "a", "documents": ["a"], "max_chunks_per_doc": 3}, 400, "unknown field 'max_chunks_per_doc'"),
         ({"documents": ["a"]}, 400, "query: Field required"),
     ],
 )

@@ -256,3 +256,11 @@ def test_wrong_arguments(isorun: Any, folders: dict[str, Path], arguments: list[
     ran = isorun("serve", *(text.format(embedder=folders["embedder"]) for text in arguments), "--backend", "ort-cpu")
     assert (ran.code, ran.out) == (2, "")
     assert message in ran.err
+
+
+def test_a_variable_without_a_key_opens_nothing(
+    isorun: Any, folders: dict[str, Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("ISORUN_API_KEYS", " ")
+    ran = isorun("serve", folders["embedder"], "--backend", "ort-cpu", "--port", "0")
+    assert (ran.code, "$ISORUN_API_KEYS is set and has no key" in ran.err) == (2, True)

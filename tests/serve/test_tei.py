@@ -67,10 +67,32 @@ def test_predict(client: TestClient, models: dict[str, Any], inputs: Any, texts:
     assert abs(sum(item["score"] for item in (raw[0] if several else raw)) - 1) > 0.01
 
 
+def test_parameters_of_hugging_faces_clients(models: dict[str, Any]) -> None:
+    def post(**more: Any) -> list[float]:
+        body = {"inputs": "a b", "options": {"wait_for_model": True}, **more}
+        answer = client.post("/", json=body)
+        assert answer.status_code == 200, answer.text
+        return [item["score"] for item in answer.json()]
+
+    with served.client({"classifier": models["classifier"]}) as client:
+        for function in (None, "sigmoid", "softmax", "none"):
+            (expected,) = models["classifier"].classify(["a b"], top_k=2, function=function)
+            scores = post(parameters={"top_k": 2, "function_to_apply": function})
+            assert scores == pytest.approx([best.score for best in expected], abs=1e-6)
+        assert len(post(parameters={})) == len(served.LABELS)
+        both = {"inputs": "a", "raw_scores": True, "parameters": {"function_to_apply": "softmax"}}
+        assert client.post("/predict", json=both).status_code == 400
+    with served.client({"reranker": models["reranker"]}) as client:
+        (logit,) = models["reranker"].predict([("a b", "c")], activation="Identity")
+        assert post(inputs=["a b", "c"], parameters={"function_to_apply": "none"}) == pytest.approx([logit], abs=1e-6)
+        body = {"inputs": ["a b", "c"], "parameters": {"function_to_apply": "softmax"}}
+        assert "1 for every text" in client.post("/predict", json=body).json()["error"]
+
+
 def test_the_root_of_a_server_of_one_model(models: dict[str, Any]) -> None:
     with served.client({"classifier": models["classifier"]}) as client:
         assert {item["label"] for item in client.post("/", json={"inputs": "a"}).json()} == set(served.LABELS)
-        assert client.post("/", json={"input": "a"}).json()["error"] == "inputs: Field required"
+        assert "did you mean 'inputs'?" in client.post("/", json={"input": "a"}).json()["error"]
     with served.client({"reranker": models["reranker"]}) as client:
         assert client.post("/", json={"query": "a", "texts": ["b"]}).json()[0]["index"] == 0
         (score,) = client.post("/predict", json={"inputs": ["a", "b"]}).json()
@@ -110,6 +132,11 @@ def test_info(client: TestClient) -> None:
         ("/rerank", {"query": "b" * 501, "texts": ["a"]}, 413, "query must have at most 500 characters"),
         ("/embed", {"inputs": "a", "prompt_name": "qery"}, 400, "prompt 'qery'"),
         ("/embed", {"inputs": "a", "model": "bert"}, 400, "not one that embeds"),
+        ("/embed", {"inputs": "a", "normalise": False}, 400, "did you mean 'normalize'?"),
+        ("/embed", {"inputs": [2, 4, 3], "prompt_name": "query"}, 400, "prompt_name is for texts"),
+        ("/tokenize", {"inputs": "a", "truncate": True}, 400, "unknown field 'truncate'"),
+        ("/predict", {"inputs": "a", "parameters": {"topk": 1}}, 400, "parameters: unknown field 'topk'"),
+        ("/predict", {"inputs": "a", "parameters": {"function_to_apply": "relu"}}, 400, "function_to_apply"),
         ("/predict", {"inputs": ["a", "b", "c"]}, 400, "a pair"),
         ("/predict", {"inputs": [["a"], "b"]}, 400, "a pair"),
         ("/rerank", {"query": "a", "texts": []}, 400, "must not be empty"),

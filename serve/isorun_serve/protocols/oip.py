@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Literal
 
 import orjson
 from fastapi import APIRouter, Request
-from pydantic import BaseModel, Field, NonNegativeInt, ValidationError
+from pydantic import Field, NonNegativeInt, StrictBool, StrictInt, ValidationError
 from starlette.responses import JSONResponse, Response
 
 import isorun
@@ -15,37 +15,62 @@ from isorun.types import TensorSpec
 from isorun_serve import tensors
 from isorun_serve.answers import json_answer
 from isorun_serve.errors import ApiError
+from isorun_serve.inputs import KnownFields
 from isorun_serve.models import Models, Served
 from isorun_serve.settings import Settings
 from isorun_serve.texts import admission
 
 HEADER_LENGTH = "inference-header-content-length"
 _VERSION = "1"
-_UNSUPPORTED = ("sequence_id", "priority", "shared_memory_region")
 
 
-class Input(BaseModel):
+class Parameters(KnownFields):
+    """What MLServer's clients add to everything: how its servers read tensors, which the datatype says."""
+
+    content_type: Literal["np", "str"] | None = None
+
+
+class InputParameters(Parameters):
+    """The parameters of an input."""
+
+    binary_data_size: StrictInt | None = None
+
+
+class OutputParameters(Parameters):
+    """The parameters of an output."""
+
+    binary_data: StrictBool | None = None
+
+
+class RequestParameters(Parameters):
+    """The parameters of a request."""
+
+    binary_data_output: StrictBool = False
+    timeout: StrictInt | None = Field(default=None, gt=0, description="Microseconds, as Triton's clients send it.")
+
+
+class Input(KnownFields):
     """An input tensor."""
 
     name: str
     shape: list[NonNegativeInt]
     datatype: str
-    parameters: dict[str, Any] = {}
+    parameters: InputParameters = InputParameters()
     data: Any = None
 
 
-class Output(BaseModel):
+class Output(KnownFields):
     """A requested output."""
 
     name: str
-    parameters: dict[str, Any] = {}
+    parameters: OutputParameters = OutputParameters()
 
 
-class InferRequest(BaseModel):
+class InferRequest(KnownFields):
     """The JSON of a request."""
 
     id: str | None = None
-    parameters: dict[str, Any] = {}
+    parameters: RequestParameters = RequestParameters()
     inputs: list[Input]
     outputs: list[Output] = Field([], description="Default: all.")
 
@@ -136,17 +161,16 @@ def router(models: Models, _: Settings) -> APIRouter:
         asked = _parsed(content)
         specs = {spec.name: spec for spec in served.session.get_outputs()}
         outputs = asked.outputs or [Output(name=name) for name in specs]
-        _check(asked, outputs, specs)
-        inputs = [tensor.model_dump() for tensor in asked.inputs]
-        feeds = tensors.read(inputs, served.session.model_info.inputs, binary)
+        _check(outputs, specs)
+        feeds = tensors.read([tensor.model_dump() for tensor in asked.inputs], served.session.model_info.inputs, binary)
         names = [output.name for output in outputs]
         with admission(served):
             results = await served.session.arun(names, feeds, timeout=_seconds(asked))
-        as_binary = bool(asked.parameters.get("binary_data_output", False))
-        parts = [
-            tensors.write(specs[output.name], result, binary=bool(output.parameters.get("binary_data", as_binary)))
-            for output, result in zip(outputs, results, strict=True)
-        ]
+        parts = []
+        for output, result in zip(outputs, results, strict=True):
+            own = output.parameters.binary_data
+            binary_output = asked.parameters.binary_data_output if own is None else own
+            parts.append(tensors.write(specs[output.name], result, binary=binary_output))
         answer = {
             "model_name": served.name,
             "model_version": _VERSION,
@@ -183,10 +207,11 @@ def _parsed(content: bytes) -> InferRequest:
     except ValidationError as error:
         first = error.errors()[0]
         field = ".".join(map(str, first["loc"]))
-        raise ApiError(400, f"{field}: {first['msg']}" if field else first["msg"]) from error
+        message = first["msg"].removeprefix("Value error, ")
+        raise ApiError(400, f"{field}: {message}" if field else message) from error
 
 
-def _check(request: InferRequest, outputs: list[Output], specs: dict[str, TensorSpec]) -> None:
+def _check(outputs: list[Output], specs: dict[str, TensorSpec]) -> None:
     for output in outputs:
         if output.name not in specs:
             raise ApiError(400, f"The model has no output {output.name!r}{did_you_mean(output.name, specs)}")
@@ -194,22 +219,11 @@ def _check(request: InferRequest, outputs: list[Output], specs: dict[str, Tensor
             raise ApiError(
                 400, f"The protocol has no datatype for the output {output.name!r} ({specs[output.name].type})"
             )
-    parameters = [request.parameters]
-    parameters += [tensor.parameters for tensor in request.inputs]
-    parameters += [output.parameters for output in outputs]
-    for name in _UNSUPPORTED:
-        if any(name in own for own in parameters):
-            raise ApiError(400, f"The parameter {name!r} is not supported. Omit it")
 
 
 def _seconds(request: InferRequest) -> float | None:
-    """The parameter ``timeout``, which Triton's clients send in microseconds."""
-    timeout = request.parameters.get("timeout")
-    if timeout is None:
-        return None
-    if not isinstance(timeout, int) or timeout <= 0:
-        raise ApiError(400, f"The parameter 'timeout' must be a number of microseconds above 0, got {timeout!r}")
-    return timeout / 1e6
+    timeout = request.parameters.timeout
+    return None if timeout is None else timeout / 1e6
 
 
 def _described(spec: TensorSpec) -> dict[str, Any]:

@@ -8,17 +8,17 @@ from typing import Any, Literal
 
 import numpy as np
 from fastapi import APIRouter
-from pydantic import BaseModel, Field
+from pydantic import Field
 from starlette.responses import Response
 
 from isorun_serve.answers import json_answer
-from isorun_serve.inputs import TextsOrIds, are_ids, as_list
+from isorun_serve.inputs import KnownFields, TextsOrIds, are_ids, as_list
 from isorun_serve.models import Models, Served
 from isorun_serve.settings import Settings
 from isorun_serve.texts import admission, encoded
 
 
-class EmbeddingsRequest(BaseModel):
+class EmbeddingsRequest(KnownFields):
     """The body of a request for embeddings."""
 
     input: TextsOrIds = Field(

@@ -11,6 +11,7 @@ from starlette.responses import Response
 
 from isorun_serve.answers import json_answer
 from isorun_serve.errors import ApiError
+from isorun_serve.inputs import KnownFields
 from isorun_serve.models import Models
 from isorun_serve.settings import Settings
 from isorun_serve.texts import relevance
@@ -22,7 +23,7 @@ class Document(BaseModel):
     text: str
 
 
-class RerankRequest(BaseModel):
+class RerankRequest(KnownFields):
     """The body of a request."""
 
     query: str

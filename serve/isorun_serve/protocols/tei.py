@@ -3,29 +3,37 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from functools import partial
 from typing import Annotated, Any, Literal
 
 from fastapi import APIRouter, Body
-from pydantic import BaseModel, Field, TypeAdapter, ValidationError
+from pydantic import Field, TypeAdapter, ValidationError
 from starlette.responses import Response
 
 import isorun
 from isorun.text.classifier import Class
 from isorun.text.cross_encoder import CrossEncoder
 from isorun.text.embedder import Embedder
+from isorun.text.encoded import Encoded
 from isorun.text.prompted import PromptedModel
 from isorun.text.sparse_embedder import SparseEmbedder
 from isorun_serve.answers import json_answer
 from isorun_serve.errors import ApiError
-from isorun_serve.inputs import TextOrPairs, TextsOrIds, are_ids, as_list
+from isorun_serve.inputs import KnownFields, TextOrPairs, TextsOrIds, are_ids, as_list
 from isorun_serve.models import EMBED, RERANK, SPARSE, Models, Served
 from isorun_serve.settings import Settings
 from isorun_serve.texts import admission, check_characters, check_count, encoded, relevance
 
+_OF_ONE_CLASS = {"sigmoid": "Sigmoid", "none": "Identity"}
 
-class _Request(BaseModel):
+
+class _Named(KnownFields):
     model: str | None = Field(None, description="The name of a served model. Default: the first for the task.")
+    options: dict[str, Any] | None = Field(None, description="Not used: for Hugging Face's own servers.")
+
+
+class _Request(_Named):
     truncate: bool | None = Field(None, description="Cut texts that are too long. Default: as the server was started.")
     truncation_direction: Literal["right", "left", "Right", "Left"] | None = Field(
         None, description="Must be the model's own."
@@ -48,11 +56,21 @@ class SparseRequest(_Request):
     prompt_name: str | None = Field(None, description="The name of the prompt to put before each text.")
 
 
+class PredictParameters(KnownFields):
+    """The parameters of Hugging Face's clients for text classification."""
+
+    top_k: int | None = Field(default=None, ge=1, description="How many classes to return. Default: all.")
+    function_to_apply: Literal["sigmoid", "softmax", "none"] | None = Field(
+        default=None, description="What makes scores of logits. Default: as the model says."
+    )
+
+
 class PredictRequest(_Request):
     """The body of a request for classes."""
 
     inputs: TextOrPairs
-    raw_scores: bool = Field(False, description="Return logits.")
+    raw_scores: bool = Field(False, description='Return logits, as the function "none".')
+    parameters: PredictParameters = PredictParameters()
 
 
 class RerankRequest(_Request):
@@ -64,7 +82,7 @@ class RerankRequest(_Request):
     return_text: bool = False
 
 
-class TokenizeRequest(_Request):
+class TokenizeRequest(_Named):
     """The body of a request for tokens."""
 
     inputs: str | list[str]
@@ -72,12 +90,11 @@ class TokenizeRequest(_Request):
     prompt_name: str | None = Field(None, description="The name of the prompt to put before each text.")
 
 
-class DecodeRequest(BaseModel):
+class DecodeRequest(_Named):
     """The body of a request for the texts of token ids."""
 
     ids: list[int] | list[list[int]]
     skip_special_tokens: bool = True
-    model: str | None = None
 
 
 def router(models: Models, settings: Settings) -> APIRouter:
@@ -91,7 +108,7 @@ def router(models: Models, settings: Settings) -> APIRouter:
         _check_direction(served, request)
         items = as_list(request.inputs)
 
-        encode = embedder.encode_ids if are_ids(items) else partial(embedder.encode, prompt_name=request.prompt_name)
+        encode = _encode(embedder, items, request.prompt_name)
         tokens = await encoded(served, settings, items, encode, truncate=request.truncate, field="inputs")
         with admission(served):
             vectors = await embedder.aembed(tokens, normalize=request.normalize, truncate_dim=request.dimensions)
@@ -103,7 +120,7 @@ def router(models: Models, settings: Settings) -> APIRouter:
         served, embedder = models.sparse_embedder(request.model)
         _check_direction(served, request)
         items = as_list(request.inputs)
-        encode = embedder.encode_ids if are_ids(items) else partial(embedder.encode, prompt_name=request.prompt_name)
+        encode = _encode(embedder, items, request.prompt_name)
         tokens = await encoded(served, settings, items, encode, truncate=request.truncate, field="inputs")
         with admission(served):
             vectors = await embedder.aembed(tokens)
@@ -115,15 +132,16 @@ def router(models: Models, settings: Settings) -> APIRouter:
         """Classify texts or pairs."""
         served, classifier = models.classifier(request.model)
         _check_direction(served, request)
+        function = _function(request, one_class=isinstance(classifier, CrossEncoder))
         batch, items = _texts_and_pairs(request.inputs)
         tokens = await encoded(served, settings, items, classifier.encode, truncate=request.truncate, field="inputs")
         with admission(served):
             if isinstance(classifier, CrossEncoder):
-                scores = await classifier.apredict(tokens, activation="Identity" if request.raw_scores else "Sigmoid")
+                scores = await classifier.apredict(tokens, activation=_OF_ONE_CLASS[function or "sigmoid"])
                 classes = [[Class(classifier.labels[0], float(score))] for score in scores]
             else:
-                function = "none" if request.raw_scores else None
-                classes = await classifier.aclassify(tokens, top_k=None, function=function)
+                top_k = request.parameters.top_k
+                classes = await classifier.aclassify(tokens, top_k=top_k, function=function)
         answers = [[{"score": score, "label": label} for label, score in row] for row in classes]
         return json_answer(answers if batch else answers[0])
 
@@ -230,6 +248,16 @@ def _parsed(kind: Any, body: dict[str, Any]) -> Any:
         raise ApiError(400, f"{field}: {first['msg'].removeprefix('Value error, ')}", param=field) from error
 
 
+def _function(request: PredictRequest, *, one_class: bool) -> str | None:
+    """What makes scores of logits; ``None`` for the model's own."""
+    function = request.parameters.function_to_apply
+    if request.raw_scores and function not in (None, "none"):
+        raise ApiError(400, f"raw_scores returns logits, and function_to_apply is {function!r}. Omit one of them")
+    if one_class and function == "softmax":
+        raise ApiError(400, "function_to_apply cannot be 'softmax': of one class, it is 1 for every text")
+    return "none" if request.raw_scores else function
+
+
 def _check_direction(served: Served, request: _Request) -> None:
     assert served.model is not None
     side = served.model.tokenizer.settings.truncation_side
@@ -239,6 +267,14 @@ def _check_direction(served: Served, request: _Request) -> None:
             f"truncation_direction must be {side!r}, the model's own, got {request.truncation_direction!r}",
             param="truncation_direction",
         )
+
+
+def _encode(embedder: Embedder | SparseEmbedder, items: list[Any], prompt: str | None) -> Callable[..., Encoded]:
+    if not are_ids(items):
+        return partial(embedder.encode, prompt_name=prompt)
+    if prompt is not None:
+        raise ApiError(400, "prompt_name is for texts, and inputs are token ids. Omit it", param="prompt_name")
+    return embedder.encode_ids
 
 
 def _texts_and_pairs(inputs: Any) -> tuple[bool, list[Any]]:
