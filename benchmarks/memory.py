@@ -33,7 +33,7 @@ Figures = dict[str, float]
 
 def set_size_mib() -> tuple[float, float]:
     """The proportional set size of this process, and its anonymous part."""
-    lines = Path("/proc/self/smaps_rollup").read_text().splitlines()[1:]
+    lines = Path("/proc/self/smaps_rollup").read_text(encoding="utf-8").splitlines()[1:]
     sizes = {name.rstrip(":"): int(size) / 1024 for name, size, *_ in (line.split() for line in lines)}
     return sizes["Pss"], sizes["Anonymous"]
 

@@ -94,7 +94,7 @@ def measure(run: Run, inputs: list[str], batch: int, sequence: int, seconds: flo
 
 def peak_mib() -> float:
     """The peak resident size of this process. ``ru_maxrss`` would include that of the parent before the fork."""
-    lines = Path("/proc/self/status").read_text().splitlines()
+    lines = Path("/proc/self/status").read_text(encoding="utf-8").splitlines()
     return next(int(line.split()[1]) / 1024 for line in lines if line.startswith("VmHWM"))
 
 

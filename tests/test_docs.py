@@ -40,7 +40,7 @@ def test_plugin_page_shows_the_template(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("page", PROSE, ids=lambda page: str(page.relative_to(ROOT)))
 def test_links_have_a_target(page: Path) -> None:
-    for target, anchor in re.findall(r"\]\(([^)#:]*)(?:#([^)]*))?\)", page.read_text()):
+    for target, anchor in re.findall(r"\]\(([^)#:]*)(?:#([^)]*))?\)", page.read_text(encoding="utf-8")):
         path = page.parent / target if target else page
         assert path.exists(), f"{page.name} links to {target}, which does not exist"
         assert not anchor or anchor in anchors(path), f"{page.name} links to {target}#{anchor}, which does not exist"
@@ -48,7 +48,7 @@ def test_links_have_a_target(page: Path) -> None:
 
 def anchors(page: Path) -> list[str]:
     """The anchors of a page's headings."""
-    headings = re.findall(r"^#+ (.*)$", page.read_text(), re.MULTILINE)
+    headings = re.findall(r"^#+ (.*)$", page.read_text(encoding="utf-8"), re.MULTILINE)
     return [re.sub(r"[^\w -]", "", heading.lower()).replace(" ", "-") for heading in headings]
 
 
@@ -81,7 +81,7 @@ def shown(page: str) -> list[str]:
 @pytest.mark.parametrize("page", PROSE, ids=lambda page: str(page.relative_to(ROOT)))
 def test_commands_and_options_on_a_page_exist(page: Path) -> None:
     known = commands()
-    for line in shown(page.read_text()):
+    for line in shown(page.read_text(encoding="utf-8")):
         typed = shlex.split(line, comments=True)
         name = next((each for each in known if typed[: each.count(" ") + 1] == each.split()), None)
         if name is None:  # any command, or a group of commands
@@ -94,7 +94,8 @@ def test_commands_and_options_on_a_page_exist(page: Path) -> None:
 @pytest.mark.parametrize("page", PROSE, ids=lambda page: str(page.relative_to(ROOT)))
 def test_paths_on_a_page_exist(page: Path) -> None:
     named = re.findall(
-        r"`((?:core|backends|conformance|matrix|plugins|benchmarks|docs|tests/\w+)/[\w./-]*)`", page.read_text()
+        r"`((?:core|backends|conformance|matrix|plugins|benchmarks|docs|tests/\w+)/[\w./-]*)`",
+        page.read_text(encoding="utf-8"),
     )
     missing = [path for path in named if not (ROOT / path).exists()]
     assert not missing

@@ -41,7 +41,7 @@ def run(name: str, *arguments: object, folder: Path | None = None, **variables: 
 
 
 def test_every_example_is_listed_and_tested() -> None:
-    page, tests = (EXAMPLES / "README.md").read_text(), Path(__file__).read_text()
+    page, tests = (EXAMPLES / "README.md").read_text(), Path(__file__).read_text(encoding="utf-8")
     names = {path.name for path in EXAMPLES.iterdir()} - {"README.md", "__pycache__"}
     assert [name for name in names if f"]({name})" not in page or f'"{name}"' not in tests] == []
 

@@ -35,13 +35,13 @@ def test_page_runs_in_an_empty_folder(page: Path, tmp_path: Path) -> None:
     ran = subprocess.run(command, cwd=folder, env=variables, capture_output=True, text=True, timeout=900)
     assert ran.returncode == 0, ran.stdout[-2000:] + ran.stderr[-4000:]
     if page.name == "README.md":
-        (printed,) = re.findall(r"(?m)^```text\n(\[.*\])$", page.read_text())  # of the first example
+        (printed,) = re.findall(r"(?m)^```text\n(\[.*\])$", page.read_text(encoding="utf-8"))  # of the first example
         assert ran.stdout.count(printed) == 2
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
 def test_blocks_are_fenced_and_have_a_language(page: Path) -> None:
-    text = run_page.BLOCK.sub("", page.read_text())
+    text = run_page.BLOCK.sub("", page.read_text(encoding="utf-8"))
     assert "```" not in text
     assert re.findall(r"(?:^|\n)\n {4}(?! *[-*] ).*", re.sub(r"(?m)^[-*] .*(\n\n? +.*)*", "", text)) == []
     assert [block.line for block in BLOCKS[page] if not block.language] == []

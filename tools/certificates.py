@@ -92,7 +92,7 @@ def updated(path: Path) -> str:
     """The text of a document with its table between the two comments."""
     subject, write = DOCUMENTS[path]
     begin, end = f"<!-- {subject}: written by tools/certificates.py -->", f"<!-- end of {subject} -->"
-    before, _, rest = path.read_text().partition(begin)
+    before, _, rest = path.read_text(encoding="utf-8").partition(begin)
     _, _, after = rest.partition(end)
     return f"{before}{begin}\n{write()}\n{end}{after}"
 

@@ -36,7 +36,7 @@ def table(files: dict[str, tuple[int, int]]) -> str:
 
 def main() -> None:
     """Print the report of a file of `coverage json`."""
-    report = json.loads(Path(sys.argv[1]).read_text())
+    report = json.loads(Path(sys.argv[1]).read_text(encoding="utf-8"))
     summaries = {path: entry["summary"] for path, entry in sorted(report["files"].items())}
     print(table({path: (summary["num_statements"], summary["covered_lines"]) for path, summary in summaries.items()}))
 

@@ -69,7 +69,7 @@ def _targets(page: Path) -> list[Path]:
     """The existing files and folders that a page links to."""
     if page.suffix != ".md" or not page.is_file():
         return []
-    paths = [Path(os.path.normpath(page.parent / target)) for target in _LINK.findall(page.read_text())]
+    paths = [Path(os.path.normpath(page.parent / target)) for target in _LINK.findall(page.read_text(encoding="utf-8"))]
     return [path for path in paths if path.exists()]
 
 

@@ -6,7 +6,6 @@ import json
 from pathlib import Path
 
 import numpy as np
-import onnx
 import onnx.parser
 import onnxruntime.quantization as tool
 import openvino

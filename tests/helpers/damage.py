@@ -96,7 +96,7 @@ def _change(path: Path, change: Callable[[Any], Any]) -> None:
         document = json.loads(path.read_bytes())
     except (ValueError, RecursionError, OSError):  # damaged before
         return
-    path.write_text(json.dumps(change(document)))
+    path.write_text(json.dumps(change(document)), encoding="utf-8")
 
 
 def _value(path: Path, chosen: random.Random) -> None:

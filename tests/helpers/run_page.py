@@ -36,7 +36,7 @@ def blocks(page: str) -> Iterator[Block]:
 def main(path: Path) -> None:
     """Run a page; what its code raises ends this."""
     namespace: dict[str, object] = {"__name__": "page"}
-    for block in blocks(path.read_text()):
+    for block in blocks(path.read_text(encoding="utf-8")):
         if block.reason:
             continue
         print(f"--- {path.name}, line {block.line}", flush=True)
@@ -46,7 +46,7 @@ def main(path: Path) -> None:
         elif block.language in ("console", "sh"):
             subprocess.run(["bash", "-euo", "pipefail", "-c", block.code], check=True)
         elif block.language == "yaml" and (name := re.match(r"# ([\w-]+\.yaml)\n", block.code)):
-            Path(name[1]).write_text(block.code)
+            Path(name[1]).write_text(block.code, encoding="utf-8")
 
 
 if __name__ == "__main__":

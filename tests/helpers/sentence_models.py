@@ -113,4 +113,4 @@ def write_sentence_model(folder: Path, name: str = "bert", declared: str = "Bert
 
 def _write(path: Path, content: object) -> None:
     path.parent.mkdir(exist_ok=True)
-    path.write_text(json.dumps(content))
+    path.write_text(json.dumps(content), encoding="utf-8")

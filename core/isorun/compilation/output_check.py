@@ -42,7 +42,7 @@ class OutputCheck:
         batch = -1 if fed is None else len(fed)
         names, last_batch, dtypes, shapes = self._last
         if batch == last_batch and output_names == names and type(results) is list and len(results) == len(names):
-            for dtype, shape, result in zip(dtypes, shapes, results):  # noqa: B905 - the keyword takes 0.1 µs
+            for dtype, shape, result in zip(dtypes, shapes, results):  # noqa: B905 - the keyword takes 100 ns
                 if type(result) is not _ndarray or result.dtype is not dtype or result.shape != shape:
                     break
             else:

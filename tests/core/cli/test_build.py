@@ -80,7 +80,7 @@ def test_an_interrupted_build_leaves_what_was_there(
     isorun: Callable[..., Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def interrupted(name: str, seed: int, output: Path) -> None:
-        output.write_text("half of a model")
+        output.write_text("half of a model", encoding="utf-8")
         raise KeyboardInterrupt
 
     monkeypatch.setattr("isorun.models.presets.write", interrupted)

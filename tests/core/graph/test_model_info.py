@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import onnx
 import onnx.parser
 import onnx_ir as ir
 import pytest

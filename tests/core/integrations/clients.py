@@ -17,7 +17,7 @@ from isorun.integrations.langchain import IsorunEmbeddings
 from isorun.integrations.sentence_transformers import IsorunTransformer
 
 minilm, variant = sys.argv[1], sys.argv[2]
-texts = json.loads(Path(sys.argv[3]).read_text())
+texts = json.loads(Path(sys.argv[3]).read_text(encoding="utf-8"))
 BACKEND = {"backend": "ort-cpu"}
 
 

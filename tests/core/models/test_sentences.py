@@ -27,7 +27,7 @@ TRANSFORMER = "sentence_transformers.base.modules.transformer.Transformer"
 
 def write(path: Path, content: Any) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(json.dumps(content))
+    path.write_text(json.dumps(content), encoding="utf-8")
 
 
 @pytest.fixture

@@ -180,19 +180,19 @@ def module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def test_runs_a_module_as_python_does(module: Path) -> None:
-    module.write_text("import sys; print(__name__, sys.argv[0], *sys.argv[1:])")
+    module.write_text("import sys; print(__name__, sys.argv[0], *sys.argv[1:])", encoding="utf-8")
     assert run(python_module("a_module", "x", "--", "y")).log == f"__main__ {module} x -- y"
 
 
 def test_a_modules_crash_is_in_the_log(module: Path) -> None:
-    module.write_text("import os; os.abort()")
+    module.write_text("import os; os.abort()", encoding="utf-8")
     exit_ = run(python_module("a_module"))
     assert exit_.signal == "SIGABRT"
     assert "Fatal Python error: Aborted" in exit_.log
 
 
 def test_the_working_directory_adds_no_modules(module: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    module.write_text("import json")
+    module.write_text("import json", encoding="utf-8")
     (tmp_path / "here").mkdir()
     (tmp_path / "here" / "json.py").write_text("raise ImportError('the wrong json')")
     monkeypatch.chdir(tmp_path / "here")
@@ -205,7 +205,7 @@ def test_the_working_directory_adds_no_modules(module: Path, tmp_path: Path, mon
     "command", ["guarded(['sh', '-c', 'echo ready; exec sleep 600'])", "python_module('a_module')"]
 )
 def test_no_child_outlives_its_parent(module: Path, command: str, ends_by: signal.Signals) -> None:
-    module.write_text("import time; print('ready', flush=True); time.sleep(600)")
+    module.write_text("import time; print('ready', flush=True); time.sleep(600)", encoding="utf-8")
     code = f"""
 import time
 from isorun.system.subprocesses import Child, guarded, python_module

@@ -41,7 +41,7 @@ def copy(models: Path, tmp_path: Path) -> Path:
 
 
 def _change(path: Path, **fields: Any) -> None:
-    path.write_text(json.dumps(json.loads(path.read_text()) | fields))
+    path.write_text(json.dumps(json.loads(path.read_text(encoding="utf-8")) | fields), encoding="utf-8")
 
 
 @pytest.mark.sampled(2)

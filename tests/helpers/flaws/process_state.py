@@ -91,7 +91,7 @@ ACTS = {
         faulthandler.enable,
     ),
     "settings of the process": (
-        lambda: Path("/proc/self/comm").write_text("engine"),
+        lambda: Path("/proc/self/comm").write_text("engine", encoding="utf-8"),
         lambda: C.prctl(4, 0, 0, 0, 0),  # PR_SET_DUMPABLE
     ),
 }
@@ -99,7 +99,11 @@ ACTS = {
 
 
 def _openblas():
-    library = next(line.split()[-1] for line in Path("/proc/self/maps").read_text().splitlines() if "openblas" in line)
+    library = next(
+        line.split()[-1]
+        for line in Path("/proc/self/maps").read_text(encoding="utf-8").splitlines()
+        if "openblas" in line
+    )
     functions = ctypes.CDLL(library)
     names = ("scipy_openblas_set_num_threads64_", "openblas_set_num_threads64_")  # of NumPy 2, and 1
     return next(getattr(functions, name) for name in names if hasattr(functions, name))

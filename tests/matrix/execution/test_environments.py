@@ -95,7 +95,7 @@ backends:
         f"Creating the environment new: {tmp_path}/package\nCreated the environment new with Python 3." in done.stderr
     )
     assert "environment new: Python 3." in done.stdout
-    assert installed.read_text() == f"{tmp_path}/package\n"
+    assert installed.read_text(encoding="utf-8") == f"{tmp_path}/package\n"
     found = RunFolder(out).run()
     here, there, bad, old = found.cells
     assert (here.environment, there.environment) == (None, "new")
@@ -109,7 +109,7 @@ backends:
     again = isorun("run", spec, "--out", out, "--resume")
     assert "2 of 4 cells are measured and kept" in again.stderr
     assert "Creating the environment new" not in again.stderr
-    assert installed.read_text().count("\n") == 1
+    assert installed.read_text(encoding="utf-8").count("\n") == 1
 
     made, away = tmp_path / "environments" / "new", tmp_path / "away"
     made.rename(away)

@@ -135,7 +135,7 @@ def test_kills_during_a_thousand_calls_of_four_threads(bert, fakes):
     assert len(workers) > 2
     assert not any(map(is_alive, workers))
     gc.collect()
-    assert "memfd:isorun" not in Path("/proc/self/maps").read_text(), "a segment is still mapped"
+    assert "memfd:isorun" not in Path("/proc/self/maps").read_text(encoding="utf-8"), "a segment is still mapped"
 
 
 def test_close_ends_the_worker(odd):

@@ -196,7 +196,7 @@ def rounds(out: Path, machine: str) -> dict[str, str]:
 def test_a_second_run_is_refused_by_name(
     start: Callable[..., Nodes], isorun: Isorun, spec: Path, tmp_path: Path, command: list[str], environment: Any
 ) -> None:
-    spec.write_text(SPEC.replace("0.3", "2"))
+    spec.write_text(SPEC.replace("0.3", "2"), encoding="utf-8")
     nodes = start(zen={}, xeon={})
     arguments = [*command, "run", str(spec), "--ray", nodes.address, "--out", str(tmp_path / "first")]
     with subprocess.Popen(arguments, env=environment, stderr=subprocess.DEVNULL) as first:
@@ -224,7 +224,9 @@ def test_nodes_that_do_not_fit_are_named_at_once(
     assert "it has isorun 0.0.1, and the driver has" in refused.stderr
     assert "pip install 'isorun[ray]==" in refused.stderr
 
-    spec.write_text(SPEC.replace("machine: zen", "machine: zne").replace("machine: xeon", "machine: bare"))
+    spec.write_text(
+        SPEC.replace("machine: zen", "machine: zne").replace("machine: xeon", "machine: bare"), encoding="utf-8"
+    )
     began = time.monotonic()
     refused = isorun("run", spec, "--ray", nodes.address, "--out", tmp_path / "RUN")
     assert time.monotonic() - began < 30
