@@ -58,11 +58,11 @@ def test_without_a_gpu_it_says_so_and_exits_with_3(load, tmp_path):
     assert "No GPU: " in ran.stdout
     for name in ("ort-cuda", "tensorrt", "ort-tensorrt"):
         assert f"\n{name}: " in ran.stdout
-    summary = json.loads((tmp_path / "out" / "summary.json").read_text())
+    summary = json.loads((tmp_path / "out" / "summary.json").read_text(encoding="utf-8"))
     assert list(summary["stages"]) == list(load("gpu").STAGES) == list(load("gpu_stages").STAGES)
     for name in summary["stages"]:
         assert f"\n{name}: skipped\n  skipped: no GPU: " in ran.stdout
-    machine = json.loads((tmp_path / "out" / "machine.json").read_text())
+    machine = json.loads((tmp_path / "out" / "machine.json").read_text(encoding="utf-8"))
     assert machine["gpus"] == []
     assert not any(each["ok"] for each in machine["backends"].values())
 
@@ -72,7 +72,7 @@ def test_a_stage_writes_what_it_found(stages, replace, tmp_path):
     stage = stages.Stage(tmp_path / "parity.json", quick=True)
     stages.parities(stage)
     stage.write()
-    found = json.loads((tmp_path / "parity.json").read_text())
+    found = json.loads((tmp_path / "parity.json").read_text(encoding="utf-8"))
     assert found["passed"]
     assert sum("ort-cpu fp32 left" in line for line in found["lines"]) == len(found["lines"]) / 2 >= 1
     assert found["figures"]["ort-cpu fp32"]["backend"] == "ort-cpu"
@@ -81,7 +81,7 @@ def test_a_stage_writes_what_it_found(stages, replace, tmp_path):
 def test_the_first_stage_runs_every_backend_and_says_whether_it_is_right(stages, tmp_path):
     stage = stages.Stage(tmp_path / "smoke.json", quick=True)
     stages.smoke(stage)
-    (line,) = json.loads((tmp_path / "smoke.json").read_text())["lines"]
+    (line,) = json.loads((tmp_path / "smoke.json").read_text(encoding="utf-8"))["lines"]
     assert line.startswith("ok     ort-cpu fp32: off by ")
     assert line.endswith("no device events")
 
@@ -124,7 +124,9 @@ def test_what_fails_is_a_line_and_the_others_go_on(stages, replace, tmp_path):
     assert stage.passed is False
     with stage.trying("this"):
         raise ZeroDivisionError("by nothing")
-    assert json.loads(stage.file.read_text())["lines"][-1] == "FAILED this: ZeroDivisionError: by nothing"
+    assert (
+        json.loads(stage.file.read_text(encoding="utf-8"))["lines"][-1] == "FAILED this: ZeroDivisionError: by nothing"
+    )
 
 
 def test_a_stage_that_hangs_or_dies_leaves_what_it_had_found(load, tmp_path, monkeypatch):

@@ -6,7 +6,7 @@ import certificates as tool
 
 
 def test_tables_are_up_to_date() -> None:
-    stale = [path.name for path in tool.DOCUMENTS if tool.updated(path) != path.read_text()]
+    stale = [path.name for path in tool.DOCUMENTS if tool.updated(path) != path.read_text(encoding="utf-8")]
     assert stale == [], "run python tools/certificates.py"
 
 

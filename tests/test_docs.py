@@ -28,8 +28,10 @@ PROSE = [
 
 def test_plugin_page_shows_the_template(tmp_path: Path) -> None:
     plugin.write("my-engine", tmp_path / "made")
-    written = [path.read_text() for path in (tmp_path / "made").rglob("*.*") if path.is_file()]
-    page = "".join((ROOT / "docs" / name).read_text() for name in ("writing-a-backend.md", "conformance.md"))
+    written = [path.read_text(encoding="utf-8") for path in (tmp_path / "made").rglob("*.*") if path.is_file()]
+    page = "".join(
+        (ROOT / "docs" / name).read_text(encoding="utf-8") for name in ("writing-a-backend.md", "conformance.md")
+    )
     blocks: list[str] = re.findall(r"^```(?:python|toml)\n(.*?)^```", page, re.DOTALL | re.MULTILINE)
     others = ("onnx_backend", 'kind = "not_implemented"')
     shown = [block for block in blocks if not any(text in block for text in others)]
@@ -102,14 +104,14 @@ def test_paths_on_a_page_exist(page: Path) -> None:
 
 
 def test_matrix_page_lists_the_collected_environment() -> None:
-    page = (ROOT / "docs" / "matrix-results.md").read_text()
+    page = (ROOT / "docs" / "matrix-results.md").read_text(encoding="utf-8")
     shown = page[page.index('"environment": {"cpu"') : page.index(' "cells": [')]
     collected = asdict(machine.collect([], {}))
     assert [key for key in (*collected, *collected["cpu"]) if f'"{key}"' not in shown] == []
 
 
 def test_navigation_of_the_site_has_every_page() -> None:
-    _, _, nav = (ROOT / "mkdocs.yml").read_text().partition("\nnav:\n")
+    _, _, nav = (ROOT / "mkdocs.yml").read_text(encoding="utf-8").partition("\nnav:\n")
     navigation = re.findall(r"([\w./-]+\.md)$", nav, re.MULTILINE)
     pages = [path.relative_to(ROOT / "docs").as_posix() for path in (ROOT / "docs").rglob("*.md")]
     pages = [

@@ -41,7 +41,7 @@ def run(name: str, *arguments: object, folder: Path | None = None, **variables: 
 
 
 def test_every_example_is_listed_and_tested() -> None:
-    page, tests = (EXAMPLES / "README.md").read_text(), Path(__file__).read_text(encoding="utf-8")
+    page, tests = (EXAMPLES / "README.md").read_text(encoding="utf-8"), Path(__file__).read_text(encoding="utf-8")
     names = {path.name for path in EXAMPLES.iterdir()} - {"README.md", "__pycache__"}
     assert [name for name in names if f"]({name})" not in page or f'"{name}"' not in tests] == []
 
@@ -82,7 +82,9 @@ def test_classify_with_ray(tasks: Path, texts: Path) -> None:
         pytest.skip("needs Ray: pip install 'isorun[ray]'")
     model = tasks / "bert-classes-single_label_classification"
     run("classify_with_ray.py", texts / "a.md", texts / "classified", model)
-    written = [line for path in (texts / "classified").glob("*.json") for line in path.read_text().splitlines()]
+    written = [
+        line for path in (texts / "classified").glob("*.json") for line in path.read_text(encoding="utf-8").splitlines()
+    ]
     rows = [json.loads(line) for line in written]
     assert {row["text"] for row in rows if row["text"]} == {"Bread is baked from flour.", "Trains leave at noon."}
     assert all(0 < row["score"] <= 1 and row["label"] for row in rows)
@@ -92,7 +94,7 @@ def test_classify_with_ray(tasks: Path, texts: Path) -> None:
 def test_pin_precision(minilm: Path, tmp_path: Path) -> None:
     (tmp_path / "texts.txt").write_text("".join(f"Text {number} of those in use.\n" for number in range(30)))
     first = run("pin_precision.py", "texts.txt", minilm, folder=tmp_path)
-    pinned = json.loads((tmp_path / "precision.json").read_text())
+    pinned = json.loads((tmp_path / "precision.json").read_text(encoding="utf-8"))
     assert pinned["precision"] in ("fp32", "bf16", "int8")
     assert first.startswith("(30, 384) in ")
     assert run("pin_precision.py", "texts.txt", minilm, folder=tmp_path) == first
@@ -105,13 +107,13 @@ def test_compare_machines(tmp_path: Path) -> None:
     shown = run("compare_machines.py", "show", "here", "there", folder=tmp_path)
     assert "openvino fp32" in shown
     assert "the feeds differ" not in shown
-    assert "<html" in (tmp_path / "machines.html").read_text()
+    assert "<html" in (tmp_path / "machines.html").read_text(encoding="utf-8")
 
 
 @pytest.mark.long
 def test_draw_a_report(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    notebook = json.loads((EXAMPLES / "draw_a_report.ipynb").read_text())
+    notebook = json.loads((EXAMPLES / "draw_a_report.ipynb").read_text(encoding="utf-8"))
     assert all(cell.get("outputs", []) == [] for cell in notebook["cells"])  # nothing of the machine that wrote it
     namespace: dict[str, Any] = {}
     for cell in notebook["cells"]:
@@ -119,4 +121,4 @@ def test_draw_a_report(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
             exec(compile("".join(cell["source"]), cell["id"], "exec"), namespace)
     figure = namespace["figure"]
     assert [(bar.name, len(bar.y)) for bar in figure.data] == [("ort-cpu", 2), ("openvino", 2)]
-    assert "<html" in (tmp_path / "report.html").read_text()
+    assert "<html" in (tmp_path / "report.html").read_text(encoding="utf-8")

@@ -11,7 +11,7 @@ from isorun.cli import main
 
 
 def test_the_page_is_up_to_date() -> None:
-    assert tool.PAGE.read_text() == tool.page(), "run python tools/matrix_keys.py"
+    assert tool.PAGE.read_text(encoding="utf-8") == tool.page(), "run python tools/matrix_keys.py"
 
 
 def test_every_key_has_a_description(capsys: pytest.CaptureFixture[str]) -> None:

@@ -16,7 +16,7 @@ import run_page
 ROOT = Path(__file__).parents[1]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
 RUN = ("python", "console", "sh")
-BLOCKS = {page: list(run_page.blocks(page.read_text())) for page in PAGES}
+BLOCKS = {page: list(run_page.blocks(page.read_text(encoding="utf-8"))) for page in PAGES}
 RUNNING = [page for page in PAGES if any(block.language in RUN and not block.reason for block in BLOCKS[page])]
 ENVIRONMENT = re.compile(r"ISORUN_(?!LOCK_DIR)|XDG_|HF_|COLUMNS$|PYTEST_|PYTHON(?!HASHSEED)")
 

@@ -63,10 +63,10 @@ def test_wheel_contains_every_file_of_the_packages(tmp_path):
 
 
 def test_every_dependency_is_explained():
-    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
     extras = [needs for name, needs in project["optional-dependencies"].items() if name not in ("dev", "docs")]
     needed = {re.match(r"[\w-]+", need)[0] for need in chain(project["dependencies"], *extras)}
-    page = (ROOT / "docs" / "dependencies.md").read_text()
+    page = (ROOT / "docs" / "dependencies.md").read_text(encoding="utf-8")
     assert {name for name in needed - {"isorun"} if not re.search(rf"(?<![\w-]){name}(?![\w-])", page)} == set()
 
 
@@ -79,8 +79,10 @@ def families(text: str) -> set[str]:
 
 def test_licences_are_those_that_the_packages_declare():
     """In the versions that the page is about; older ones may have other licences."""
-    pinned = dict(line.split("==") for line in (ROOT / "constraints.txt").read_text().splitlines() if "==" in line)
-    rows = re.findall(r"(?m)^\|(.*)\|$", (ROOT / "docs" / "dependencies.md").read_text())[2:]
+    pinned = dict(
+        line.split("==") for line in (ROOT / "constraints.txt").read_text(encoding="utf-8").splitlines() if "==" in line
+    )
+    rows = re.findall(r"(?m)^\|(.*)\|$", (ROOT / "docs" / "dependencies.md").read_text(encoding="utf-8"))[2:]
     for row in rows:
         _, names, _, licence, _ = (cell.strip() for cell in row.split("|"))
         for name in names.split(", "):
@@ -97,9 +99,9 @@ def test_licences_are_those_that_the_packages_declare():
 
 def test_workflows_and_issue_forms_are_valid():
     """Commands of `make` in a workflow exist, and each form asks for the installation or the model."""
-    rules = re.findall(r"(?m)^([a-z-]+):", (ROOT / "Makefile").read_text())
+    rules = re.findall(r"(?m)^([a-z-]+):", (ROOT / "Makefile").read_text(encoding="utf-8"))
     for path in (ROOT / ".github" / "workflows").glob("*.yml"):
-        workflow = yaml.safe_load(path.read_text())
+        workflow = yaml.safe_load(path.read_text(encoding="utf-8"))
         runs = [step.get("run", "") for job in workflow["jobs"].values() for step in job["steps"]]
         assert runs
         for words in (run.split() for run in runs if run.startswith("make ")):
@@ -107,7 +109,7 @@ def test_workflows_and_issue_forms_are_valid():
                 word for word in words[1:] if re.fullmatch(r"[a-z-]+", word) and word not in (*rules, "test-")
             } == set()
     for name in ("bug", "performance"):
-        form = yaml.safe_load((ROOT / ".github" / "ISSUE_TEMPLATE" / f"{name}.yml").read_text())
+        form = yaml.safe_load((ROOT / ".github" / "ISSUE_TEMPLATE" / f"{name}.yml").read_text(encoding="utf-8"))
         fields = {field["id"]: field for field in form["body"]}
         assert "isorun doctor --json" in fields["doctor"]["attributes"]["label"]
         assert fields["doctor"]["validations"]["required"]
@@ -154,7 +156,10 @@ def test_imports_point_down():
 def test_benchmarks_import_each_other_without_cycles():
     """The contract in pyproject.toml has those of packages."""
     files = {path.stem: path for path in (ROOT / "benchmarks").glob("*.py")}
-    imported = {name: re.findall(r"(?m)^ *(?:import|from) (\w+)", path.read_text()) for name, path in files.items()}
+    imported = {
+        name: re.findall(r"(?m)^ *(?:import|from) (\w+)", path.read_text(encoding="utf-8"))
+        for name, path in files.items()
+    }
     order = graphlib.TopologicalSorter({name: files.keys() & names for name, names in imported.items()}).static_order()
     assert set(order) == files.keys()  # a CycleError names the files of a cycle
 
@@ -166,7 +171,7 @@ def test_no_file_names_a_local_path_or_a_package_index():
     found = []
     for name in tracked():
         try:
-            text = (ROOT / name).read_text()
+            text = (ROOT / name).read_text(encoding="utf-8")
         except UnicodeDecodeError:
             continue
         found += [f"{name}: {line.strip()}" for line in text.splitlines() if wrong.search(line)]

@@ -30,7 +30,11 @@ def certificates() -> list[dict[str, Any]]:
 def backends() -> dict[str, str]:
     """The classes that this repository registers by name, plugins included but for the template."""
     projects = [ROOT / "pyproject.toml", *sorted((ROOT / "plugins").glob("*/pyproject.toml"))]
-    tables = [tomllib.loads(path.read_text())["project"] for path in projects if path.parent.name != "isorun-template"]
+    tables = [
+        tomllib.loads(path.read_text(encoding="utf-8"))["project"]
+        for path in projects
+        if path.parent.name != "isorun-template"
+    ]
     return {name: target for table in tables for name, target in table.get("entry-points", {}).get(_GROUP, {}).items()}
 
 
@@ -99,7 +103,7 @@ def updated(path: Path) -> str:
 
 def main(check: bool) -> int:
     """Write the documents, or only compare them."""
-    stale = {path: text for path in DOCUMENTS if (text := updated(path)) != path.read_text()}
+    stale = {path: text for path in DOCUMENTS if (text := updated(path)) != path.read_text(encoding="utf-8")}
     for path, text in stale.items():
         print(f"{path.relative_to(ROOT)} {'is out of date: run python tools/certificates.py' if check else 'written'}")
         if not check:

@@ -27,12 +27,12 @@ def table() -> str:
 
 def page() -> str:
     """The text of the page with its table between the two comments."""
-    before, _, rest = PAGE.read_text().partition(_BEGIN)
+    before, _, rest = PAGE.read_text(encoding="utf-8").partition(_BEGIN)
     _, _, after = rest.partition(_END)
     return f"{before}{_BEGIN}\n{table()}\n{_END}{after}"
 
 
 if __name__ == "__main__":
     if sys.argv[1:] == ["--check"]:
-        sys.exit(PAGE.read_text() != page())
+        sys.exit(PAGE.read_text(encoding="utf-8") != page())
     PAGE.write_text(page())

@@ -83,5 +83,5 @@ def _kind(field: dict[str, Any]) -> str:
 
 if __name__ == "__main__":
     if sys.argv[1:] == ["--check"]:
-        sys.exit(PAGE.read_text() != page())
+        sys.exit(PAGE.read_text(encoding="utf-8") != page())
     PAGE.write_text(page())

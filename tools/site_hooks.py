@@ -59,9 +59,11 @@ def _text(path: Path) -> str:
     """The page of a file or folder."""
     path = _readme(path)
     if path.suffix == ".md":
-        return path.read_text()
+        return path.read_text(encoding="utf-8")
     paths = sorted(child for child in path.iterdir() if child.is_file()) if path.is_dir() else [path]
-    codes = [f"## `{code.name}`\n\n~~~~~~ {code.suffix[1:]}\n{code.read_text()}\n~~~~~~\n" for code in paths]
+    codes = [
+        f"## `{code.name}`\n\n~~~~~~ {code.suffix[1:]}\n{code.read_text(encoding='utf-8')}\n~~~~~~\n" for code in paths
+    ]
     return "\n".join([f"# `{path.relative_to(ROOT).as_posix()}`\n", *codes])
 
 

@@ -124,7 +124,7 @@ def lines(table: KnownFaults) -> list[str]:
 
 
 def test_docs_show_the_tables() -> None:
-    docs = (Path(__file__).parents[2] / "docs" / "runtime-faults.md").read_text()
+    docs = (Path(__file__).parents[2] / "docs" / "runtime-faults.md").read_text(encoding="utf-8")
     for table in TABLES.values():
         assert "\n".join(lines(table)) in docs
 
@@ -132,5 +132,5 @@ def test_docs_show_the_tables() -> None:
 def test_providers_of_openvino_have_its_rows() -> None:
     assert faults.of(registry.get("ort-openvino")).rows == TABLES["openvino"].rows
     path = Path(onnxruntime.__file__).parent / "declarations" / "onnxruntime_ep_openvino.toml"
-    module, _, name = tomllib.loads(path.read_text())["faults"].partition(":")
+    module, _, name = tomllib.loads(path.read_text(encoding="utf-8"))["faults"].partition(":")
     assert getattr(importlib.import_module(module), name).rows == TABLES["openvino"].rows

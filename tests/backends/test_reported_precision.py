@@ -55,7 +55,7 @@ def executed_by_onnx_runtime(folder: Path) -> set[str]:
     """The narrowest types that matrix products were given, by ONNX Runtime's profile."""
     (written,) = folder.glob("profile*.json")
     found = set()
-    for event in json.loads(written.read_text()):
+    for event in json.loads(written.read_text(encoding="utf-8")):
         if event.get("cat") != "Node" or not event["name"].endswith("_kernel_time"):
             continue
         if any(name in event["args"]["op_name"] for name in _ORT_PRODUCTS):
@@ -129,6 +129,6 @@ def test_reports_the_executed_nodes_of_a_quantized_model(bert: Path, tmp_path: P
         session.run(None, FEEDS)
         counts = session.provenance.operators["CPUExecutionProvider"]
     (written,) = tmp_path.glob("profile*.json")
-    events = json.loads(written.read_text())
+    events = json.loads(written.read_text(encoding="utf-8"))
     names = [e["args"]["op_name"] for e in events if e.get("cat") == "Node" and e["name"].endswith("_kernel_time")]
     assert {name.rpartition(".")[2]: count for name, count in counts.items()} == {n: names.count(n) for n in names}

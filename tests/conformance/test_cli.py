@@ -67,7 +67,7 @@ def test_certificate_is_written_and_compared(
     with fakes.installed():
         ran = isorun("conformance", "fake-crashing", "--certificate", path)
         assert ran.code == 1
-        document = json.loads(path.read_text())
+        document = json.loads(path.read_text(encoding="utf-8"))
         assert document["backend"] == "fake-crashing"
         assert {"isorun-fakes", "python", "numpy"} <= document["versions"].keys()
         assert document["proved"] == ["discovery", "metadata"]

@@ -171,7 +171,7 @@ class Hangs(Right):
     assert check.outcome == "failed"
     assert "within 5 s" in check.message
     assert 5 <= check.seconds < 60
-    pid = int((tmp_path / "pid").read_text())
+    pid = int((tmp_path / "pid").read_text(encoding="utf-8"))
     assert isolation.wait_until(lambda: not isolation.is_alive(pid))
 
 

@@ -124,7 +124,11 @@ until(answers)  # the replica was replaced
 def test_ray(script: str, bert: Path, minilm: Path, tmp_path: Path) -> None:
     shutil.copy(bert, tmp_path / "bert.onnx")
     shutil.copytree(minilm, tmp_path / "all-MiniLM-L6-v2", symlinks=False)
-    text = {"page": "\n".join(BLOCK.findall(PAGE.read_text())), "a lost actor": LOST_ACTOR, "served": SERVED}[script]
+    text = {
+        "page": "\n".join(BLOCK.findall(PAGE.read_text(encoding="utf-8"))),
+        "a lost actor": LOST_ACTOR,
+        "served": SERVED,
+    }[script]
     path = tmp_path / "script.py"
     path.write_text(START + text)
     variables = {**os.environ, "RAY_TMPDIR": "/tmp", "RAY_DATA_DISABLE_PROGRESS_BARS": "1"}  # sockets: short paths

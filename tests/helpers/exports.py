@@ -37,13 +37,13 @@ Feeds = dict[str, np.ndarray]
 @cache
 def manifest() -> dict[str, dict[str, Any]]:
     """What each export is, by its label."""
-    return json.loads((FOLDER / "manifest.json").read_text())
+    return json.loads((FOLDER / "manifest.json").read_text(encoding="utf-8"))
 
 
 @cache
 def modern() -> dict[str, dict[str, Any]]:
     """The exports of the encoders after BERT, by their labels."""
-    return json.loads((FOLDER / "modern.json").read_text())
+    return json.loads((FOLDER / "modern.json").read_text(encoding="utf-8"))
 
 
 def entry(label: str) -> dict[str, Any]:

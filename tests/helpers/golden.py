@@ -175,7 +175,7 @@ MAKERS: dict[str, Callable[[], Iterator[tuple[str, str]]]] = {
 
 def record() -> dict[str, Any]:
     """The recorded version and digests of each stage."""
-    return json.loads(RECORD.read_text()) if RECORD.exists() else {}
+    return json.loads(RECORD.read_text(encoding="utf-8")) if RECORD.exists() else {}
 
 
 def complaint(stage: str, recorded: dict[str, Any], digests: dict[str, str]) -> str:

@@ -79,7 +79,7 @@ def is_alive(pid: int) -> bool:
     """Whether a thread of that process lives: the first may be gone, and others still hold its files."""
     process = Path(f"/proc/{pid}")
     try:
-        state = (process / "stat").read_text().rpartition(")")[2].split()[0]
+        state = (process / "stat").read_text(encoding="utf-8").rpartition(")")[2].split()[0]
         return state != "Z" or len(list((process / "task").iterdir())) > 1
     except OSError:
         return False

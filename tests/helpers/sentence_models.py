@@ -103,7 +103,7 @@ def write_sentence_model(folder: Path, name: str = "bert", declared: str = "Bert
     }
     for path, content in contents.items():
         _write(folder / path, content)
-    config = json.loads((folder / "config.json").read_text())
+    config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
     width = config.get("hidden_size", config.get("d_model"))
     weight = np.random.default_rng(0).standard_normal((8, 2 * width)).astype(np.float32) / np.float32(width)
     tensors = {"linear.weight": weight, "linear.bias": weight[:, 0]}

@@ -44,7 +44,7 @@ def install(
 def uninstall(site: Path, name: str, version: str) -> None:
     """Remove what its RECORD lists, whosever it is by now, as pip does."""
     information = _information(site, name, version)
-    for line in (information / "RECORD").read_text().splitlines():
+    for line in (information / "RECORD").read_text(encoding="utf-8").splitlines():
         (site / line.partition(",")[0]).unlink(missing_ok=True)
     shutil.rmtree(information)
 

@@ -104,7 +104,7 @@ def test_a_killed_replica_takes_only_its_requests_with_it_and_sigterm_takes_none
     with log.open("w") as file:
         process = subprocess.Popen(command, cwd=tmp_path, env={**os.environ, "RAY_TMPDIR": "/tmp"}, stderr=file)
     try:
-        _wait(lambda: "Application 'isorun' is ready" in log.read_text(), log)
+        _wait(lambda: "Application 'isorun' is ready" in log.read_text(encoding="utf-8"), log)
         answers: list[tuple[float, float, int]] = []
         end = time.monotonic() + 10
 
@@ -155,7 +155,7 @@ def _replicas(folder: Path) -> list[int]:
     processes = []
     for path in Path("/proc").glob("[0-9]*/cmdline"):
         try:
-            name, place = path.read_text(), path.with_name("cwd").readlink()
+            name, place = path.read_text(encoding="utf-8"), path.with_name("cwd").readlink()
         except OSError:  # it has ended
             continue
         if name.startswith("ray::ServeReplica:isorun") and place == folder.resolve():

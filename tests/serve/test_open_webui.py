@@ -18,7 +18,7 @@ HEADERS = {"X-OpenWebUI-User-Name": "a", "X-OpenWebUI-User-Id": "1", "X-OpenWebU
 
 @pytest.fixture(scope="module")
 def variables() -> dict[str, str]:
-    return dict(re.findall(r"^export (\w+)=(\S+)$", PAGE.read_text(), re.MULTILINE))
+    return dict(re.findall(r"^export (\w+)=(\S+)$", PAGE.read_text(encoding="utf-8"), re.MULTILINE))
 
 
 @pytest.fixture

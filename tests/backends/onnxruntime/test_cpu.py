@@ -54,7 +54,7 @@ def test_a_profile_is_written(bert, tmp_path):
     with isorun.Session(bert, "ort-cpu", options={"profile_prefix": tmp_path / "profile"}, padding="keep") as session:
         session.run(None, tiny.feeds())
     (profile,) = tmp_path.glob("profile*.json")
-    assert json.loads(profile.read_text())
+    assert json.loads(profile.read_text(encoding="utf-8"))
 
 
 def test_a_bad_request_raises_and_prints_nothing(session, capfd):

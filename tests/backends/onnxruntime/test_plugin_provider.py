@@ -31,7 +31,7 @@ compiled_contexts = true
 tolerances = { fp16 = "bf16" }
 precision_options = { fp16 = { half = 1 } }
 """
-PAGE = (Path(__file__).parents[3] / "docs" / "execution-providers.md").read_text()
+PAGE = (Path(__file__).parents[3] / "docs" / "execution-providers.md").read_text(encoding="utf-8")
 _, SHOWN, _, DECLARATION = re.findall(r"^```(?:toml|python)\n(.*?)^```", PAGE, re.DOTALL | re.MULTILINE)
 PACKAGES: dict[str, dict[str, str]] = {
     "onnxruntime-ep-broken": {"onnxruntime_ep_broken/__init__.py": BROKEN},

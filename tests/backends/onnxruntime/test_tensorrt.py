@@ -133,7 +133,7 @@ def test_engines_are_built_once_by_whoever_holds_the_lock(tmp_path):
             time.sleep(0.2)
             built.append(folder)
             (folder / "an.engine").write_text("engine")
-        return (folder / "an.engine").read_text()
+        return (folder / "an.engine").read_text(encoding="utf-8")
 
     def open_again(_):
         return tensorrt.with_engines(Cache(tmp_path), "a" * 40, "fingerprint", open_in)

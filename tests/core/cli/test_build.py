@@ -87,7 +87,7 @@ def test_an_interrupted_build_leaves_what_was_there(
     (tmp_path / "m.onnx").write_text("the old model")
     ran = isorun("build", "--preset", "bert-3l", "-o", tmp_path / "m.onnx")
     assert (ran.code, ran.err) == (130, "isorun: interrupted\n")
-    assert [path.read_text() for path in tmp_path.iterdir()] == ["the old model"]
+    assert [path.read_text(encoding="utf-8") for path in tmp_path.iterdir()] == ["the old model"]
 
 
 KILLED = """

@@ -42,7 +42,7 @@ def test_every_family_of_an_export_with_a_head_is_listed():
 
 
 def test_docs_show_the_table():
-    assert head_table.page() == head_table.PAGE.read_text(), "run python tools/head_table.py"
+    assert head_table.page() == head_table.PAGE.read_text(encoding="utf-8"), "run python tools/head_table.py"
 
 
 @pytest.mark.sampled(4)
@@ -61,7 +61,7 @@ def test_every_listed_head_is_built(kind, task, tmp_path):
 def rename(folder: Path, kind: str, before: str, after: str) -> None:
     """Make a checkpoint one of another type; ``after``, if any, replaces the prefix of its tensors."""
     config, weights = folder / "config.json", folder / "model.safetensors"
-    config.write_text(json.dumps(json.loads(config.read_text()) | {"model_type": kind}))
+    config.write_text(json.dumps(json.loads(config.read_text(encoding="utf-8")) | {"model_type": kind}))
     if after:
         assert len(before) == len(after), "the header's length is stored before it"
         weights.write_bytes(weights.read_bytes().replace(f'"{before}'.encode(), f'"{after}'.encode()))

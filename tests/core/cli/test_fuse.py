@@ -117,7 +117,7 @@ def test_require_complete_rejects_and_writes_nothing(isorun: Isorun, partly: Pat
         assert ran.code == 1
         assert message in ran.err
         assert ran.json["written"] is None
-        assert output.read_text() == "the old model"
+        assert output.read_text(encoding="utf-8") == "the old model"
 
 
 def test_copies_a_model_that_is_not_an_encoder(isorun: Isorun, relu: Path, tmp_path: Path) -> None:

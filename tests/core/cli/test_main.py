@@ -63,7 +63,7 @@ def test_what_a_runtime_prints_does_not_spoil_results(tmp_path: Path) -> None:
 
 def test_every_command_is_listed() -> None:
     folder = Path(cli.__file__).parent
-    files = [path for path in folder.rglob("*.py") if "\napp = typer.Typer(" in path.read_text()]
+    files = [path for path in folder.rglob("*.py") if "\napp = typer.Typer(" in path.read_text(encoding="utf-8")]
     modules = {".".join(path.relative_to(folder).with_suffix("").parts) for path in files}
     assert modules - {"app"} == {app._MODULES.get(name, name) for name in COMMANDS}
 

@@ -45,7 +45,7 @@ def test_writes_a_plugin_under_its_name(isorun: Isorun, cwd: Path) -> None:
     folder = cwd / "isorun-my-engine"
     assert files(folder) == FILES
     assert [path.name for path in cwd.iterdir()] == ["isorun-my-engine"]
-    text = "".join((folder / name).read_text() for name in FILES)
+    text = "".join((folder / name).read_text(encoding="utf-8") for name in FILES)
     assert "emplate" not in text
     assert 'my-engine = "isorun_my_engine.backend:MyEngine"' in text
     assert "class MyEngine(Backend):" in text
@@ -54,7 +54,7 @@ def test_writes_a_plugin_under_its_name(isorun: Isorun, cwd: Path) -> None:
 
 def test_name_may_contain_the_name_of_the_template(isorun: Isorun, cwd: Path) -> None:
     assert isorun("plugin", "new", "template-engine", "--folder", "deep/er").code == 0
-    assert 'name = "isorun-template-engine"' in (cwd / "deep" / "er" / "pyproject.toml").read_text()
+    assert 'name = "isorun-template-engine"' in (cwd / "deep" / "er" / "pyproject.toml").read_text(encoding="utf-8")
     assert (cwd / "deep" / "er" / "isorun_template_engine" / "backend.py").is_file()
 
 
@@ -104,7 +104,7 @@ def test_copies_nothing_that_tools_left_in_the_template(cwd: Path, monkeypatch: 
     monkeypatch.setattr(plugin, "TEMPLATE", copy)
     plugin.write("mine", cwd / "made")
     assert files(cwd / "made") == {"a.py"}
-    assert (cwd / "made" / "a.py").read_text() == "mine"
+    assert (cwd / "made" / "a.py").read_text(encoding="utf-8") == "mine"
 
 
 @pytest.fixture(params=[[], ["--static-shapes"]], ids=["dynamic", "static"])

@@ -56,7 +56,7 @@ def first_of(family: str) -> str:
 
 def rows() -> dict[str, list[str]]:
     """The table of models in the documentation: its columns by family, in letters alone."""
-    text = (Path(__file__).parents[3] / "docs/models.md").read_text().partition("## Heads")[0]
+    text = (Path(__file__).parents[3] / "docs/models.md").read_text(encoding="utf-8").partition("## Heads")[0]
     table = [[cell.strip() for cell in line.split("|")[1:-1]] for line in text.splitlines() if line.startswith("| ")]
     return {
         "".join(filter(str.isalnum, name.split("(")[0].lower())): cells

@@ -208,7 +208,7 @@ def test_copies_the_tokenizer(tmp_path):
     folder = tiny.write_checkpoint(tmp_path / "tiny")
     (folder / "tokenizer.json").write_text('{"a": "tokenizer"}')
     checkpoint.build(folder, tmp_path / "bert.onnx")
-    assert (tmp_path / "bert.tokenizer.json").read_text() == '{"a": "tokenizer"}'
+    assert (tmp_path / "bert.tokenizer.json").read_text(encoding="utf-8") == '{"a": "tokenizer"}'
 
 
 def test_records_the_settings_of_a_sentence_model(tmp_path):

@@ -74,7 +74,7 @@ def test_albert_stores_its_layer_once(tmp_path: Path) -> None:
 @pytest.mark.parametrize("padding", [-1, 120, "one"])
 def test_rejects_an_invalid_padding_id(padding: object, tmp_path: Path) -> None:
     folder = exports.checkpoint("roberta", tmp_path)
-    config = (folder / "config.json").read_text()
+    config = (folder / "config.json").read_text(encoding="utf-8")
     said = repr(padding).replace("'", '"')
     (folder / "config.json").write_text(config.replace('"pad_token_id": 1', f'"pad_token_id": {said}'))
     with pytest.raises(checkpoint.InvalidModel, match="pad_token_id"):

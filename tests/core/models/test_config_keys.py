@@ -29,7 +29,7 @@ FAMILIES = (
 def changed(folder: Path, **settings: Any) -> Path:
     """Change keys of a checkpoint's config.json; ``...`` removes a key."""
     path = folder / "config.json"
-    merged = {**json.loads(path.read_text()), **settings}
+    merged = {**json.loads(path.read_text(encoding="utf-8")), **settings}
     path.write_text(json.dumps({key: value for key, value in merged.items() if value is not ...}))
     return folder
 
@@ -54,7 +54,7 @@ def test_rejects_unknown_keys_by_name_and_value(name: str, tmp_path: Path) -> No
 @pytest.mark.parametrize("value", [[[]], {"a": 1}, 10**400], ids=lambda value: type(value).__name__)
 def test_a_wrong_type_anywhere_is_no_other_error(name: str, value: object, tmp_path: Path) -> None:
     folder = exports.checkpoint(name, tmp_path)
-    original = (folder / "config.json").read_text()
+    original = (folder / "config.json").read_text(encoding="utf-8")
     for key in json.loads(original):
         changed(folder, **{key: value})
         with contextlib.suppress(IsorunError):
@@ -70,7 +70,7 @@ def test_a_wrong_type_anywhere_is_no_other_error(name: str, value: object, tmp_p
 def test_a_huge_size_takes_no_memory(name: str, tmp_path: Path) -> None:
     """A size of which a table is computed has a limit; others must be those of the tensors."""
     folder = exports.checkpoint(name, tmp_path)
-    original = json.loads((folder / "config.json").read_text())
+    original = json.loads((folder / "config.json").read_text(encoding="utf-8"))
     keys = {key for key, value in original.items() if type(value) in (int, float)}
     keys |= {"head_dim", "num_key_value_heads", "embedding_size", "d_kv", "sliding_window", "local_attention"}
     for key in keys:
@@ -165,7 +165,7 @@ PUBLISHED = {
 def test_reads_nomic_s_configuration_as_published(tmp_path: Path) -> None:
     folder = exports.checkpoint("nomicbert", tmp_path)
     expected = run(folder, "last_hidden_state", tmp_path / "model.onnx")
-    settings = json.loads((folder / "config.json").read_text())
+    settings = json.loads((folder / "config.json").read_text(encoding="utf-8"))
     names = {published: settings[standard] for published, standard in NOMIC_NAMES.items() if standard in settings}
     removed = dict.fromkeys([*NOMIC_NAMES.values(), "rope_parameters", "head_dim"], ...)
     changed(folder, **removed, **{**names, **PUBLISHED})

@@ -60,7 +60,7 @@ def test_answers_on_openvino(name: str, checkpoints: Path) -> None:
 
 def changed(folder: Path, **settings: object) -> Path:
     path = folder / "config.json"
-    path.write_text(json.dumps(json.loads(path.read_text()) | settings))
+    path.write_text(json.dumps(json.loads(path.read_text(encoding="utf-8")) | settings))
     return folder
 
 
@@ -87,7 +87,7 @@ def test_a_head_has_the_activation_of_the_family_if_none_is_named(family: str, t
     """Neither is ``gelu``; transformers writes the key, authors leave it out."""
     folder = unpack("heads", tmp_path, f"{family}-MaskedLM")
     path = folder / "config.json"
-    settings = json.loads(path.read_text())
+    settings = json.loads(path.read_text(encoding="utf-8"))
     del settings["hidden_act"]
     path.write_text(json.dumps(settings))
     assert_answers(folder, "ort-cpu", "auto")

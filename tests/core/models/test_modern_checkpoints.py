@@ -44,7 +44,7 @@ def test_a_checkpoint_computes_what_its_export_computes(name: str, tmp_path: Pat
 )
 def test_rejects_settings_that_it_does_not_support(name: str, settings: str, message: str, tmp_path: Path) -> None:
     folder = exports.checkpoint(name, tmp_path)
-    config = (folder / "config.json").read_text().rstrip().removesuffix("}")
+    config = (folder / "config.json").read_text(encoding="utf-8").rstrip().removesuffix("}")
     (folder / "config.json").write_text(f"{config},\n{settings}\n}}")
     with pytest.raises(checkpoint.InvalidModel, match=message):
         checkpoint.build(folder, tmp_path / "built.onnx")

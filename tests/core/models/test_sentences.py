@@ -75,7 +75,7 @@ def test_reads_what_sentence_transformers_6_saves(folder: Path) -> None:
 
 def test_dropout_has_no_effect(folder: Path) -> None:
     expected = sentences.read(folder)
-    modules = json.loads((folder / "modules.json").read_text())
+    modules = json.loads((folder / "modules.json").read_text(encoding="utf-8"))
     modules.insert(2, {"type": "sentence_transformers.models.Dropout", "path": "4_Dropout"})
     write(folder / "modules.json", modules)
     write(folder / "4_Dropout" / "config.json", {"dropout": 0.2})
@@ -98,7 +98,7 @@ def test_a_built_file_keeps_everything(folder: Path, tmp_path: Path) -> None:
         np.testing.assert_array_equal(dense.weight, other.weight)
         np.testing.assert_array_equal(dense.bias, other.bias)
         assert dense.activation == other.activation
-    assert json.loads((tmp_path / "model.tokenizer_config.json").read_text())["model_max_length"] == 40
+    assert json.loads((tmp_path / "model.tokenizer_config.json").read_text(encoding="utf-8"))["model_max_length"] == 40
     (tmp_path / "model.dense.safetensors").write_bytes(b"other")
     with pytest.raises(InvalidModel, match="belongs to another model"):
         SentenceSettings.from_json(kept[sentence_settings.METADATA], tmp_path / "model.onnx")
@@ -161,7 +161,7 @@ CONFIGS = ("1_Pooling/config.json", "2_Dense/config.json", "3_Normalize/config.j
 @pytest.mark.parametrize("file", [*FILES, *CONFIGS])
 @pytest.mark.parametrize("value", [None, 3, 10**400, float("inf"), "text", [], [[1]], {}, {"a": [1]}, True], ids=repr)
 def test_a_wrong_type_anywhere_is_no_other_error(folder: Path, file: str, value: Any) -> None:
-    original = json.loads((folder / file).read_text())
+    original = json.loads((folder / file).read_text(encoding="utf-8"))
     contents = [value, [value]]
     if isinstance(original, dict):
         contents += [{**original, key: value} for key in original]
@@ -217,7 +217,7 @@ def test_rejects_dense_weights_of_another_type(folder: Path) -> None:
 @pytest.mark.parametrize("module", [0, 1, 2])
 def test_rejects_paths_out_of_the_folder(folder: Path, path: str, module: int) -> None:
     shutil.copytree(folder, folder.parent / "other")
-    modules = json.loads((folder / "modules.json").read_text())
+    modules = json.loads((folder / "modules.json").read_text(encoding="utf-8"))
     modules[module]["path"] = path.replace("/other", str(folder.parent / "other")) if path == "/other" else path
     write(folder / "modules.json", modules)
     with pytest.raises(InvalidModel, match="outside the model's folder"):
@@ -227,7 +227,7 @@ def test_rejects_paths_out_of_the_folder(folder: Path, path: str, module: int) -
 @pytest.mark.parametrize("path", ["a" * 10_000, "loop/a", "\ud800"])
 def test_rejects_paths_that_cannot_be_read(folder: Path, path: str) -> None:
     (folder / "loop").symlink_to("loop")
-    modules = json.loads((folder / "modules.json").read_text())
+    modules = json.loads((folder / "modules.json").read_text(encoding="utf-8"))
     modules[2]["path"] = path
     write(folder / "modules.json", modules)
     with pytest.raises(InvalidModel, match="which cannot be read") as caught:
@@ -272,7 +272,7 @@ def test_reads_the_layout_of_the_hub_s_cache(folder: Path, tmp_path: Path, with_
 
 
 def test_the_transformer_is_where_modules_json_says(folder: Path) -> None:
-    modules = json.loads((folder / "modules.json").read_text())
+    modules = json.loads((folder / "modules.json").read_text(encoding="utf-8"))
     modules[0]["path"] = "0_Transformer"
     write(folder / "modules.json", modules)
     write(folder / "0_Transformer" / "tokenizer_config.json", {"model_max_length": 17})

@@ -108,7 +108,7 @@ def test_counts_a_prompts_tokens_without_assuming_an_end(folder: Path) -> None:
     path = _configure(folder, tokenizer_class="BertTokenizer")
     assert Tokenizer(path).leading_tokens("a b", None) == 3
     assert Tokenizer(_configure(folder)).leading_tokens("a b", None) == 3
-    document = json.loads(path.read_text())
+    document = json.loads(path.read_text(encoding="utf-8"))
     document["post_processor"] = None
     path.write_text(json.dumps(document))
     assert Tokenizer(path).leading_tokens("a b", None) == 2

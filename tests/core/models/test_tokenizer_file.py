@@ -101,7 +101,7 @@ from isorun.models.tokenizer import Tokenizer
 Tokenizer(sys.argv[1]).encode(["a"])
 os.dup2(os.open(os.devnull, os.O_WRONLY), 2)  # panics print traces
 path, values = Path(sys.argv[1]), [None, -1, 2**32, 1e308, "", "x" * 99, [], {}, [None], True]
-original, chosen = json.loads(path.read_text()), random.Random(int(sys.argv[2]))
+original, chosen = json.loads(path.read_text(encoding="utf-8")), random.Random(int(sys.argv[2]))
 for _ in range(int(sys.argv[3])):
     document = json.loads(json.dumps(original))
     for _ in range(chosen.randint(1, 2)):
@@ -149,4 +149,4 @@ def test_survives_damaged_files(tmp_path: Path, declared: str) -> None:
     result = subprocess.run(
         [sys.executable, "-W", "ignore", "-c", _DAMAGE, str(path), "0", "500"], capture_output=True, check=False
     )
-    assert result.returncode == 0, result.stderr.decode()[-2000:] or path.read_text()
+    assert result.returncode == 0, result.stderr.decode()[-2000:] or path.read_text(encoding="utf-8")

@@ -59,7 +59,7 @@ def test_byte_pairs(tmp_path: Path) -> None:
 
 def test_a_file_built_from_such_a_checkpoint_keeps_the_vocabulary(tmp_path: Path) -> None:
     folder = served.write_embedder(tmp_path / "embedder")
-    vocabulary = json.loads((folder / "tokenizer.json").read_text())["model"]["vocab"]
+    vocabulary = json.loads((folder / "tokenizer.json").read_text(encoding="utf-8"))["model"]["vocab"]
     (folder / "tokenizer.json").unlink()
     (folder / "vocab.txt").write_text("\n".join(sorted(vocabulary, key=vocabulary.__getitem__)))
     from isorun.models import checkpoint

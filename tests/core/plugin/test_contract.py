@@ -77,6 +77,6 @@ OF_BACKENDS = [
 @pytest.mark.parametrize("path", OF_BACKENDS, ids=lambda path: path.parent.name)
 def test_plugins_of_this_repository_import_the_public_module_only(path):
     """import-linter checks the same for the backends."""
-    imported = re.findall(r"^\s*(?:from|import) (isorun[\w.]*)", path.read_text(), re.MULTILINE)
+    imported = re.findall(r"^\s*(?:from|import) (isorun[\w.]*)", path.read_text(encoding="utf-8"), re.MULTILINE)
     own = path.relative_to(ROOT / "plugins").parts[1]
     assert {name for name in imported if name.partition(".")[0] != own} <= {"isorun.plugin", "isorun.plugin.fused"}

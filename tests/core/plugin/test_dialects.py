@@ -144,7 +144,7 @@ def test_known_dialects_are_those_with_a_file():
     assert {*DIALECTS} == {*functions.dialects(), functions.FUSED}
 
 
-PAGE = (Path(__file__).parents[3] / "docs" / "dialects.md").read_text()
+PAGE = (Path(__file__).parents[3] / "docs" / "dialects.md").read_text(encoding="utf-8")
 FOLDED = {"CastLike", "Constant", "Identity"}
 
 

@@ -17,9 +17,9 @@ LIMITS = Limits(size=1 << 20, values=1000, depth=8)
 @pytest.mark.parametrize("value", [None, [], {"a": [1, {"b": "[[[[[[[[["}]}, ["," * 100], "é", 3])
 def test_reads_what_is_within_limits(tmp_path: Path, value: Any) -> None:
     path = tmp_path / "a.json"
-    path.write_text(json.dumps(value, ensure_ascii=False))
+    path.write_text(json.dumps(value, ensure_ascii=False), encoding="utf-8")
     assert json_files.read(path, LIMITS) == value
-    assert json_files.parse(path.read_text(), LIMITS) == value
+    assert json_files.parse(path.read_text(encoding="utf-8"), LIMITS) == value
 
 
 @pytest.mark.parametrize(

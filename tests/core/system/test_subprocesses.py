@@ -43,7 +43,7 @@ def test_captures_stdout_separately() -> None:
 def test_log_file_replaces_an_older_one(tmp_path: Path) -> None:
     (tmp_path / "log").write_text("an older, longer log\n")
     run(["echo", "hello"], log=tmp_path / "log")
-    assert (tmp_path / "log").read_text() == "hello\n"
+    assert (tmp_path / "log").read_text(encoding="utf-8") == "hello\n"
 
 
 def test_keeps_the_last_lines_of_a_long_log() -> None:

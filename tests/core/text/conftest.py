@@ -29,7 +29,7 @@ def retrieval(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="session")
 def retrieved(retrieval: Path) -> list[str]:
     """The texts of the answers."""
-    texts: list[str] = json.loads((retrieval / "texts.json").read_text())
+    texts: list[str] = json.loads((retrieval / "texts.json").read_text(encoding="utf-8"))
     return texts
 
 

@@ -29,7 +29,7 @@ def models(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def pairs(models: Path) -> list[tuple[str, str]]:
-    return [(query, document) for query, document in json.loads((models / "pairs.json").read_text())]
+    return [(query, document) for query, document in json.loads((models / "pairs.json").read_text(encoding="utf-8"))]
 
 
 @pytest.fixture
@@ -108,7 +108,7 @@ def test_a_built_file_keeps_the_template(models: Path, pairs: list[tuple[str, st
 
 
 def test_the_template_may_be_in_the_configuration_of_the_tokenizer(copy: Path, pairs: list[tuple[str, str]]) -> None:
-    template = (copy / "chat_template.jinja").read_text()
+    template = (copy / "chat_template.jinja").read_text(encoding="utf-8")
     (copy / "chat_template.jinja").unlink()
     expected = np.load(copy / "expected.npz")["scores"]
     for stored in (template, [{"name": "default", "template": template}]):
@@ -118,7 +118,7 @@ def test_the_template_may_be_in_the_configuration_of_the_tokenizer(copy: Path, p
 
 
 def test_one_word_may_make_the_score(copy: Path, pairs: list[tuple[str, str]]) -> None:
-    words = json.loads((copy / "1_LogitScore/config.json").read_text())
+    words = json.loads((copy / "1_LogitScore/config.json").read_text(encoding="utf-8"))
     scores = []
     for true, false in ((words["true_token_id"], None), (words["false_token_id"], None)):
         _change(copy / "1_LogitScore/config.json", true_token_id=true, false_token_id=false)

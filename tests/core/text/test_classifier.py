@@ -31,8 +31,8 @@ def assert_same(found: list[list], expected: list[list[dict]]) -> None:
 @pytest.mark.parametrize("built", [False, pytest.param(True, marks=pytest.mark.long)])
 @pytest.mark.parametrize("name", NAMES)
 def test_texts_and_pairs(name: str, built: bool, tasks: Path, tmp_path: Path) -> None:
-    model, given = tasks / name, json.loads((tasks / "texts.json").read_text())
-    expected = json.loads((model / "expected.json").read_text())
+    model, given = tasks / name, json.loads((tasks / "texts.json").read_text(encoding="utf-8"))
+    expected = json.loads((model / "expected.json").read_text(encoding="utf-8"))
     if built:
         from isorun.models import checkpoint
 
@@ -65,7 +65,7 @@ def test_another_function(tasks: Path) -> None:
 def test_an_unknown_problem(tasks: Path, tmp_path: Path) -> None:
     for path in (tasks / "bert-classes-None").iterdir():
         (tmp_path / path.name).write_bytes(path.read_bytes())
-    config = json.loads((tmp_path / "config.json").read_text()) | {"problem_type": "ranking"}
+    config = json.loads((tmp_path / "config.json").read_text(encoding="utf-8")) | {"problem_type": "ranking"}
     (tmp_path / "config.json").write_text(json.dumps(config))
     with pytest.raises(isorun.InvalidModel, match=r"problem_type.*ranking"):
         isorun.Classifier(tmp_path, backend="ort-cpu")

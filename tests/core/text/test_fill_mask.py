@@ -16,7 +16,7 @@ FAMILIES = ["bert", pytest.param("roberta", marks=pytest.mark.long), "xlmroberta
 @pytest.mark.parametrize("family", FAMILIES)
 def test_fillings(family: str, tasks: Path) -> None:
     folder = tasks / f"{family}-words"
-    expected = json.loads((folder / "expected.json").read_text())
+    expected = json.loads((folder / "expected.json").read_text(encoding="utf-8"))
     texts = expected["texts"]
     with isorun.FillMask(folder, backend="ort-cpu") as filler:
         for key, arguments in (("filled", {"top_k": 4}), ("among", {"top_k": 3, "targets": expected["targets"]})):

@@ -27,7 +27,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def texts(folder: Path) -> list[str]:
-    listed: list[str] = json.loads((folder / "texts.json").read_text())
+    listed: list[str] = json.loads((folder / "texts.json").read_text(encoding="utf-8"))
     return listed
 
 

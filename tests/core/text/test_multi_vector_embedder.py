@@ -31,7 +31,7 @@ def models(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def texts(models: Path) -> list[str]:
-    listed: list[str] = json.loads((models / "texts.json").read_text())
+    listed: list[str] = json.loads((models / "texts.json").read_text(encoding="utf-8"))
     return listed
 
 
@@ -140,7 +140,7 @@ def test_rejects_settings_by_name(
     folder = tmp_path / "model"
     shutil.copytree(models / "fixed", folder)
     path = folder / file
-    fields = json.loads(path.read_text())
+    fields = json.loads(path.read_text(encoding="utf-8"))
     path.unlink()
     path.write_text(json.dumps(fields | change))
     with pytest.raises(kind, match=message):
@@ -151,7 +151,7 @@ def test_lengths_for_queries_need_a_module_that_scores_tokens(models: Path, tmp_
     folder = tmp_path / "model"
     shutil.copytree(models / "plain", folder)
     path = folder / "modules.json"
-    listed = [entry for entry in json.loads(path.read_text()) if "Mask" not in entry["type"]]
+    listed = [entry for entry in json.loads(path.read_text(encoding="utf-8")) if "Mask" not in entry["type"]]
     path.write_text(json.dumps(listed))
     for kind in (isorun.MultiVectorEmbedder, isorun.Embedder):
         with pytest.raises(UnsupportedModel, match="query_length"):
@@ -161,10 +161,14 @@ def test_lengths_for_queries_need_a_module_that_scores_tokens(models: Path, tmp_
 def test_rejects_queries_longer_than_a_window(models: Path, tmp_path: Path) -> None:
     """Of a short query, some of the tokens that fill it up would see no other token."""
     encoder, folder = exports.checkpoint("modernbert", tmp_path / "encoder"), tmp_path / "model"
-    window = json.loads((encoder / "config.json").read_text())["local_attention"] // 2
+    window = json.loads((encoder / "config.json").read_text(encoding="utf-8"))["local_attention"] // 2
     shutil.copytree(models / "fixed", folder)
     shutil.rmtree(folder / "1_Dense")
-    listed = [entry for entry in json.loads((folder / "modules.json").read_text()) if "Dense" not in entry["type"]]
+    listed = [
+        entry
+        for entry in json.loads((folder / "modules.json").read_text(encoding="utf-8"))
+        if "Dense" not in entry["type"]
+    ]
     (folder / "modules.json").write_text(json.dumps(listed))
     for name in ("config.json", "model.safetensors"):
         (folder / name).unlink()

@@ -42,7 +42,7 @@ def folder(bert: Path, minilm: Path, tmp_path: Path, monkeypatch: pytest.MonkeyP
 def run(page: str) -> dict[str, Any]:
     """What the blocks of a page define."""
     namespace: dict[str, Any] = {"feeds": tiny.feeds()}
-    for number, block in enumerate(BLOCK.findall((DOCS / page).read_text())):
+    for number, block in enumerate(BLOCK.findall((DOCS / page).read_text(encoding="utf-8"))):
         exec(compile(block, f"{page}, block {number + 1}", "exec", dont_inherit=True), namespace)
     return namespace
 

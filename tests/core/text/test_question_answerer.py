@@ -15,7 +15,7 @@ FAMILIES = ["bert", pytest.param("roberta", marks=pytest.mark.long), "xlmroberta
 
 @pytest.fixture(scope="module")
 def pairs(tasks: Path) -> list[tuple[str, str]]:
-    return [tuple(pair) for pair in json.loads((tasks / "texts.json").read_text())["contexts"]]
+    return [tuple(pair) for pair in json.loads((tasks / "texts.json").read_text(encoding="utf-8"))["contexts"]]
 
 
 @pytest.fixture(scope="module")
@@ -29,7 +29,9 @@ def test_answers(family: str, tasks: Path, pairs: list[tuple[str, str]]) -> None
     folder = tasks / f"{family}-answers"
     settings: tuple[dict, ...] = ({"stride": 8}, {"stride": 16, "no_answer": True})
     with isorun.QuestionAnswerer(folder, backend="ort-cpu", max_length=48) as answerer:
-        for arguments, expected in zip(settings, json.loads((folder / "expected.json").read_text()), strict=True):
+        for arguments, expected in zip(
+            settings, json.loads((folder / "expected.json").read_text(encoding="utf-8")), strict=True
+        ):
             later = asyncio.run(answerer.aanswer(pairs, top_k=3, **arguments))
             for found in (answerer.answer(pairs, top_k=3, **arguments), later):
                 for answers, entries in zip(found, expected, strict=True):

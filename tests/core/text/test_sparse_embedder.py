@@ -123,7 +123,7 @@ def test_rejects(retrieval: Path, tasks: Path, tmp_path: Path) -> None:
     folder = Path(shutil.copytree(retrieval / "splade-router", tmp_path / "router"))
     with pytest.raises(isorun.UnsupportedModel, match="routes"):
         checkpoint.build(folder, tmp_path / "model.onnx")
-    router = json.loads((folder / "router_config.json").read_text())
+    router = json.loads((folder / "router_config.json").read_text(encoding="utf-8"))
     router["structure"]["document"] = ["missing"]
     (folder / "router_config.json").write_text(json.dumps(router))
     with pytest.raises(isorun.InvalidModel, match="'missing', which types does not have"):

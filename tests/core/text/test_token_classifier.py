@@ -19,7 +19,7 @@ FAMILIES = ["bert", pytest.param("roberta", marks=pytest.mark.long), "xlmroberta
 
 @pytest.fixture(scope="module")
 def texts(tasks: Path) -> list[str]:
-    listed: list[str] = json.loads((tasks / "texts.json").read_text())["texts"]
+    listed: list[str] = json.loads((tasks / "texts.json").read_text(encoding="utf-8"))["texts"]
     return listed
 
 
@@ -36,7 +36,7 @@ def classifier(family: str, tasks: Path):
 
 @pytest.fixture(scope="module")
 def expected(family: str, tasks: Path) -> dict[str, list]:
-    return dict(json.loads((tasks / f"{family}-entities" / "expected.json").read_text()))
+    return dict(json.loads((tasks / f"{family}-entities" / "expected.json").read_text(encoding="utf-8")))
 
 
 def assert_same(found: list[Entity], expected: list[dict]) -> None:

@@ -49,7 +49,7 @@ def test_names_the_release_that_differs_and_skips_broken_ones(
     assert f"The first bad release is {PACKAGE} 1.4." in done.stdout
     assert "fake lacks Gather" in done.stdout
     assert "mask: left" in done.stdout
-    kept = json.loads((out / "bisect.json").read_text())
+    kept = json.loads((out / "bisect.json").read_text(encoding="utf-8"))
     assert kept["found"] == {"last_good": "1.3", "first_bad": "1.4", "between": []}
     assert {step["release"]: step["verdict"] for step in kept["steps"]} == {
         "1.5": "bad",
@@ -106,7 +106,7 @@ def test_ctrl_c_prints_the_command_to_resume(
     assert process.returncode == 130
     shared = f"--good 1 --bad 1.5 --differs --max-rel 0.1 --package {PACKAGE} --shape 2x4 --out {out} --resume"
     assert f"isorun matrix bisect {tiny} --backend paced {shared}\n" in stderr
-    assert json.loads((out / "bisect.json").read_text())["steps"] == []
+    assert json.loads((out / "bisect.json").read_text(encoding="utf-8"))["steps"] == []
 
 
 @pytest.mark.sampled(3)

@@ -54,7 +54,7 @@ def test_the_command_imports_nothing_heavy_until_it_is_used() -> None:
 def test_init_writes_a_spec_that_is_valid(isorun: Isorun, tmp_path: Path) -> None:
     path = tmp_path / "new.yaml"
     assert isorun("init", path).returncode == 0
-    assert "ort-cpu" in path.read_text()
+    assert "ort-cpu" in path.read_text(encoding="utf-8")
     valid = isorun("validate", path)
     assert (valid.returncode, f"{path} is valid: 1 model, 1 workload, " in valid.stdout) == (0, True)
     again = isorun("init", path)

@@ -20,7 +20,7 @@ def assert_whole(out: Path) -> None:
         if path.name.startswith("."):
             continue
         if path.suffix == ".json":
-            json.loads(path.read_text())
+            json.loads(path.read_text(encoding="utf-8"))
         elif path.suffix == ".npz":
             assert zipfile.ZipFile(path).testzip() is None
 

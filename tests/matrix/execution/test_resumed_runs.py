@@ -43,7 +43,7 @@ def test_added_cells_share_rounds_with_the_control_and_the_fastest(isorun: Isoru
     orders = {
         order["number"]: set(order["order"])
         for path in out.rglob("round-*/result.json")
-        if (order := json.loads(path.read_text())["round"])
+        if (order := json.loads(path.read_text(encoding="utf-8"))["round"])
     }
     old = {f"tiny/1x4/{label}/fp32" for label in ("first", "slow", "quick", "first~control")}
     assert [orders[number] for number in (1, 2, 3)] == [old] * 3
@@ -96,7 +96,7 @@ def test_results_of_another_machine_never_mix(
     for name in machine.collect([], {}).variables:
         del environment[name]
     assert isorun("run", spec, "--out", out).returncode == 0
-    created = json.loads((out / "run.json").read_text())["created"]
+    created = json.loads((out / "run.json").read_text(encoding="utf-8"))["created"]
     kept = {path: path.stat().st_mtime_ns for path in out.glob("cells/*/*/*/*/*/*/*")}
     environment["OMP_NUM_THREADS"] = "1"
     done = isorun("run", spec, "--out", out, "--resume")
@@ -104,7 +104,7 @@ def test_results_of_another_machine_never_mix(
     assert {path: path.stat().st_mtime_ns for path in kept} == kept
     keys = [path.name for path in (out / "cells/tiny/1x4/c0/fp32").iterdir()]
     assert len(keys) == 2
-    record = json.loads((out / "run.json").read_text())
+    record = json.loads((out / "run.json").read_text(encoding="utf-8"))
     assert record["created"] == created
     assert [session["environment"]["variables"] for session in record["sessions"]] == [{}, {"OMP_NUM_THREADS": "1"}]
     (cell,) = cells_of(isorun, out).values()

@@ -73,7 +73,7 @@ def test_every_status_of_a_cell(isorun: Isorun, tiny: Path, tmp_path: Path) -> N
     assert cells["unavailable"]["remedy"] == "Buy one."
     assert "Segmentation fault" in cells["crash"]["log"]
     (log,) = out.glob("cells/tiny/2x8/chatty/fp32/*/round-1/log.txt")
-    assert log.read_text().count("the runtime says hello") > 4
+    assert log.read_text(encoding="utf-8").count("the runtime says hello") > 4
     assert "tiny/2x8/unavailable/fp32: it has no such device. Buy one." in done.stdout
     assert processes_of(out) == []
 
@@ -95,9 +95,11 @@ def test_every_status_of_a_cell(isorun: Isorun, tiny: Path, tmp_path: Path) -> N
     assert right["memory_mib"]["peak"] >= right["memory_mib"]["before_load"] > 0
     assert right["provenance"]["operators"] == {"fake": {"Sin": 1}}
     twin = out / "cells/tiny/2x8/right~control/fp32"
-    places = {json.loads(path.read_text())["round"]["position"] for path in twin.glob("*/round-*/result.json")}
+    places = {
+        json.loads(path.read_text(encoding="utf-8"))["round"]["position"] for path in twin.glob("*/round-*/result.json")
+    }
     (first,) = out.glob("cells/tiny/2x8/right/fp32/*/round-1/result.json")
-    order = json.loads(first.read_text())["round"]["order"]
+    order = json.loads(first.read_text(encoding="utf-8"))["round"]["order"]
     assert {"tiny/2x8/right/fp32", "tiny/2x8/right~control/fp32", "tiny/2x8/zeros/fp32"} <= set(order)
     assert places <= set(range(len(order)))
     with np.load(first.with_name("samples.npz")) as samples:
@@ -107,7 +109,7 @@ def test_every_status_of_a_cell(isorun: Isorun, tiny: Path, tmp_path: Path) -> N
 
     page = isorun("report", out, "--format", "html", "--output", tmp_path / "report.html")
     assert page.returncode == 0
-    assert "Segmentation fault" in (tmp_path / "report.html").read_text()
+    assert "Segmentation fault" in (tmp_path / "report.html").read_text(encoding="utf-8")
 
 
 @pytest.mark.long
@@ -219,7 +221,7 @@ def test_check_finds_what_was_changed(isorun: Isorun, tiny: Path, tmp_path: Path
     with np.load(place / "samples.npz") as samples:
         arrays = dict(samples)
     np.savez(place / "samples.npz", **{**arrays, "latency/ns": arrays["latency/ns"] // 2})
-    result = json.loads((place / "result.json").read_text())
+    result = json.loads((place / "result.json").read_text(encoding="utf-8"))
     result["result"]["sampled"]["feeds-0"] += 2
     result["result"]["repetition"] = {"repeated_ms": 1.0, "varied_ms": 2.0}
     result["machine"]["cpu"]["model"] = "another"
@@ -249,7 +251,7 @@ def test_the_references_of_a_model_are_computed_in_one_session(isorun: Isorun, t
     assert done.returncode == 0, done.stderr
     computed = [line for line in done.stderr.splitlines() if "Computing" in line]
     assert computed == ["Computing the reference of tiny/1x4, tiny/2x4"]
-    results = [json.loads(path.read_text()) for path in out.glob("references/tiny/*/*/result.json")]
+    results = [json.loads(path.read_text(encoding="utf-8")) for path in out.glob("references/tiny/*/*/result.json")]
     assert [result["status"] for result in results] == ["ok", "ok"]
     assert all({"feeds.npz", "outputs.npz"} == result["files"].keys() for result in results)
     assert not [*out.rglob("outcome.json")]

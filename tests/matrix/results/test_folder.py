@@ -199,7 +199,7 @@ def test_rejects_other_files_in_the_folder_of_a_job(folder: RunFolder) -> None:
     work = folder.start()
     with pytest.raises(SpecError, match="models/m holds files"):
         folder.write(work, folder.model("m"), ModelResult(status="error", key="k"))
-    assert model.read_text() == "weights"
+    assert model.read_text(encoding="utf-8") == "weights"
 
 
 @pytest.mark.parametrize("link", ["cells", "cells/m", f"cells/{NAME}", ".work"])
@@ -270,7 +270,7 @@ def test_rejects_a_damaged_run(tmp_path: Path, content: str | dict[str, Any] | N
 def test_a_damaged_result_is_an_error_that_names_its_file(folder: RunFolder, damage: str | dict[str, Any]) -> None:
     path = write(folder) / "result.json"
     if isinstance(damage, dict):
-        content = json.loads(path.read_text())
+        content = json.loads(path.read_text(encoding="utf-8"))
         figures = content["result"]
         for name, value in damage.items():
             (figures if name in figures else content)[name] = value
@@ -293,7 +293,7 @@ def test_damaged_samples_are_an_error_that_names_their_file(folder: RunFolder, c
 def test_text_that_utf8_cannot_encode_is_replaced(folder: RunFolder) -> None:
     write_trial(folder, "error")
     (path,) = folder.cell(NAME).glob("*/trial/result.json")
-    path.write_text(json.dumps({**json.loads(path.read_text()), "reason": "/folder\udcff"}))
+    path.write_text(json.dumps({**json.loads(path.read_text(encoding="utf-8")), "reason": "/folder\udcff"}))
     assert only_cell(folder).reason == "/folder?"
 
 

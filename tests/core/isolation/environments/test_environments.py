@@ -162,7 +162,7 @@ def test_keeps_a_folder_that_isorun_did_not_create(folder, fake_uv, call, files)
         (folder / "data" / name).write_text(content)
     with pytest.raises(EnvironmentBroken):
         call("data")
-    assert {path.name: path.read_text() for path in (folder / "data").iterdir()} == files
+    assert {path.name: path.read_text(encoding="utf-8") for path in (folder / "data").iterdir()} == files
     assert left(folder) == ["data"]
 
 
@@ -180,7 +180,7 @@ def test_never_follows_a_symbolic_link(folder, fake_uv, tmp_path, files, at):
     (folder / at).symlink_to(target)
     with pytest.raises(EnvironmentBroken, match="symbolic link"):
         environments.remove("data")
-    assert {path.name: path.read_text() for path in target.iterdir()} == files
+    assert {path.name: path.read_text(encoding="utf-8") for path in target.iterdir()} == files
     assert (folder / at).is_symlink()
     assert (folder / "data").exists()
 
@@ -200,7 +200,7 @@ def test_keeps_a_file_in_place_of_an_environment(folder):
     (folder / "e").write_text("mine")
     with pytest.raises(EnvironmentBroken, match="not a folder"):
         environments.remove("e")
-    assert (folder / "e").read_text() == "mine"
+    assert (folder / "e").read_text(encoding="utf-8") == "mine"
 
 
 def test_does_not_list_folders_with_invalid_names(folder):
@@ -218,7 +218,7 @@ def test_concurrent_calls_create_it_once(folder, fake_uv, tmp_path):
 
     with ThreadPoolExecutor(3) as pool:
         assert list(pool.map(create, range(3))) == [0, 0, 0]
-    assert (tmp_path / "count").read_text() == "made\n"
+    assert (tmp_path / "count").read_text(encoding="utf-8") == "made\n"
 
 
 @pytest.mark.parametrize(
@@ -282,7 +282,7 @@ def test_record_that_cannot_be_read(folder, record):
         environments.get("e")
     with pytest.raises(EnvironmentBroken, match="not a record"):
         environments.remove("e")
-    assert (folder / "e" / "environment.json").read_text() == record
+    assert (folder / "e" / "environment.json").read_text(encoding="utf-8") == record
 
 
 def test_folder_that_cannot_be_written_to(tmp_path, monkeypatch):

@@ -35,7 +35,7 @@ def prints(version: str, implementation: str = "CPython") -> str:
 
 
 def test_minimum_version_is_the_projects():
-    project = tomllib.loads((Path(__file__).parents[4] / "pyproject.toml").read_text())["project"]
+    project = tomllib.loads((Path(__file__).parents[4] / "pyproject.toml").read_text(encoding="utf-8"))["project"]
     assert project["requires-python"] == ">=" + ".".join(map(str, interpreters.MIN_VERSION))
 
 

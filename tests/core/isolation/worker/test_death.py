@@ -275,5 +275,5 @@ def children() -> set[str]:
     found = set()
     for task in Path("/proc/self/task").iterdir():
         with suppress(OSError):  # the thread has ended since it was listed
-            found |= set((task / "children").read_text().split())
+            found |= set((task / "children").read_text(encoding="utf-8").split())
     return {each for each in found if is_alive(int(each))}

@@ -51,4 +51,4 @@ def test_worker_truncates_its_log(tmp_path, monkeypatch):
         log.flush()
         server._truncate_log()
         log.write("z")
-    assert (tmp_path / "log").read_text() == "z"
+    assert (tmp_path / "log").read_text(encoding="utf-8") == "z"

@@ -25,7 +25,7 @@ def stop(worker):
     """Stop a process; the signal may reach some of its threads later than others."""
     os.kill(worker, signal.SIGSTOP)
     tasks = Path(f"/proc/{worker}/task")
-    assert wait_until(lambda: all(" T " in (task / "stat").read_text() for task in tasks.iterdir()))
+    assert wait_until(lambda: all(" T " in (task / "stat").read_text(encoding="utf-8") for task in tasks.iterdir()))
 
 
 @pytest.fixture

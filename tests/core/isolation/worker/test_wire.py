@@ -109,7 +109,7 @@ def test_file_descriptor_comes_with_its_frame(pair, tmp_path):
     assert not os.get_inheritable(incoming.file)
     os.write(incoming.file, b"through the socket")
     os.close(incoming.file)
-    assert (tmp_path / "file").read_text() == "through the socket"
+    assert (tmp_path / "file").read_text(encoding="utf-8") == "through the socket"
     assert incoming.receive() == (2, 0, b"without")
 
 

@@ -49,7 +49,7 @@ def test_a_long_wait_is_logged(tmp_path, holder, monkeypatch, caplog):
         waiting.join(30)
     (record,) = caplog.records
     assert "kind/key" in record.getMessage()
-    assert (entries[0].folder / "payload").read_text() == "theirs"
+    assert (entries[0].folder / "payload").read_text(encoding="utf-8") == "theirs"
 
 
 def test_file_system_without_locks_can_be_read(tmp_path, monkeypatch):

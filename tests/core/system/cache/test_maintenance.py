@@ -123,7 +123,7 @@ cache = Cache(sys.argv[1])
 entry = cache.get("lowered", "one")
 print("open", flush=True)
 sys.stdin.readline()
-print((entry.folder / "payload").read_text())
+print((entry.folder / "payload").read_text(encoding="utf-8"))
 """
 
 

@@ -87,7 +87,7 @@ def test_concurrent_processes_make_an_entry_once(cache, tmp_path):
     processes = [maker_process(cache, log, "finish") for _ in range(2)]
     assert len({process.communicate(timeout=30)[0] for process in processes}) == 1
     assert [process.returncode for process in processes] == [0, 0]
-    assert log.read_text() == "made "
+    assert log.read_text(encoding="utf-8") == "made "
 
 
 def test_killed_maker_leaves_no_partial_entry(cache, tmp_path):
@@ -142,7 +142,7 @@ DAMAGE = {
         '{"files": {"payload": {"stamp": [], "sha256": ""}}, "meta": {}}'
     ),
     "another value in the record": lambda entry: (entry / "entry.json").write_text(
-        (entry / "entry.json").read_text().replace("42", "43")
+        (entry / "entry.json").read_text(encoding="utf-8").replace("42", "43")
     ),
     "a folder in place of a file": lambda entry: ((entry / "payload").unlink(), (entry / "payload").mkdir()),
     "a file in place of a folder": lambda entry: (

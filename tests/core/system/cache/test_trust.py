@@ -121,7 +121,7 @@ os.setgid(65534)
 os.setuid(65534)
 try:
     entry = Cache(sys.argv[1]).get_or_make("kind", "key", lambda folder: {})
-    print(json.dumps([entry.found, (entry.folder / "payload").read_text()]))
+    print(json.dumps([entry.found, (entry.folder / "payload").read_text(encoding="utf-8")]))
 except CacheError as error:
     print(json.dumps(str(error)))
 """
