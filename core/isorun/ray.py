@@ -61,7 +61,7 @@ class Embed:
 
     def __call__(self, batch: Columns) -> dict[str, Any]:
         """The columns of a batch, and the vectors."""
-        return {**batch, self._output: self.embedder.embed(_column(batch, self._column), progress=False)}
+        return _with(batch, {self._output: self.embedder.embed(_column(batch, self._column), progress=False)})
 
 
 class Infer:
@@ -83,12 +83,12 @@ class Infer:
     def __call__(self, batch: Columns) -> dict[str, Any]:
         """The columns of a batch, and the outputs: arrays, or columns of arrays where rows differ in length."""
         columns = {spec.name: _column(batch, spec.name) for spec in self.session.get_inputs()}
-        rows = zip(*columns.values(), strict=True)
+        names = [spec.name for spec in self.session.get_outputs()]
+        rows = list(zip(*columns.values(), strict=True))
         requests = ({name: np.asarray(value) for name, value in zip(columns, row, strict=True)} for row in rows)
         with self.session.map(requests, max_tokens=self._max_tokens) as results:
-            outputs = list(zip(*results, strict=True))
-        names = [spec.name for spec in self.session.get_outputs()]
-        return {**batch, **{name: _stacked(values) for name, values in zip(names, outputs, strict=True)}}
+            outputs = list(zip(*results, strict=True)) if rows else [()] * len(names)
+        return _with(batch, {name: _stacked(values) for name, values in zip(names, outputs, strict=True)})
 
 
 class _Server(ABC):
@@ -102,13 +102,19 @@ class _Server(ABC):
         }
 
     async def __call__(self, request: Request) -> Response:
-        """Answer a POST with JSON; 400 if it is invalid, 429 if too many requests wait."""
+        """Answer a POST with JSON; 400 if it is invalid, 429 if too many requests wait, 500 if the backend fails."""
         try:
-            return JSONResponse(await self._answer(await request.json()))
+            answer = await self._answer(await request.json())
         except QueueFull as error:
             return JSONResponse({"error": str(error)}, 429, {"Retry-After": "1"})
-        except (IsorunError, ValueError, TypeError) as error:
+        except ValueError as error:  # invalid feeds and arguments are ones, too
             return JSONResponse({"error": str(error)}, 400)
+        except IsorunError as error:
+            return JSONResponse({"error": str(error)}, 500)
+        try:
+            return JSONResponse(answer)
+        except ValueError:
+            return JSONResponse({"error": "The outputs have NaN or infinity, which JSON cannot hold"}, 500)
 
     @abstractmethod
     async def _answer(self, content: Any) -> Any:
@@ -166,17 +172,13 @@ class _SessionServer(_Server):
     def __init__(self, model: str | os.PathLike[str], **options: Any) -> None:
         session = Session(model, **{**assigned_threads(), **options})
         session.warmup()
-        self._probed: dict[str, Any] | None = None
+        self._probed: Mapping[str, Any] | None = None
         super().__init__(session)
 
     async def run(self, feeds: Mapping[str, Any]) -> dict[str, npt.NDArray[Any]]:
-        """The outputs by name. Lists become arrays of the inputs' types."""
-        types = {spec.name: spec.dtype for spec in self._session.get_inputs()}
-        if not isinstance(feeds, Mapping):
-            raise InvalidFeeds(f"expected a mapping of inputs to arrays, got {type(feeds).__name__}")
-        arrays = {name: np.asarray(value, types.get(name)) for name, value in feeds.items()}
-        outputs = await self._session.arun(None, arrays)
-        self._probed = arrays
+        """The outputs by name. Lists become arrays of the inputs' types, if these hold their values."""
+        outputs = await self._session.arun(None, feeds)
+        self._probed = feeds
         return dict(zip((spec.name for spec in self._session.get_outputs()), outputs, strict=True))
 
     async def _answer(self, content: Any) -> Any:
@@ -218,9 +220,17 @@ def _column(batch: Columns, name: str) -> npt.NDArray[Any]:
     return batch[name]
 
 
+def _with(batch: Columns, added: dict[str, Any]) -> dict[str, Any]:
+    for name in added:
+        if name in batch:
+            raise InvalidFeeds(f"The dataset has a column {name!r} already, which the output would replace. Rename it")
+    return {**batch, **added}
+
+
 def _stacked(values: tuple[npt.NDArray[Any], ...]) -> npt.NDArray[Any]:
     if len({value.shape for value in values}) == 1:
         return np.stack(values)
     column = np.empty(len(values), dtype=object)
-    column[:] = values
+    for row, value in enumerate(values):  # NumPy would join arrays that are as long along their first axis
+        column[row] = value
     return column

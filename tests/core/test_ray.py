@@ -56,6 +56,40 @@ with isorun.Embedder("all-MiniLM-L6-v2") as embedder:
     np.testing.assert_allclose(np.stack([found[text] for text in texts]), embedder.embed(texts), atol=1e-5)
 """
 
+COLUMNS = """
+import numpy as np, onnx.parser, onnx
+from isorun.errors import InvalidFeeds
+from isorun.ray import Embed, Infer
+
+onnx.save(onnx.parser.parse_model('''
+    <ir_version: 8, opset_import: ["" : 17]>
+    products (float[n, s] x) => (float[n, 1, s, s] y) {
+        columns = Constant<value_ints: ints = [1, 3]>()
+        rows = Constant<value_ints: ints = [1, 2]>()
+        a = Unsqueeze(x, columns)
+        b = Unsqueeze(x, rows)
+        y = Mul(a, b)
+    }'''), "products.onnx")
+@ray.remote(num_cpus=1)
+def check():
+    infer = Infer("products.onnx", backend="ort-cpu")
+    column = np.empty(3, object)
+    column[:] = [np.ones(2, np.float32), np.ones(3, np.float32), np.full(2, 2, np.float32)]
+    outputs = infer({"x": column})["y"]
+    assert [array.shape for array in outputs] == [(1, 2, 2), (1, 3, 3), (1, 2, 2)] and (outputs[2] == 4).all()
+    assert len(infer({"x": column[:0]})["y"]) == 0
+    embed = Embed("all-MiniLM-L6-v2")
+    for call, batch in ((infer, {"x": column, "y": column}), (embed, {"text": np.array(["a"]), "embedding": column[:1]})):
+        try:
+            call(batch)
+        except InvalidFeeds as error:
+            assert "already" in str(error)
+        else:
+            raise AssertionError("a column was replaced")
+
+ray.get(check.remote())
+"""
+
 SERVED = """
 import time
 import requests
@@ -71,6 +105,8 @@ url = "http://127.0.0.1:8000/"
 assert len(requests.post(url, json=feeds, timeout=30).json()["last_hidden_state"][0]) == 3
 wrong = requests.post(url, json={"input_idz": [[1]]}, timeout=30)
 assert wrong.status_code == 400 and "input_idz" in wrong.json()["error"], wrong.text
+wrong = requests.post(url, json={**feeds, "input_ids": [[2.5, 7, 3]]}, timeout=30)
+assert wrong.status_code == 400 and "float64" in wrong.json()["error"], wrong.text
 serve.delete("bert")
 
 options = {"num_cpus": 1}
@@ -120,13 +156,14 @@ until(answers)  # the replica was replaced
 """
 
 
-@pytest.mark.parametrize("script", ["page", "a lost actor", "served"])
+@pytest.mark.parametrize("script", ["page", "a lost actor", "columns", "served"])
 def test_ray(script: str, bert: Path, minilm: Path, tmp_path: Path) -> None:
     shutil.copy(bert, tmp_path / "bert.onnx")
     shutil.copytree(minilm, tmp_path / "all-MiniLM-L6-v2", symlinks=False)
     text = {
         "page": "\n".join(BLOCK.findall(PAGE.read_text(encoding="utf-8"))),
         "a lost actor": LOST_ACTOR,
+        "columns": COLUMNS,
         "served": SERVED,
     }[script]
     path = tmp_path / "script.py"

@@ -273,7 +273,8 @@ def _as_array(spec: TensorSpec, value: Any) -> Any:
         array = np.asarray(value)
     except (ValueError, TypeError, OverflowError) as error:
         raise InvalidFeeds(f"Input {name!r}: cannot convert the list to an array: {error}") from error
-    if not np.can_cast(array.dtype, dtype, "same_kind"):
+    are_integers = array.dtype.kind in "iu" and dtype.kind in "iu"  # Python's have no sign
+    if array.size and not are_integers and not np.can_cast(array.dtype, dtype, "same_kind"):
         return array if array.dtype.kind in "fiub" else value
     with np.errstate(over="ignore"):
         converted = array.astype(dtype)

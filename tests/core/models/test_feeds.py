@@ -300,6 +300,14 @@ def test_lists_and_numbers_become_arrays_where_nothing_is_lost():
             checker.check(wrong)
 
 
+@pytest.mark.parametrize("dtype", ["uint8", "int8", "uint64", "int32"])
+def test_lists_of_integers_of_any_type(dtype):
+    checker = FeedChecker(ModelInfo((TensorSpec("x", f"tensor({dtype})", None),), (), 17))
+    for values in ([1, 2], [[]]):
+        array = checker.with_arrays({"x": values})["x"]
+        assert (array.dtype, array.tolist()) == (dtype, values)
+
+
 @pytest.mark.parametrize(("values", "unfit"), [([1, 300], 300), ([-129], -129), ([[1], [2**31]], 2**31)])
 def test_an_integer_in_a_list_is_not_wrapped_around(values, unfit):
     checker = FeedChecker(ModelInfo((TensorSpec("x", "tensor(int8)", None),), (), 17))
