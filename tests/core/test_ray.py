@@ -79,7 +79,8 @@ def check():
     assert [array.shape for array in outputs] == [(1, 2, 2), (1, 3, 3), (1, 2, 2)] and (outputs[2] == 4).all()
     assert len(infer({"x": column[:0]})["y"]) == 0
     embed = Embed("all-MiniLM-L6-v2")
-    for call, batch in ((infer, {"x": column, "y": column}), (embed, {"text": np.array(["a"]), "embedding": column[:1]})):
+    texts = {"text": np.array(["a"]), "embedding": column[:1]}
+    for call, batch in ((infer, {"x": column, "y": column}), (embed, texts)):
         try:
             call(batch)
         except InvalidFeeds as error:
