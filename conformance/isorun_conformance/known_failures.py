@@ -23,7 +23,7 @@ def read(path: Path) -> dict[str, KnownFailure]:
         IsorunError: the file cannot be read, or a table is invalid.
     """
     try:
-        text = path.read_text(encoding="utf-8")
+        text = path.read_text(encoding="utf-8-sig")
         tables = json.loads(text) if path.suffix == ".json" else tomllib.loads(text)
     except (OSError, ValueError) as error:
         raise IsorunError(f"Cannot read the known failures in {path}: {error}") from error

@@ -12,9 +12,9 @@ import typer
 from isorun.cli import BACKEND_TROUBLE, console, models, options
 from isorun.compilation.compiler import Compiler
 from isorun.compilation.options import AUTO, Options
-from isorun.errors import IsorunError
 from isorun.models.source import open_model
 from isorun.quality.labels import read as read_labels
+from isorun.system import text_files
 from isorun.system.cache import Cache
 from isorun.tuning import backend as best_backend
 from isorun.tuning.accuracy import Candidate
@@ -67,7 +67,10 @@ def choose(
     """
     if latency and throughput:
         raise typer.BadParameter("--latency and --throughput are mutually exclusive")
-    samples = None if texts is None else _lines(texts)
+    samples = None
+    if texts is not None:
+        models.check_input(texts, "--texts")
+        samples = text_files.texts(texts)
     labelled = None
     if labels is not None:
         models.check_input(labels, "--labels")
@@ -86,17 +89,6 @@ def choose(
         _show(choice)
     if not choice.backend:
         raise typer.Exit(BACKEND_TROUBLE)
-
-
-def _lines(path: Path) -> list[str]:
-    models.check_input(path, "--texts")
-    try:
-        lines = [line for line in path.read_text(encoding="utf-8").splitlines() if line.strip()]
-    except UnicodeDecodeError as error:
-        raise IsorunError(f"{path} is not UTF-8 text: {error}") from error
-    if not lines:
-        raise IsorunError(f"{path} has no text. Put one text on each line")
-    return lines
 
 
 def _show(choice: Choice) -> None:

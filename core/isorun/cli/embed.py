@@ -16,6 +16,7 @@ from isorun.cli import console, models, options
 from isorun.cli.vectors_file import VectorsFile
 from isorun.errors import IsorunError
 from isorun.models.hub import KNOWN
+from isorun.system import text_files
 from isorun.system.cache import Cache, sha256, write_atomically
 
 _STEP = 4096  # lines between two saves
@@ -60,41 +61,30 @@ def embed(
     models.check_output(output)
     cache = Cache()
     path = models.model_path(model, cache)
-    lines = sum(1 for _ in _lines(texts))
+    lines = sum(1 for _ in text_files.lines(texts))
     settings: dict[str, Any] = {"precision": precision, "pooling": pooling, "normalize": normalize}
-    settings |= {"truncate_dim": truncate_dim, "batch_tokens": batch_tokens}
+    settings |= {"default_prompt": prompt, "truncate_dim": truncate_dim, "batch_tokens": batch_tokens}
     with Embedder(path, backend=options.backend_names(backend), threads=threads, **settings) as embedder:
         stat = texts.stat()
-        about = [embedder.session.provenance.fingerprint, str(texts.absolute()), stat.st_size, stat.st_mtime_ns]
-        key = sha256(json.dumps([*about, prompt, embedder.session.provenance.backend, settings]).encode())
+        about = [str(embedder.identity), str(texts.absolute()), stat.st_size, stat.st_mtime_ns, batch_tokens]
+        key = sha256(json.dumps(about).encode())
         with VectorsFile(output, (lines, embedder.dimension), key) as part:
             if part.done:
                 console.note(f"Continuing after {part.done} of {lines} lines")
-            _embed(embedder, itertools.islice(_lines(texts), part.done, None), part, prompt)
-        if prompt is not None:
-            embedder.default_prompt = prompt
+            _embed(embedder, itertools.islice(text_files.lines(texts), part.done, None), part)
         record = output.with_name(f"{output.stem}.identity.json")
         write_atomically(record, json.dumps(embedder.vector_record(), indent=1).encode())
     print(f"{output}: {lines} x {embedder.dimension}, float32")
 
 
-def _embed(embedder: Embedder, lines: Iterator[str], part: VectorsFile, prompt: str | None) -> None:
+def _embed(embedder: Embedder, lines: Iterator[str], part: VectorsFile) -> None:
     from tqdm import tqdm
 
     total = part.lines
     with tqdm(total=total, initial=part.done, unit=" lines", disable=None, leave=False) as bar:
-        vectors = embedder.embed_iter(lines, prompt_name=prompt)
+        vectors = embedder.embed_iter(lines)
         while rows := list(itertools.islice(vectors, _STEP)):
             part.add(np.stack(rows))
             bar.update(len(rows))
     if part.done != total:
         raise IsorunError(f"The text file changed while being read: expected {total} lines, got {part.done}. Try again")
-
-
-def _lines(path: Path) -> Iterator[str]:
-    try:
-        with path.open(encoding="utf-8") as file:
-            for line in file:
-                yield line.removesuffix("\n")
-    except UnicodeDecodeError as error:
-        raise IsorunError(f"{path} is not UTF-8 text: {error}") from error

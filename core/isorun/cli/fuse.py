@@ -170,11 +170,10 @@ def _calibrate(path: Path, outputs: list[str] | None, texts: Path | None) -> Qua
     from isorun.compilation.options import Options
     from isorun.models.source import open_model
     from isorun.plugin import listing, registry
+    from isorun.system import text_files
     from isorun.system.cache import Cache
 
-    samples = (
-        None if texts is None else [line for line in texts.read_text(encoding="utf-8").splitlines() if line.strip()]
-    )
+    samples = None if texts is None else text_files.texts(texts)
     cache = Cache()
     available = [registry.get(candidate.name) for candidate in listing.candidates(cache) if not candidate.problem]
     backend = next((candidate for candidate in available if INT8 in candidate.capabilities.precisions), None)

@@ -73,6 +73,8 @@ def run(
         raise typer.BadParameter("pass either --feeds or --text")
     if pooling is not None and pooling not in POOLINGS:
         raise IsorunError(f"Invalid pooling {pooling!r}{did_you_mean(pooling, POOLINGS)}")
+    if pooling is not None and len(text or ()) < 2:
+        raise typer.BadParameter("--pooling is for comparing texts. Pass --text twice or more")
     if padding not in PADDINGS:
         raise IsorunError(f"Invalid padding {padding!r}{did_you_mean(padding, PADDINGS)}")
     if feeds is not None:
@@ -104,6 +106,8 @@ def run(
         result.pooling = "+".join(modes) or None
         if len(result.texts) > 1 and modes:
             _pool(result, modes, session.model_info.attended(arrays))
+            if pooling is not None and result.pooled is None:
+                raise IsorunError(f"--pooling: none of the outputs has a vector for each token ({', '.join(names)})")
         if repeat:
             result.latency = _time(session, arrays, repeat)
         if output is not None:

@@ -25,6 +25,7 @@ from isorun.errors import InvalidArgument, IsorunError
 from isorun.quality import interval
 from isorun.quality.interval import Interval
 from isorun.quality.neighbours import FEWEST, K, Vectors, units
+from isorun.system import text_files
 
 Rows = npt.NDArray[np.intp]
 _KINDS = {"pairs": {"texts", "score"}, "queries": {"query", "relevant"}, "classes": {"text", "class"}}
@@ -188,14 +189,12 @@ def objects(path: Path) -> dict[int, Any]:
         InvalidArgument: the file is not UTF-8, or a line is not JSON.
     """
     parsed = {}
-    try:
-        for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), start=1):
-            if line.strip():
+    for number, line in enumerate(text_files.lines(path), start=1):
+        if line.strip():
+            try:
                 parsed[number] = json.loads(line)
-    except UnicodeDecodeError as error:
-        raise InvalidArgument(f"{path} is not UTF-8 text: {error}") from error
-    except ValueError as error:
-        raise InvalidArgument(f"{path}, line {number} is not JSON: {error}") from error
+            except ValueError as error:
+                raise InvalidArgument(f"{path}, line {number} is not JSON: {error}") from error
     return parsed
 
 

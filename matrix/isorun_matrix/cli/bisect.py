@@ -18,6 +18,8 @@ if TYPE_CHECKING:
 
     Judge = Callable[[str], Step]
 
+_ROUNDS = 12
+
 
 def _percent(text: str) -> float:
     try:
@@ -71,9 +73,15 @@ def bisect(
         list[str] | None, typer.Option(metavar="KEY=VALUE", help="A setting of the backend; repeatable.")
     ] = None,
     reference: Annotated[
-        str, typer.Option(metavar="NAME", help="The backend that outputs must agree with; not for --differs.")
-    ] = "reference",
-    rounds: Annotated[int, typer.Option(metavar="N", min=3, help="Rounds in which releases are measured.")] = 12,
+        str | None,
+        typer.Option(
+            metavar="NAME", help="The backend that outputs must agree with; not for --differs. Default: reference."
+        ),
+    ] = None,
+    rounds: Annotated[
+        int | None,
+        typer.Option(metavar="N", min=3, help="Rounds in which releases are measured; not for --differs. Default: 12."),
+    ] = None,
     out: Annotated[
         Path | None, typer.Option(metavar="DIR", help="The folder for results. Default: a new one in isorun-results.")
     ] = None,
@@ -104,15 +112,18 @@ def bisect(
         raise typer.BadParameter("--slower, --memory and --differs are mutually exclusive")
     if max_rel is not None and not differs:
         raise typer.BadParameter("--max-rel has no effect without --differs")
+    if differs and (reference, rounds) != (None, None):
+        raise typer.BadParameter("--reference and --rounds have no effect with --differs, which measures no time")
     models.check_choice("precision", precision, [*DEFAULT_TOLERANCES])
     path = models.model_path(model, Cache()).absolute()
     settings = options.settings_of(option)
     named = package or _package(backend)
-    subject = Subject(path, backend, named, tuple(install or ()), shape, precision, threads, settings, reference)
+    against = reference or "reference"
+    subject = Subject(path, backend, named, tuple(install or ()), shape, precision, threads, settings, against)
     subject.spec([good], 1)  # raises where an argument is invalid
     criterion = "differs" if differs else "memory" if memory is not None else "slower"
     percent = memory if memory is not None else 5.0 if slower is None else slower
-    limits: dict[str, Any] = {"max_rel": max_rel} if differs else {"percent": percent, "rounds": rounds}
+    limits: dict[str, Any] = {"max_rel": max_rel} if differs else {"percent": percent, "rounds": rounds or _ROUNDS}
     request = {
         **asdict(subject),
         "model": open_model(path, Cache()).fingerprint,

@@ -9,6 +9,7 @@ from pydantic import BeforeValidator, Field, ValidationInfo, WithJsonSchema, fie
 
 from isorun.errors import did_you_mean, near_file
 from isorun.models import presets
+from isorun.system import text_files
 from isorun_matrix.spec.field_types import Name, Strict, located
 from isorun_matrix.spec.shapes import Shape
 
@@ -30,10 +31,9 @@ def _read_texts(value: Any, info: ValidationInfo) -> Any:
         return value
     path = existing_file(value, info)
     try:
-        lines = path.read_text(encoding="utf-8").splitlines()
-    except (OSError, UnicodeDecodeError) as error:
-        raise ValueError(f"cannot read {path} as UTF-8 text ({error})") from error
-    return [line.strip() for line in lines if line.strip()]
+        return [line.strip() for line in text_files.lines(path) if line.strip()]
+    except OSError as error:
+        raise ValueError(f"cannot read {path} ({error})") from error
 
 
 Texts = Annotated[

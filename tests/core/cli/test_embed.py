@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -23,11 +25,9 @@ def texts(tmp_path: Path) -> Path:
     return path
 
 
-def test_an_interrupted_command_continues(
-    isorun: Callable[..., Any], minilm: Path, texts: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    output = tmp_path / "vectors.npy"
-    command = ("embed", texts, "-o", output, "--model", minilm, "--backend", "ort-cpu")
+@pytest.fixture
+def added(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """The numbers of rows that commands add; the first one is interrupted after two."""
     monkeypatch.setattr(embed, "_STEP", 2)
     add, added = VectorsFile.add, []
 
@@ -38,6 +38,14 @@ def test_an_interrupted_command_continues(
             raise KeyboardInterrupt
 
     monkeypatch.setattr(VectorsFile, "add", interrupted)
+    return added
+
+
+def test_an_interrupted_command_continues(
+    isorun: Callable[..., Any], minilm: Path, texts: Path, tmp_path: Path, added: list[int]
+) -> None:
+    output = tmp_path / "vectors.npy"
+    command = ("embed", texts, "-o", output, "--model", minilm, "--backend", "ort-cpu")
     ran = isorun(*command)
     assert ran.code == 130
     assert "2 of 3 lines are saved. Run the same command to continue" in ran.err
@@ -48,6 +56,22 @@ def test_an_interrupted_command_continues(
     assert f"{output}: 3 x 384, float32" in ran.out
     assert {path.name for path in tmp_path.glob("vectors*")} == {"vectors.npy", "vectors.identity.json"}
     with library.Embedder(minilm, backend="ort-cpu") as embedder:
+        np.testing.assert_allclose(np.load(output), embedder.embed(LINES), atol=1e-6)
+
+
+def test_a_model_that_was_changed_starts_again(
+    isorun: Callable[..., Any], minilm: Path, texts: Path, tmp_path: Path, added: list[int]
+) -> None:
+    model, output = tmp_path / "model", tmp_path / "vectors.npy"
+    shutil.copytree(minilm, model)
+    command = ("embed", texts, "-o", output, "--model", model, "--backend", "ort-cpu")
+    assert isorun(*command).code == 130
+    pooling = model / "1_Pooling" / "config.json"
+    settings = json.loads(pooling.read_text(encoding="utf-8"))
+    settings |= {"pooling_mode_mean_tokens": False, "pooling_mode_cls_token": True}
+    pooling.write_text(json.dumps(settings))
+    assert (isorun(*command).code, added) == (0, [2, 2, 1])
+    with library.Embedder(model, backend="ort-cpu") as embedder:
         np.testing.assert_allclose(np.load(output), embedder.embed(LINES), atol=1e-6)
 
 

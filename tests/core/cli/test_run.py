@@ -128,6 +128,7 @@ def test_options_reach_the_backend(isorun: Callable[..., Any], bert: Path, feeds
         (["--precision", "bf16", "--backend", "ort-cpu"], 3, "precision 'bf16'"),
         (["--padding", "kep"], 2, "did you mean 'keep'"),
         (["--pooling", "sum"], 2, "pooling 'sum'"),
+        (["--pooling", "mean"], 2, "--pooling is for comparing texts"),
         (["--threads", "0"], 2, "--threads"),
         (["--threads", "1025"], 2, "less than or equal to 1024"),
         (["--repeat", "0"], 2, "--repeat"),

@@ -111,7 +111,11 @@ def test_ctrl_c_prints_the_command_to_resume(
 
 @pytest.mark.sampled(3)
 @pytest.mark.parametrize(
-    "more", ["--resume", "--slower=5% --differs", "--max-rel=1e-3", "--memory=many", "--shape=wide", "--precision=fp1"]
+    "more",
+    [
+        *("--resume", "--slower=5% --differs", "--max-rel=1e-3", "--memory=many", "--shape=wide", "--precision=fp1"),
+        *("--differs --rounds=12", "--differs --reference=openvino"),
+    ],
 )
 def test_wrong_usage(isorun: Isorun, tiny: Path, more: str) -> None:
     words = ["bisect", str(tiny), "--backend", "ort-cpu", "--good", "1", "--bad", "2"]
