@@ -10,6 +10,7 @@ import typer
 
 from isorun.cli import console, models, options
 from isorun.errors import InvalidArgument, IsorunError
+from isorun.system import text_files
 from isorun.system.cache import Cache
 
 KEYS_VARIABLE = "ISORUN_API_KEYS"
@@ -20,6 +21,7 @@ app = typer.Typer(rich_markup_mode=None, add_completion=False)
 
 @app.command()
 def serve(
+    context: typer.Context,
     model: Annotated[
         list[str],
         typer.Argument(
@@ -103,8 +105,7 @@ def serve(
         ) from error
     keys = _keys(api_key_file)
     named = opening.named(model, task or [])
-    if not ray and (replicas, cpus) != ("1", 1):
-        raise InvalidArgument("--replicas and --cpus have no effect without --ray")
+    _check(context, ray=ray, prepare=prepare, warmup=warmup)
     cache = Cache()
     paths = {served.name: models.model_path(served.model, cache) for served in named}
     session_options: dict[str, Any] = {"precision": precision, "threads": threads, "max_queue": max_queue}
@@ -143,15 +144,34 @@ def serve(
     )
 
 
+def _check(context: typer.Context, *, ray: bool, prepare: bool, warmup: bool) -> None:
+    """Reject options that have no effect beside others."""
+    for names, unused, why in (
+        (("replicas", "cpus"), not ray, "without --ray"),
+        (("grace", "drain", "idle", "access_log", "prepare"), ray, "with --ray: Ray Serve has settings for that"),
+        (("measure",), not warmup, "with --no-warmup"),
+        (("warmup",), prepare, "with --prepare, which warms up"),
+    ):
+        passed = [name for name in names if _is_passed(context, name)]
+        if unused and passed:
+            options = " and ".join(f"--{name.replace('_', '-')}" for name in passed)
+            raise InvalidArgument(f"{options}: no effect {why}")
+
+
+def _is_passed(context: typer.Context, name: str) -> bool:
+    source = context.get_parameter_source(name)
+    return source is not None and source.name != "DEFAULT"
+
+
 def _keys(path: Path | None) -> tuple[str, ...]:
     """The keys of a file and of the environment, one on each line."""
-    sources = {f"${KEYS_VARIABLE}": text} if (text := os.environ.get(KEYS_VARIABLE)) is not None else {}
+    sources = {f"${KEYS_VARIABLE}": text.splitlines()} if (text := os.environ.get(KEYS_VARIABLE)) is not None else {}
     if path is not None:
         models.check_input(path, "--api-key-file")
-        sources[str(path)] = path.read_text(encoding="utf-8")
+        sources[str(path)] = list(text_files.lines(path))
     keys: list[str] = []
-    for source, text in sources.items():
-        stripped = [line.strip() for line in text.splitlines() if line.strip()]
+    for source, lines in sources.items():
+        stripped = [line.strip() for line in lines if line.strip()]
         if not stripped:
             raise IsorunError(f"{source} is set and has no key. Write one on each line, or leave it out")
         keys += stripped

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -11,6 +10,7 @@ from isorun.errors import InvalidArgument, did_you_mean
 from isorun.models import sentences
 from isorun.models.tokenizer import places_of
 from isorun.session.session import Session
+from isorun.system import json_files
 from isorun.system.cache import Cache, expanded
 from isorun.text.classifier import Classifier
 from isorun.text.cross_encoder import CrossEncoder
@@ -95,13 +95,18 @@ def open_models(
         max_length: the maximum number of tokens of a text.
 
     Raises:
+        InvalidArgument: an argument is for a task that no model has.
         IsorunError: as :class:`isorun.Embedder` and the others; nothing stays open.
     """
+    kinds = {name: task or task_of(paths[name]) for name, _, task in models}
+    if pooling is not None and EMBED not in kinds.values():
+        raise InvalidArgument("--pooling has no effect: no model embeds texts. Omit it")
+    if max_length is not None and {*kinds.values()} == {TENSORS}:
+        raise InvalidArgument("--max-length has no effect: no model reads texts. Omit it")
     opened: list[Served] = []
     try:
-        for name, _, task in models:
+        for name, kind in kinds.items():
             path = paths[name]
-            kind = task or task_of(path)
             text_options = {**session_options, "max_length": max_length}
             model: Embedder | SparseEmbedder | CrossEncoder | Classifier | Session
             if kind == EMBED:
@@ -137,7 +142,7 @@ def task_of(path: Path) -> str:
     if settings.static:
         return EMBED
     folder = sentences.transformer_folder(path)
-    config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
+    config = json_files.read(folder / "config.json")
     if not any(str(name).endswith(_HEAD) for name in config.get("architectures") or ()):
         return EMBED
     labels = config.get("num_labels", len(config.get("id2label") or ("LABEL_0", "LABEL_1")))

@@ -10,6 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from isorun.types import TensorSpec
+from isorun_serve.answers import finite
 from isorun_serve.errors import ApiError
 
 _TYPES = {
@@ -89,10 +90,14 @@ def read(inputs: Sequence[dict[str, Any]], specs: Sequence[TensorSpec], binary: 
 
 
 def write(spec: TensorSpec, array: Array, *, binary: bool) -> tuple[dict[str, Any], bytes]:
-    """An output as the JSON of an answer, and its binary data."""
+    """An output as the JSON of an answer, and its binary data.
+
+    Raises:
+        ApiError: JSON cannot hold it.
+    """
     content: dict[str, Any] = {"name": spec.name, "datatype": datatype(spec), "shape": list(array.shape)}
     if not binary:
-        flat = array.reshape(-1)
+        flat = finite(array.reshape(-1), f"The output {spec.name!r}", ". Request it as binary data")
         return {**content, "data": flat.tolist() if flat.dtype.kind in "Oe" else flat}, b""
     data = (
         _strings(array)

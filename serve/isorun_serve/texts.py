@@ -12,6 +12,7 @@ import numpy as np
 from isorun.errors import QueueFull
 from isorun.text.cross_encoder import CrossEncoder
 from isorun.text.encoded import Encoded
+from isorun_serve.answers import finite
 from isorun_serve.errors import ApiError
 from isorun_serve.models import Served
 from isorun_serve.settings import Settings
@@ -168,6 +169,6 @@ async def relevance(
     pairs = [(query, document) for document in documents]
     tokens = await encoded(served, settings, pairs, encoder.encode, truncate=truncate, field=field)
     with admission(served):
-        scores = await encoder.apredict(tokens, activation="Identity" if raw else "Sigmoid")
+        scores = finite(await encoder.apredict(tokens, activation="Identity" if raw else "Sigmoid"), "A score")
     order = np.argsort(-scores, kind="stable")
     return [(int(index), float(scores[index])) for index in order], sum(tokens.lengths)

@@ -130,6 +130,24 @@ def test_every_type_comes_back(every_type: isorun.Session, binary: bool) -> None
         }
 
 
+def test_what_json_cannot_hold(every_type: isorun.Session) -> None:
+    numbers = np.array([1, np.nan, np.inf], np.float32)
+    inputs = [{"name": name, "shape": [3], "datatype": name, "data": VALUES.get(name, [0, 1, 2])} for name in TYPES]
+    inputs[list(TYPES).index("FP32")] = {
+        **{"name": "FP32", "shape": [3], "datatype": "FP32", "parameters": {"binary_data_size": 12}}
+    }
+    with served.client({"types": every_type}) as client:
+        for binary in (True, False):
+            outputs = [{"name": "FP32_out", "parameters": {"binary_data": binary}}]
+            header = json.dumps({"inputs": inputs, "outputs": outputs}).encode()
+            headers = {HEADER: str(len(header))}
+            answer = client.post("/v2/models/types/infer", content=header + numbers.tobytes(), headers=headers)
+            if binary:
+                assert binary_of(answer) == {"FP32_out": numbers.tobytes()}
+            else:
+                assert (answer.status_code, "Request it as binary data" in answer.json()["error"]) == (500, True)
+
+
 def test_descriptions_and_health(client: TestClient) -> None:
     assert client.get("/v2").json()["extensions"] == ["binary_tensor_data"]
     assert client.get("/v2/models/bert").json()["outputs"][0] == {

@@ -249,11 +249,17 @@ def test_stops_if_the_models_cannot_be_warmed_up(
         (["a={embedder}", "--task", "a=rerank"], "ForSequenceClassification"),
         (["{embedder}", "--api-key-file", "{embedder}"], "is a folder"),
         (["=x"], "expected MODEL or NAME=MODEL"),
-        (["{embedder}", "--replicas", "2"], "no effect without --ray"),
+        (["{embedder}", "--replicas", "2"], "--replicas: no effect without --ray"),
+        (["{embedder}", "--cpus", "1"], "--cpus: no effect without --ray"),
+        (["{embedder}", "--ray", "--drain", "1", "--prepare"], "--drain and --prepare: no effect with --ray"),
+        (["{embedder}", "--no-warmup", "--no-measure"], "--measure: no effect with --no-warmup"),
+        (["{embedder}", "--no-warmup", "--prepare"], "--warmup: no effect with --prepare"),
+        (["{reranker}", "--pooling", "mean"], "--pooling has no effect"),
+        (["{embedder}", "--task", "embedder=tensors", "--max-length", "9"], "--max-length has no effect"),
     ],
 )
 def test_wrong_arguments(isorun: Any, folders: dict[str, Path], arguments: list[str], message: str) -> None:
-    ran = isorun("serve", *(text.format(embedder=folders["embedder"]) for text in arguments), "--backend", "ort-cpu")
+    ran = isorun("serve", *(text.format(**folders) for text in arguments), "--backend", "ort-cpu")
     assert (ran.code, ran.out) == (2, "")
     assert message in ran.err
 

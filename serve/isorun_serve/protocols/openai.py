@@ -11,7 +11,7 @@ from fastapi import APIRouter
 from pydantic import Field
 from starlette.responses import Response
 
-from isorun_serve.answers import json_answer
+from isorun_serve.answers import finite, json_answer
 from isorun_serve.inputs import KnownFields, TextsOrIds, are_ids, as_list
 from isorun_serve.models import Models, Served
 from isorun_serve.settings import Settings
@@ -63,6 +63,8 @@ def router(models: Models, settings: Settings) -> APIRouter:
                 normalize=True if request.dimensions and embedder.normalizes else None,
             )
         as_text = request.encoding_format == "base64"
+        if not as_text:
+            finite(vectors, "A vector")
         data = [
             {"object": "embedding", "index": index, "embedding": _base64(vector) if as_text else vector}
             for index, vector in enumerate(vectors)

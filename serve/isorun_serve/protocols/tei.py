@@ -18,7 +18,7 @@ from isorun.text.embedder import Embedder
 from isorun.text.encoded import Encoded
 from isorun.text.prompted import PromptedModel
 from isorun.text.sparse_embedder import SparseEmbedder
-from isorun_serve.answers import json_answer
+from isorun_serve.answers import finite, json_answer
 from isorun_serve.errors import ApiError
 from isorun_serve.inputs import KnownFields, TextOrPairs, TextsOrIds, are_ids, as_list
 from isorun_serve.models import EMBED, RERANK, SPARSE, Models, Served
@@ -112,7 +112,7 @@ def router(models: Models, settings: Settings) -> APIRouter:
         tokens = await encoded(served, settings, items, encode, truncate=request.truncate, field="inputs")
         with admission(served):
             vectors = await embedder.aembed(tokens, normalize=request.normalize, truncate_dim=request.dimensions)
-        return json_answer(list(vectors))
+        return json_answer(list(finite(vectors, "A vector")))
 
     @routes.post("/embed_sparse")
     async def embed_sparse(request: SparseRequest) -> Response:
