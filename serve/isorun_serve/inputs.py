@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Annotated, Any
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, WithJsonSchema, model_validator
@@ -11,18 +12,23 @@ from isorun.errors import did_you_mean
 
 
 class KnownFields(BaseModel):
-    """A body, or a part of one, that has no field but its own: one that is ignored would change what a client gets."""
+    """A body, or a part of one, that has no field but its own: one that is ignored would change what a client gets.
+
+    A field may be ``null``, as some clients send what they do not set.
+    """
 
     model_config = ConfigDict(extra="forbid")
 
     @model_validator(mode="before")
     @classmethod
     def _know_fields(cls, body: Any) -> Any:
-        for name in body if isinstance(body, dict) else ():
+        if not isinstance(body, dict):
+            return body
+        for name in body:
             if name not in cls.model_fields:
                 message = f"unknown field {name!r}{did_you_mean(name, cls.model_fields)}"
                 raise PydanticCustomError("unknown_field", "{message}", {"message": message, "field": name})
-        return body
+        return {name: value for name, value in body.items() if value is not None}
 
 
 def _texts_or_ids(value: Any) -> Any:
@@ -75,6 +81,6 @@ def as_list(value: Any) -> list[Any]:
     return [value]
 
 
-def are_ids(items: list[Any]) -> bool:
+def are_ids(items: Sequence[Any]) -> bool:
     """Whether the items of :func:`as_list` are token ids."""
     return bool(items) and isinstance(items[0], list)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Sequence
 from contextlib import contextmanager
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -12,8 +13,10 @@ import numpy as np
 from isorun.errors import QueueFull
 from isorun.text.cross_encoder import CrossEncoder
 from isorun.text.encoded import Encoded
+from isorun.text.prompted import PromptedModel
 from isorun_serve.answers import finite
 from isorun_serve.errors import ApiError
+from isorun_serve.inputs import are_ids
 from isorun_serve.models import Served
 from isorun_serve.settings import Settings
 
@@ -61,6 +64,21 @@ async def encoded(
             is_limit=True,
         )
     return tokens
+
+
+def encoder_of(
+    model: PromptedModel, items: Sequence[Any], prompt_name: str | None
+) -> Callable[[Sequence[Any]], Encoded]:
+    """What encodes the texts or the token ids of a request.
+
+    Raises:
+        ApiError: a prompt is named for token ids.
+    """
+    if not are_ids(items):
+        return partial(model.encode, prompt_name=prompt_name)
+    if prompt_name is not None:
+        raise ApiError(400, "prompt_name is for texts, not for token ids. Omit it", param="prompt_name")
+    return model.encode_ids
 
 
 def check_count(settings: Settings, count: int, field: str) -> None:

@@ -61,9 +61,9 @@ def test_json(client: TestClient, expected: np.ndarray, url: str) -> None:
     assert (output["name"], output["datatype"], output["shape"]) == ("last_hidden_state", "FP32", [2, 7, 32])
     np.testing.assert_allclose(np.reshape(output["data"], output["shape"]), expected, atol=1e-6)
     nested = {name: array.tolist() for name, array in FEEDS.items()}
-    of_mlserver = {"parameters": {"content_type": "np"}}
+    of_mlserver = {"parameters": {"content_type": "np", "binary_data_output": None}, "outputs": None, "id": None}
     inputs = [
-        {"name": name, "shape": [2, 7], "datatype": "INT64", "data": data, **of_mlserver}
+        {"name": name, "shape": [2, 7], "datatype": "INT64", "data": data, "parameters": {"content_type": "np"}}
         for name, data in nested.items()
     ]
     assert len(client.post(url, json={"inputs": inputs, **of_mlserver}).json()["outputs"]) == 2

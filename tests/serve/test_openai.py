@@ -56,6 +56,20 @@ def test_models(client: TestClient) -> None:
     assert client.get("/v1/models/nothing").status_code == 404
 
 
+def test_prompts(client: TestClient, models: dict[str, Any]) -> None:
+    embedder = models["embedder"]
+    data = client.post(URL, json={"input": "a", "prompt_name": "query"}).json()["data"]
+    np.testing.assert_allclose(data[0]["embedding"], embedder.embed(["a"], prompt_name="query")[0], atol=1e-6)
+    for wrong in ({"input": "a", "prompt_name": "qery"}, {"input": [2, 4, 3], "prompt_name": "query"}):
+        assert client.post(URL, json=wrong).status_code == 400
+
+
+def test_null_is_the_default(client: TestClient) -> None:
+    plain = client.post(URL, json={"input": "a"}).json()
+    nulls = {"dimensions": None, "encoding_format": None, "user": None, "model": None}
+    assert client.post(URL, json={"input": "a", **nulls}).json() == plain
+
+
 @pytest.mark.parametrize(
     ("request_", "status", "code", "param", "message"),
     [

@@ -133,7 +133,7 @@ def test_info(client: TestClient) -> None:
         ("/embed", {"inputs": "a", "prompt_name": "qery"}, 400, "prompt 'qery'"),
         ("/embed", {"inputs": "a", "model": "bert"}, 400, "not one that embeds"),
         ("/embed", {"inputs": "a", "normalise": False}, 400, "did you mean 'normalize'?"),
-        ("/embed", {"inputs": [2, 4, 3], "prompt_name": "query"}, 400, "prompt_name is for texts"),
+        ("/embed", {"inputs": [2, 4, 3], "prompt_name": "query"}, 400, "not for token ids"),
         ("/tokenize", {"inputs": "a", "truncate": True}, 400, "unknown field 'truncate'"),
         ("/predict", {"inputs": "a", "parameters": {"topk": 1}}, 400, "parameters: unknown field 'topk'"),
         ("/predict", {"inputs": "a", "parameters": {"function_to_apply": "relu"}}, 400, "function_to_apply"),

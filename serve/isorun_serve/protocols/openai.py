@@ -12,10 +12,10 @@ from pydantic import Field
 from starlette.responses import Response
 
 from isorun_serve.answers import finite, json_answer
-from isorun_serve.inputs import KnownFields, TextsOrIds, are_ids, as_list
+from isorun_serve.inputs import KnownFields, TextsOrIds, as_list
 from isorun_serve.models import Models, Served
 from isorun_serve.settings import Settings
-from isorun_serve.texts import admission, encoded
+from isorun_serve.texts import admission, encoded, encoder_of
 
 
 class EmbeddingsRequest(KnownFields):
@@ -28,6 +28,9 @@ class EmbeddingsRequest(KnownFields):
     model: str | None = Field(None, description="The name of a served model. Default: the first that embeds.")
     dimensions: int | None = Field(None, ge=1, description="Keep that many dimensions, scaled to length 1 again.")
     encoding_format: Literal["float", "base64"] = "float"
+    prompt_name: str | None = Field(
+        None, description="The name of the prompt to put before each text. Not of OpenAI. Default: the model's, if any."
+    )
     user: str | None = Field(None, description="Not used.")
 
 
@@ -54,7 +57,7 @@ def router(models: Models, settings: Settings) -> APIRouter:
         """Embed texts."""
         served, embedder = models.embedder(request.model)
         items = as_list(request.input)
-        encode = embedder.encode_ids if are_ids(items) else embedder.encode
+        encode = encoder_of(embedder, items, request.prompt_name)
         tokens = await encoded(served, settings, items, encode, truncate=None, field="input")
         with admission(served):
             vectors = await embedder.aembed(

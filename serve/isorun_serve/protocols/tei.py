@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
-from functools import partial
 from typing import Annotated, Any, Literal
 
 from fastapi import APIRouter, Body
@@ -15,15 +13,14 @@ import isorun
 from isorun.text.classifier import Class
 from isorun.text.cross_encoder import CrossEncoder
 from isorun.text.embedder import Embedder
-from isorun.text.encoded import Encoded
 from isorun.text.prompted import PromptedModel
 from isorun.text.sparse_embedder import SparseEmbedder
 from isorun_serve.answers import finite, json_answer
 from isorun_serve.errors import ApiError
-from isorun_serve.inputs import KnownFields, TextOrPairs, TextsOrIds, are_ids, as_list
+from isorun_serve.inputs import KnownFields, TextOrPairs, TextsOrIds, as_list
 from isorun_serve.models import EMBED, RERANK, SPARSE, Models, Served
 from isorun_serve.settings import Settings
-from isorun_serve.texts import admission, check_characters, check_count, encoded, relevance
+from isorun_serve.texts import admission, check_characters, check_count, encoded, encoder_of, relevance
 
 _OF_ONE_CLASS = {"sigmoid": "Sigmoid", "none": "Identity"}
 
@@ -108,7 +105,7 @@ def router(models: Models, settings: Settings) -> APIRouter:
         _check_direction(served, request)
         items = as_list(request.inputs)
 
-        encode = _encode(embedder, items, request.prompt_name)
+        encode = encoder_of(embedder, items, request.prompt_name)
         tokens = await encoded(served, settings, items, encode, truncate=request.truncate, field="inputs")
         with admission(served):
             vectors = await embedder.aembed(tokens, normalize=request.normalize, truncate_dim=request.dimensions)
@@ -120,7 +117,7 @@ def router(models: Models, settings: Settings) -> APIRouter:
         served, embedder = models.sparse_embedder(request.model)
         _check_direction(served, request)
         items = as_list(request.inputs)
-        encode = _encode(embedder, items, request.prompt_name)
+        encode = encoder_of(embedder, items, request.prompt_name)
         tokens = await encoded(served, settings, items, encode, truncate=request.truncate, field="inputs")
         with admission(served):
             vectors = await embedder.aembed(tokens)
@@ -267,14 +264,6 @@ def _check_direction(served: Served, request: _Request) -> None:
             f"truncation_direction must be {side!r}, the model's own, got {request.truncation_direction!r}",
             param="truncation_direction",
         )
-
-
-def _encode(embedder: Embedder | SparseEmbedder, items: list[Any], prompt: str | None) -> Callable[..., Encoded]:
-    if not are_ids(items):
-        return partial(embedder.encode, prompt_name=prompt)
-    if prompt is not None:
-        raise ApiError(400, "prompt_name is for texts, and inputs are token ids. Omit it", param="prompt_name")
-    return embedder.encode_ids
 
 
 def _texts_and_pairs(inputs: Any) -> tuple[bool, list[Any]]:
