@@ -132,7 +132,8 @@ class InferenceSession(Session):
     ) -> list[Any]:
         """:meth:`isorun.Session.run` with ``OrtValue`` feeds and ``RunOptions`` that do not change results."""
         options.check_run_options(run_options)
-        return super().run(output_names, values.to_arrays(input_feed), device_outputs=device_outputs)
+        names = _names(output_names)
+        return super().run(names, values.to_arrays(input_feed), device_outputs=device_outputs)
 
     def run_async(
         self,
@@ -144,7 +145,7 @@ class InferenceSession(Session):
     ) -> None:
         """:meth:`isorun.Session.run_async` with the feeds and options of :meth:`run`."""
         options.check_run_options(run_options)
-        super().run_async(output_names, values.to_arrays(input_feed), callback, user_data)
+        super().run_async(_names(output_names), values.to_arrays(input_feed), callback, user_data)
 
     def run_with_ort_values(
         self, output_names: Sequence[str] | None, input_dict_ort_values: Mapping[str, OrtValue], run_options: Any = None
@@ -154,8 +155,8 @@ class InferenceSession(Session):
         Raises:
             InvalidFeeds: a result cannot be an ``OrtValue`` (strings, sequences, maps); or as :meth:`run`.
         """
-        results = self.run(output_names, input_dict_ort_values, run_options)
-        names = output_names or [output.name for output in self._model.info.outputs]
+        names = _names(output_names) or [output.name for output in self._model.info.outputs]
+        results = self.run(names, input_dict_ort_values, run_options)
         return [values.to_ort_value(name, result) for name, result in zip(names, results, strict=True)]
 
     def io_binding(self) -> IOBinding:
@@ -205,3 +206,10 @@ class InferenceSession(Session):
 
     def enable_fallback(self) -> None:
         """No effect: a session falls back only when it is opened, along ``providers``."""
+
+
+def _names(output_names: Any) -> Any:
+    """Names of outputs as a list; ONNX Runtime takes sets, arrays and views of mappings as well."""
+    if output_names is None or isinstance(output_names, list | tuple | str | Mapping):
+        return output_names
+    return list(output_names)

@@ -79,10 +79,7 @@ class FeedChecker:
         if self._strings:
             converted = {spec.name: _strings(spec, feeds[spec.name]) for spec in self._strings if spec.name in feeds}
             feeds = {**feeds, **converted}
-        if output_names is None or not len(output_names):
-            return self._outputs, feeds
-        self.check_outputs(output_names)
-        return output_names, feeds
+        return self.outputs(output_names), feeds
 
     def _fits(self, feeds: Feeds) -> bool:
         """Whether every feed is an array of the right dtype and shape: the fast path."""
@@ -120,13 +117,21 @@ class FeedChecker:
         self._known_shapes.add(tuple(shapes))
         return True
 
-    def check_outputs(self, names: Iterable[str]) -> None:
-        """Reject names of outputs that the model does not have."""
+    def outputs(self, names: Sequence[str] | None) -> Sequence[str]:
+        """The names of the outputs of a call, of all for none.
+
+        Raises:
+            InvalidFeeds: they are no list or tuple, or the model has no such output.
+        """
+        if names is None:
+            return self._outputs
+        if not isinstance(names, list | tuple):
+            instead = f"the string {names!r}. Pass [{names!r}]" if isinstance(names, str) else type(names).__name__
+            raise InvalidFeeds(f"Output names must be a list or a tuple, got {instead}")
         for name in names:
             if name not in self._outputs:
-                if isinstance(names, str):
-                    raise InvalidFeeds(f"Output names must be a list, got the string {names!r}. Pass [{names!r}]")
                 raise InvalidFeeds(f"The model has no output {name!r}{did_you_mean(name, self._outputs)}")
+        return names or self._outputs
 
     def _names_fit(self, feeds: Feeds) -> bool:
         return self._required <= feeds.keys() <= self._specs.keys()

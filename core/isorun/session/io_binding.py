@@ -111,7 +111,7 @@ class IOBinding:
         Raises:
             BackendUnavailable: it is to lie on a GPU, and the backend writes host memory.
         """
-        self._checker.check_outputs([name])
+        self._checker.outputs([name])
         if buffer_ptr is None:
             self._outputs[name] = ON_DEVICE if self._on_device(name, device_type, device_id) else None
         else:

@@ -16,7 +16,11 @@ if TYPE_CHECKING:
 
 
 class ScheduledCalls:
-    """What :class:`isorun.Session` has of them: its scheduler runs them, and their docstrings say how."""
+    """What :class:`isorun.Session` has of them: its scheduler runs them, and their docstrings say how.
+
+    The arrays of a request are read when it runs: do not change their contents before its results are there. Its
+    mapping and its list of names may be used for another request.
+    """
 
     _scheduler: Scheduler
 

@@ -333,13 +333,16 @@ def test_passes_other_types_to_the_runtime():
 
 
 def test_names_of_outputs():
-    CHECKER.check_outputs(["out"])
+    assert CHECKER.outputs(["out"]) == ["out"]
+    assert list(CHECKER.outputs(None)) == list(CHECKER.outputs([])) == ["out"]
     with pytest.raises(InvalidFeeds, match=r"no output 'outt'; did you mean 'out'\?"):
-        CHECKER.check_outputs(["out", "outt"])
+        CHECKER.outputs(["out", "outt"])
     with pytest.raises(InvalidFeeds, match="no output 1; known: out"):
-        CHECKER.check_outputs([1])
-    with pytest.raises(InvalidFeeds, match="must be a list, got the string 'out_'"):
-        CHECKER.check_outputs("out_")
+        CHECKER.outputs([1])
+    one_letter = FeedChecker(ModelInfo((), (TensorSpec("o", "tensor(float)", None),), 17))
+    for names in ("o", "", {"o"}, {"o": 1}, {"o": 1}.keys(), iter(["o"]), np.array(["o"]), 0, False):
+        with pytest.raises(InvalidFeeds, match="must be a list or a tuple, got"):
+            one_letter.outputs(names)
 
 
 @pytest.mark.parametrize(

@@ -49,6 +49,7 @@ class Collator:
             InvalidFeeds: the model does not accept it.
         """
         outputs, feeds = self._checker.check_call(output_names, feeds)
+        outputs, feeds = tuple(outputs), dict(feeds)  # the caller may use theirs for the next request
         if self.is_single(feeds) and shared():
             return self._single(outputs, feeds, keep_axis=True)
         return Request(outputs, feeds, rows=self._rows(feeds))

@@ -7,7 +7,7 @@ import logging
 import threading
 import weakref
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import ExitStack
 from functools import partial
@@ -35,6 +35,7 @@ if TYPE_CHECKING:
 
 _MAX_TOKENS = 4096  # of a batch of map
 _AHEAD = 4  # batches that map reads ahead
+_END: Any = object()
 
 _logger = logging.getLogger("isorun")
 _streams = itertools.count(1)
@@ -201,14 +202,16 @@ class Scheduler:
         """Run batches side by side, and yield their results in order."""
         call = Call(Batching(), bounded=False, all_threads=False)
         pending: deque[Future[list[Any]]] = deque()
+        names = tuple(self._checker.outputs(output_names))
+        # The iterable may use a mapping for its next batch, which is read before this one is submitted.
+        remaining = (dict(feeds) if isinstance(feeds, Mapping) else feeds for feeds in batches)
         try:
-            remaining = iter(batches)
-            feeds = next(remaining, None)
-            while feeds is not None:
-                following = next(remaining, None)
-                if following is None:
+            feeds = next(remaining, _END)
+            while feeds is not _END:
+                following = next(remaining, _END)
+                if following is _END:
                     call.all_threads = None
-                pending.append(self._submit(call, output_names, feeds))
+                pending.append(self._submit(call, names, feeds))
                 if len(pending) > self.plan.lanes + 1:
                     yield pending.popleft().result()
                 feeds = following
@@ -257,8 +260,7 @@ class Scheduler:
     ) -> Results:
         """Run single requests in batches of similar length."""
         self.check_open()
-        if output_names:
-            self._checker.check_outputs(output_names)
+        output_names = tuple(self._checker.outputs(output_names))
         alone = max_tokens is None and self.alone()
         max_tokens = _MAX_TOKENS if max_tokens is None else max_tokens
         window = _AHEAD * max_tokens

@@ -142,6 +142,49 @@ def test_a_full_queue_and_a_deadline(model: Path, monkeypatch: pytest.MonkeyPatc
     assert session.metrics().waiting == 0
 
 
+@pytest.mark.parametrize("method", ["submit", "run_async", "arun", "run_batches"])
+@pytest.mark.parametrize("count", [1, 2])
+def test_a_mapping_may_be_used_for_the_next_request(model: Path, method: str, count: int) -> None:
+    samples = [small_bert.feeds(np.ones((count, length), np.int64)) for length in range(3, 15)]
+    with isorun.Session(model, "ort-cpu", threads=2) as session:
+        first, *others = [spec.name for spec in session.get_outputs()]
+        reused: dict[str, np.ndarray] = {}
+        names = [first]
+
+        def requests() -> Iterable[dict[str, np.ndarray]]:
+            for sample in samples:
+                reused.clear()
+                reused.update(sample)
+                names[:] = [first]
+                yield reused
+                names[:] = others or [first]
+
+        async def together() -> list[Any]:
+            tasks = []
+            for sample in requests():
+                tasks.append(asyncio.ensure_future(session.arun(names, sample)))
+                await asyncio.sleep(0)
+            return await asyncio.gather(*tasks)
+
+        results: list[Any] = []
+        if method == "submit":
+            results = [future.result() for future in [session.submit(names, sample) for sample in requests()]]
+        elif method == "run_async":
+            for index, sample in enumerate(requests()):
+                session.run_async(names, sample, lambda outputs, at, _: results.append((at, outputs)), index)
+            wait_until(lambda: len(results) == len(samples))
+            results = [outputs for _, outputs in sorted(results, key=lambda pair: pair[0])]
+        elif method == "arun":
+            results = asyncio.run(together())
+        else:
+            results = list(session.run_batches(names, requests()))
+        assert len(results) == len(samples)
+        for sample, result in zip(samples, results, strict=True):
+            assert_same(result, session.run([first], sample))
+        with pytest.raises(isorun.InvalidFeeds):
+            list(session.run_batches(None, [samples[0], None, samples[1]]))  # type: ignore[list-item]
+
+
 def test_callbacks_that_do_not_return_are_limited(model: Path) -> None:
     with isorun.Session(model, "ort-cpu", threads=1, max_queue=2) as session:
         feeds, gate = rows(range(4, 5))[0], threading.Event()
