@@ -28,7 +28,7 @@ from isorun.graph.io import files, maps, shape_inference
 from isorun.graph.matching.report import FusionReport
 from isorun.graph.ops import functions, inline, lower, opset
 from isorun.graph.transforms import index_checks, last_layer, padding_removal, precision, select_outputs
-from isorun.graph.transforms.precision import int8
+from isorun.graph.transforms.precision import int8, whole
 from isorun.types import INDEX_NOTE
 
 _logger = logging.getLogger(__name__)
@@ -153,6 +153,12 @@ PASSES = (
     Pass("add function bodies", Stage.FUSION, lambda model, _: functions.carry(model)),
     Pass("narrow the last layer", Stage.FUSED, lambda model, _: last_layer.narrow(model)),
     Pass("remove padding", Stage.TARGET, _remove_padding, lambda target: target.packed),
+    Pass(
+        "compute in fp32",  # what is not quantized, as the scales assume
+        Stage.TARGET,
+        lambda model, _: whole.convert(model) if whole.has_halves(model) else 0,
+        lambda target: target.taps or target.table is not None,
+    ),
     Pass("tap dense layers", Stage.TARGET, _tap, lambda target: target.taps),
     Pass(
         "quantize",

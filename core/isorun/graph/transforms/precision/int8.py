@@ -87,7 +87,7 @@ def _reason(weight: ir.Value) -> str:
     if tensor is None or not weight.is_initializer() or weight.is_graph_input():
         return "weights that are not constants of the graph"
     if tensor.dtype != ir.DataType.FLOAT:
-        return f"weights that are {tensor.dtype.name.lower()}, not fp32 (quantize the fp32 model)"
+        return f"weights that are {tensor.dtype.name.lower()}, not fp32"
     shape = tensor.shape.numpy()
     if len(shape) != 2 or min(shape) < _MIN_SIZE:
         return f"weights with fewer than {_MIN_SIZE} rows or columns, or not a matrix"

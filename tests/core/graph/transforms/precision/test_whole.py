@@ -37,6 +37,22 @@ def test_fp32_is_as_exact_as_of_a_model_in_fp32(label: str) -> None:
         assert not parity.reasons
 
 
+@pytest.mark.filterwarnings("ignore::isorun.compilation.calibration.CalibrationWarning")
+@pytest.mark.parametrize("label", HALVES)
+def test_int8_is_that_of_the_model_in_fp32(label: str) -> None:
+    """Products of 8 bits, and the rest in fp32: in 16 bits, runtimes would round it a second time."""
+    feeds = exports.given(label)
+    with isorun.Session(HALVES[label], "ort-cpu") as session:
+        exact, outputs = session.run(None, feeds), session.get_outputs()
+    with isorun.Session(HALVES[label], "ort-cpu", precision="int8") as session:
+        computed = session.run(None, feeds)
+        assert session.provenance.precision == "fp32+int8"
+        assert [output.type for output in session.get_outputs()] == [output.type for output in outputs]
+    for expected, result in zip(exact, computed, strict=True):
+        a, b = (array.astype(np.float64).ravel() for array in (expected, result))
+        assert 0.99 < a @ b / np.sqrt((a @ a) * (b @ b)) < 1 - 1e-7
+
+
 def model_of(text: str) -> onnx.ModelProto:
     """A model; ``w`` is a weight in fp16 if something reads it."""
     model = onnx.parser.parse_model(f'<ir_version: 10, opset_import: ["" : 18, "mine" : 1]> {text}')
