@@ -20,11 +20,17 @@ _ERFC = (
 _SELU = (np.float32(1.0507009873554805), np.float32(1.6732632423543772))
 
 
+def _may_underflow() -> np.errstate:
+    """Where small numbers become 0, which is no error, even if an application has NumPy raise errors."""
+    return np.errstate(under="ignore")
+
+
 def softmax(logits: Array) -> Array:
     """The probabilities along the last axis."""
-    exponentials: Array = np.exp(logits - logits.max(axis=-1, keepdims=True))
-    total: Array = exponentials.sum(axis=-1, keepdims=True)
-    return exponentials / total
+    with _may_underflow():
+        exponentials: Array = np.exp(logits - logits.max(axis=-1, keepdims=True))
+        total: Array = exponentials.sum(axis=-1, keepdims=True)
+        return exponentials / total
 
 
 def _sigmoid(values: Array) -> Array:
@@ -33,22 +39,25 @@ def _sigmoid(values: Array) -> Array:
 
 
 def _softplus(values: Array) -> Array:
-    logarithm: Array = np.logaddexp(values, np.float32(0))
+    with _may_underflow():
+        logarithm: Array = np.logaddexp(values, np.float32(0))
     return logarithm
 
 
 def _gelu(values: Array) -> Array:
     scaled = values.astype(np.float64) / np.sqrt(2)
     factor = 1 / (1 + np.abs(scaled) / 2)
-    complement = factor * np.exp(-np.square(scaled) + np.polynomial.polynomial.polyval(factor, _ERFC))
-    normal = np.where(scaled < 0, complement, 2 - complement) / 2  # the normal distribution's function
-    result: Array = (values * normal).astype(values.dtype)
+    with _may_underflow():
+        complement = factor * np.exp(-np.square(scaled) + np.polynomial.polynomial.polyval(factor, _ERFC))
+        normal = np.where(scaled < 0, complement, 2 - complement) / 2  # the normal distribution's function
+        result: Array = (values * normal).astype(values.dtype)
     return result
 
 
 def _log_softmax(values: Array) -> Array:
     shifted = values - values.max(axis=-1, keepdims=True)
-    result: Array = shifted - np.log(np.exp(shifted).sum(axis=-1, keepdims=True))
+    with _may_underflow():
+        result: Array = shifted - np.log(np.exp(shifted).sum(axis=-1, keepdims=True))
     return result
 
 

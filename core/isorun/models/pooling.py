@@ -36,8 +36,9 @@ def mean_pool(hidden: Floats, mask: Mask) -> Floats:
 
 def normalized(vectors: Floats) -> Floats:
     """Vectors (..., width) of length 1; zero vectors are left as they are."""
-    lengths = np.linalg.norm(vectors, axis=-1, keepdims=True)
-    units: Floats = vectors / np.maximum(lengths, 1e-12)
+    with np.errstate(under="ignore"):  # no error, even if an application has NumPy raise errors
+        lengths = np.linalg.norm(vectors, axis=-1, keepdims=True)
+        units: Floats = vectors / np.maximum(lengths, 1e-12)
     return units
 
 

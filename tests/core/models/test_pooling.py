@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 
-from isorun.models.pooling import cosine_matrix, mean_pool, pool
+from isorun.models.pooling import cosine_matrix, mean_pool, normalized, pool
 from isorun.models.sentence_settings import POOLINGS
 
 _FLOATS = st.floats(-1e3, 1e3, width=32)
@@ -48,3 +48,9 @@ def test_cosine_matrix() -> None:
     matrix = cosine_matrix(np.array([[2.0, 0.0], [3.0, 3.0], [-1.0, 0.0], [0.0, 0.0]], np.float32))
     half = np.sqrt(0.5)
     np.testing.assert_allclose(matrix, [[1, half, -1, 0], [half, 1, -half, 0], [-1, -half, 1, 0], [0, 0, 0, 0]])
+
+
+def test_an_application_may_have_numpy_raise_errors() -> None:
+    tiny = np.array([[1.0, 1e-30]], np.float32)
+    with np.errstate(all="raise"):
+        np.testing.assert_array_equal(normalized(tiny), tiny)

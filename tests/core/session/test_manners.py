@@ -7,10 +7,12 @@ import stat
 import subprocess
 import sys
 
+import numpy as np
 import pytest
 
 import isorun
 import small_bert
+import tiny
 
 
 @pytest.fixture
@@ -85,3 +87,17 @@ def test_a_missing_onnx_is_reported_with_the_remedy(model, tmp_path):
     ran = subprocess.run(command, capture_output=True, text=True, timeout=60, env=environment, check=True)
     assert "requires onnx, which is not installed" in ran.stdout
     assert "pip install 'isorun[graph]'" in ran.stdout
+
+
+@pytest.mark.parametrize(("backend", "precision"), [("ort-cpu", "fp32"), ("reference", "fp16")])
+def test_an_application_may_have_numpy_raise_errors(bert, backend, precision):
+    """Small numbers that become 0 are no error."""
+    feeds = tiny.feeds(3, 9)
+    feeds["attention_mask"] = np.tril(np.ones_like(feeds["attention_mask"]))
+    arguments = {"backend": backend, "precision": precision, "cache_dir": False}
+    with isorun.Session(bert, **arguments) as session:
+        expected = session.run(None, feeds)
+    with np.errstate(all="raise"), isorun.Session(bert, **arguments) as session:
+        results = session.run(None, feeds)
+    for array, wanted in zip(results, expected, strict=True):
+        np.testing.assert_array_equal(array, wanted)

@@ -11,6 +11,7 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+import numpy as np
 import onnx
 import onnx_ir as ir
 from google.protobuf.message import DecodeError
@@ -139,6 +140,8 @@ def check_files(model: ir.Model) -> None:
 def reading(name: str, *, except_for: type[Exception] = IsorunError) -> Iterator[None]:
     """Convert errors in a model's contents to :class:`isorun.errors.InvalidModel`.
 
+    Within it, NumPy computes as usual, whatever the application has set with ``numpy.seterr``.
+
     Args:
         name: the model's name in error messages.
         except_for: errors to re-raise unchanged, besides isorun's own.
@@ -147,7 +150,8 @@ def reading(name: str, *, except_for: type[Exception] = IsorunError) -> Iterator
         InvalidModel: with the original error as its cause.
     """
     try:
-        yield
+        with np.errstate(all="ignore"):
+            yield
     except (IsorunError, except_for):
         raise
     except Exception as error:
