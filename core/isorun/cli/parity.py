@@ -124,6 +124,10 @@ def parity(
     if failed:
         total = sum(map(len, parities.values()))
         message = f"{len(failed)} of {total} comparisons failed: {', '.join(map(' on '.join, failed))}"
+        if info.random:
+            message += (
+                f". The model draws random numbers, by the node {info.random}: its results differ from run to run"
+            )
         if info.quantized and precision != "int8":
             message += (
                 ". The model rounds values to 8 bits itself, so that a difference in the last digit may become a whole "

@@ -161,6 +161,11 @@ class Compiler:
                 "Use ort-cpu or openvino, or omit deterministic.",
             )
         info = self.graphs.info
+        if info.random:
+            raise UnsupportedModel(
+                f"deterministic=True: {self.source.path} draws random numbers, by the node {info.random}. If that is a "
+                "dropout, export the model again after `model.eval()`"
+            )
         if info.mixes_rows:
             raise UnsupportedModel(
                 f"deterministic=True: in {self.source.path}, a row's results depend on the other rows, by the node "

@@ -9,7 +9,7 @@ from dataclasses import replace
 import numpy as np
 import onnx_ir as ir
 
-from isorun.graph.analysis import batch_independence, index_bounds, mask_input
+from isorun.graph.analysis import batch_independence, index_bounds, mask_input, random_numbers
 from isorun.graph.analysis.evaluate import CannotEvaluate, Evaluator, data_inputs, is_constant, sizes
 from isorun.graph.analysis.layers import QUANTIZING
 from isorun.graph.io import maps
@@ -70,6 +70,7 @@ def describe(model: ir.Model, *, any_mask: bool = False) -> ModelInfo:
         keeps_padding=padding.refusal,
         read=padding.read,
         mixes_rows=batch_independence.find(model),
+        random=random_numbers.find(model),
         window=min((node.attributes["window"].as_int() for node in windowed), default=None),
         unread=tuple(value.name or "" for value in graph.inputs if not value.uses() and not value.is_graph_output()),
         masks=masks,

@@ -81,6 +81,8 @@ class Resolved(NamedTuple):
         report, lowered = self.model.report(), self.model.lowered
         notes = {"graph": dict(lowered.notes), "precision": dict(self.tuned)}
         notes["omitted"] = dict(checkpoint.omitted(self.model.info.metadata.custom_metadata_map))
+        if drawing := self.model.info.random:
+            notes["random"] = {"drawn_by": drawing}
         if mixing := self.model.info.mixes_rows:
             notes["rows"] = {"independent": False, "mixed_by": mixing, "batches": "only if requested"}
         if failures := self.compiler.recompilations.count:
@@ -118,6 +120,13 @@ def resolve(compiler: Compiler, backend: str | Sequence[str]) -> Resolved:
         EnvironmentNotFound, EnvironmentBroken: the environment does not exist, or its interpreter is gone.
     """
     options = compiler.options
+    if drawing := compiler.graphs.info.random:
+        _logger.warning(
+            "%s draws random numbers, by the node %s: its results differ from run to run. If that is a dropout, export "
+            "the model again after `model.eval()`",
+            compiler.source.path,
+            drawing,
+        )
     if options.environment is None:
         return _resolve(compiler, backend, None)
     from isorun.isolation import environments

@@ -87,6 +87,8 @@ class ModelInfo:
             there may attend to no key, and then attends to all positions of its row. ``None`` for all positions.
         mixes_rows: the first node through which a row's results depend on the other rows of its batch, as in
             dynamically quantized models; empty if rows are independent.
+        random: the first node that draws random numbers, as a dropout does that was exported in training mode, so that
+            results differ from run to run; empty if none does.
         window: how many tokens to each side the fused layer sees that attends within the smallest window; ``None``
             without windows. Such a layer works on blocks of tokens, whose sums have another order in another batch.
         unread: the inputs that no node reads.
@@ -107,6 +109,7 @@ class ModelInfo:
     keeps_padding: str = "the model has not been analysed"
     read: tuple[int, ...] | None = ()
     mixes_rows: str = ""
+    random: str = ""
     window: int | None = None
     unread: tuple[str, ...] = ()
     masks: tuple[str, ...] = ()
