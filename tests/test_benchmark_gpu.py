@@ -72,10 +72,10 @@ def test_a_stage_writes_what_it_found(stages, replace, tmp_path):
     stage = stages.Stage(tmp_path / "parity.json", quick=True)
     stages.parities(stage)
     stage.write()
-    found = json.loads((tmp_path / "parity.json").read_text(encoding="utf-8"))
-    assert found["passed"]
-    assert sum("ort-cpu fp32 left" in line for line in found["lines"]) == len(found["lines"]) / 2 >= 1
-    assert found["figures"]["ort-cpu fp32"]["backend"] == "ort-cpu"
+    written = json.loads((tmp_path / "parity.json").read_text(encoding="utf-8"))
+    assert written["passed"]
+    assert sum("ort-cpu fp32 left" in line for line in written["lines"]) == len(written["lines"]) / 2 >= 1
+    assert written["figures"]["ort-cpu fp32"]["backend"] == "ort-cpu"
 
 
 def test_the_first_stage_runs_every_backend_and_says_whether_it_is_right(stages, tmp_path):

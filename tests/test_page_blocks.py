@@ -51,4 +51,5 @@ def test_blocks_are_fenced_and_have_a_language(page: Path) -> None:
 def test_yaml_blocks_parse(page: Path) -> None:
     for block in BLOCKS[page]:
         if block.language == "yaml":
-            yaml.safe_load(block.code)
+            lines = block.code.splitlines()
+            assert yaml.safe_load(block.code) or all(line.startswith("#") for line in lines), block.line

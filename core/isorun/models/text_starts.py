@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import itertools
 import json
+import logging
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cached_property
@@ -23,6 +24,8 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     import tokenizers
+
+_logger = logging.getLogger(__name__)
 
 CHARACTERS = 8
 """The characters of a start for each token that is read; if they are too few tokens, the start grows."""
@@ -232,7 +235,8 @@ def _parts(component: Any) -> list[Mapping[str, Any]] | None:
         return []
     try:
         state = json.loads(component.__getstate__())
-    except Exception:  # noqa: BLE001 - one written in Python; the library raises no narrower type
+    except Exception as error:  # noqa: BLE001 - one written in Python; the library raises no narrower type
+        _logger.debug("texts are tokenized to their ends: %s", error)
         return None
     return list(_flat(state))
 

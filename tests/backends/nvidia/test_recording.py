@@ -33,10 +33,17 @@ def test_a_recording_is_alone_and_runs_are_not():
 
 
 def test_calls_on_the_thread_that_records_do_not_wait_for_it():
-    with recording.recording(), recording.running():
-        pass
-    with recording.running(), recording.running():
-        pass
+    passed = []
+
+    def nested() -> None:
+        for outer in (recording.recording, recording.running):
+            with outer(), recording.running():
+                passed.append(outer)
+
+    thread = threading.Thread(target=nested, daemon=True)
+    thread.start()
+    thread.join(10)
+    assert passed == [recording.recording, recording.running]
 
 
 def test_a_failed_run_lets_others_in():

@@ -31,7 +31,7 @@ def assert_same(found: list[list], expected: list[list[dict]]) -> None:
 @pytest.mark.parametrize("built", [False, pytest.param(True, marks=pytest.mark.long)])
 @pytest.mark.parametrize("name", NAMES)
 def test_texts_and_pairs(name: str, built: bool, tasks: Path, tmp_path: Path) -> None:
-    model, given = tasks / name, json.loads((tasks / "texts.json").read_text(encoding="utf-8"))
+    model, samples = tasks / name, json.loads((tasks / "texts.json").read_text(encoding="utf-8"))
     expected = json.loads((model / "expected.json").read_text(encoding="utf-8"))
     if built:
         from isorun.models import checkpoint
@@ -40,13 +40,13 @@ def test_texts_and_pairs(name: str, built: bool, tasks: Path, tmp_path: Path) ->
         model = tmp_path / "model.onnx"
     with isorun.Classifier(model, backend="ort-cpu") as classifier, warnings.catch_warnings():
         warnings.simplefilter("ignore", TruncationWarning)
-        assert_same(classifier.classify(given["texts"], top_k=None), expected["texts"])
-        pairs = asyncio.run(classifier.aclassify([tuple(pair) for pair in given["contexts"]], top_k=None))
+        assert_same(classifier.classify(samples["texts"], top_k=None), expected["texts"])
+        pairs = asyncio.run(classifier.aclassify([tuple(pair) for pair in samples["contexts"]], top_k=None))
         assert_same(pairs, expected["pairs"])
-        best = classifier.classify(given["texts"])
+        best = classifier.classify(samples["texts"])
         assert [classes[0].label for classes in best] == [entries[0]["label"] for entries in expected["texts"]]
         assert {len(classes) for classes in best} == {1}
-        assert classifier.scores(given["texts"]).shape == (len(given["texts"]), len(classifier.labels))
+        assert classifier.scores(samples["texts"]).shape == (len(samples["texts"]), len(classifier.labels))
 
 
 def test_another_function(tasks: Path) -> None:

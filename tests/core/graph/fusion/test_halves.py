@@ -63,17 +63,16 @@ def fused(name: str) -> ir.Model:
     return model
 
 
-def assert_as_good(name: str, got: Sequence[np.ndarray], times: int = 2) -> None:
+def assert_as_good(name: str, outputs: Sequence[np.ndarray], times: int = 2) -> None:
     """As near to the answers in fp32 as the untouched model in fp16 is, or all but."""
-    assert [each.dtype for each in got] == [each.dtype for each in untouched(name)]
-    rows = slice(
-        0, 4
-    )  # fp16 rounds what is left of scores where every key is masked: by how much is a runtime's affair
-    exact = [each[rows] for each in exports.answers(label(name))]
-    error = exports.difference(exact, [each[rows].astype(np.float32) for each in untouched(name)])
+    assert [output.dtype for output in outputs] == [output.dtype for output in untouched(name)]
+    # fp16 rounds what is left of scores where every key is masked: by how much is a runtime's affair
+    rows = slice(0, 4)
+    exact = [output[rows] for output in exports.answers(label(name))]
+    error = exports.difference(exact, [output[rows].astype(np.float32) for output in untouched(name)])
     assert error < 0.01
-    assert exports.difference(exact, [each[rows].astype(np.float32) for each in got]) < times * error
-    assert all(np.isfinite(each).all() for each in got)
+    assert exports.difference(exact, [output[rows].astype(np.float32) for output in outputs]) < times * error
+    assert all(np.isfinite(output).all() for output in outputs)
 
 
 @pytest.mark.sampled(3)
