@@ -27,7 +27,7 @@ from isorun.graph.fusion.self_attention.fuse import fuse as fuse_attention
 from isorun.graph.io import files, maps, shape_inference
 from isorun.graph.matching.report import FusionReport
 from isorun.graph.ops import functions, inline, lower, opset
-from isorun.graph.transforms import index_checks, last_layer, padding_removal, precision, select_outputs
+from isorun.graph.transforms import first_pass, index_checks, last_layer, padding_removal, precision, select_outputs
 from isorun.graph.transforms.precision import int8, whole
 from isorun.types import INDEX_NOTE
 
@@ -135,6 +135,12 @@ PASSES = (
         "select outputs",
         Stage.GIVEN,
         lambda model, job: select_outputs.keep(model, job.target.outputs or ()),
+        lambda target: target.outputs is not None,
+    ),
+    Pass(
+        "keep the first pass",
+        Stage.GIVEN,
+        lambda model, _: first_pass.keep(model),
         lambda target: target.outputs is not None,
     ),
     Pass("correct output shapes", Stage.GIVEN, lambda model, _: shape_inference.correct_outputs(model)),

@@ -32,6 +32,7 @@ Text = str | tuple[str, str]
 
 FILE = "tokenizer.json"
 _NAMES = (FILE, vocabulary_files.WORD_PIECES, vocabulary_files.BYTE_PAIRS)
+_POSITIONS = "position_ids"
 _MAX_SETTINGS = 16  # truncating tokenizers kept; each is small, since they share the vocabulary
 _LONE_SURROGATE = re.compile("[\ud800-\udfff]")
 
@@ -336,10 +337,16 @@ def feeds_of(encoded: Mapping[str, npt.NDArray[np.int64]], info: ModelInfo) -> d
         encoded: the result of :meth:`Tokenizer.encode`.
         info: the model.
 
+    Positions count from 0 where the model computes angles from them. Where it looks them up in a table, which row is
+    the first token's depends on the model, so they are not derived.
+
     Raises:
         InvalidFeeds: the model has a required input that is not derived from text.
     """
     named = {**encoded, **({info.mask: info.as_mask(encoded["attention_mask"])} if info.mask else {})}
+    if any(spec.name == _POSITIONS and spec.bounds is None for spec in info.required):
+        ids = encoded["input_ids"]
+        named[_POSITIONS] = np.broadcast_to(np.arange(ids.shape[1]), ids.shape)
     if missing := [spec.name for spec in info.required if spec.name not in named]:
         raise InvalidFeeds(f"The model needs {', '.join(missing)}, which text alone cannot provide. Pass feeds instead")
     return {spec.name: named[spec.name].astype(spec.dtype or np.int64) for spec in info.inputs if spec.name in named}

@@ -79,6 +79,7 @@ class Session(ScheduledCalls):
             a tokenizer, random tokens (with a :class:`isorun.compilation.calibration.CalibrationWarning` for int8).
         outputs: the outputs to compute, in this order; ``None`` for all. If they read a single position, as a
             classifier or pooler reads the first token, the last layer is computed for that position only.
+            Of a decoder without those of its key-value cache, the cache is no input: it is empty.
         max_queue: maximum number of rows that wait for :meth:`submit`, :meth:`run_async`, :meth:`arun` and
             :meth:`arun_many`; calls that exceed it raise :class:`isorun.QueueFull`, unless nothing is waiting.
         cache_dir: the cache folder; ``None`` for ``$ISORUN_CACHE_DIR`` or the user's cache folder; ``False`` for a

@@ -8,6 +8,7 @@ from isorun.errors import InvalidModel, UnsupportedModel
 from isorun.models.dense import Dense, Layer, WordWeights
 from isorun.models.sentence_settings import NORMALIZE, SentenceSettings
 from isorun.models.vectors import POOLED, TOKENS
+from isorun.text.heads import LOGITS
 
 
 def width_after(step: Layer, width: int, folder: Path) -> int:
@@ -60,7 +61,7 @@ def output_by_token(outputs: dict[str, int], *, pools: bool) -> str:
     """The output to compute: a vector for each token, or for each text if the model pools itself."""
     if not outputs:
         return TOKENS[0]  # of a checkpoint's graph
-    by_token = [name for name, rank in outputs.items() if rank == 3]
+    by_token = [name for name, rank in outputs.items() if rank == 3 and name != LOGITS]
     named = [name for name in TOKENS if name in by_token]
     if not pools and not named and outputs.get(POOLED) == 2:
         return POOLED

@@ -10,16 +10,16 @@ Operators with a state, causal attention or 8-bit arithmetic are kept and report
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable
 from functools import cache
 from pathlib import Path
-from typing import Any
 
-import numpy as np
 import onnx_ir as ir
 
 from isorun.errors import UnsupportedModel
 from isorun.graph.analysis.evaluate import CannotEvaluate, is_constant, sizes
+from isorun.graph.canonicalize import contrib_decoders
+from isorun.graph.canonicalize.contrib_node import FORMULAS, Node, Values, rank_of, tokens_of
 from isorun.graph.matching import subgraph
 from isorun.graph.matching.probes import Probes
 from isorun.graph.matching.report import CannotFuse, FusionReport
@@ -27,19 +27,16 @@ from isorun.graph.ops import compose, opset
 from isorun.graph.ops.inline import InlinePass
 
 DOMAIN = "com.microsoft"
-_FORMULAS_DOMAIN = "isorun.contrib"
 _OPSET = 17  # LayerNormalization's first
 _MASK_FILTER = -10000.0  # the attentions' default of mask_filter_value
 _EPSILON = 1e-12  # the normalizations' default
 _ACTIVATIONS = frozenset(("Relu", "Sigmoid", "Softsign", "Tanh"))  # FusedGemm's activations without parameters
+_UNDER_ONNX = frozenset(("SimplifiedLayerNormalization",))  # ONNX Runtime's own, in ONNX's domain
 _LOOKS_LIKE = (  # the kind of fused operator that a remaining node resembles
     (re.compile("Attention|BiasSoftmax"), "SelfAttention"),
     (re.compile("EmbedLayerNorm"), "EmbedLayerNormalization"),
     (re.compile("Skip.*LayerNorm"), "SkipLayerNormalization"),
     (re.compile("Gelu"), "BiasGelu"),
-)
-_KEEP_TOKENS = frozenset(
-    ("Add", "Cast", "Div", "Erf", "Gather", "LayerNormalization", "MatMul", "Mul", "Pow", "Split", "Sub", "Tanh")
 )
 
 
@@ -50,7 +47,7 @@ def expand(model: ir.Model, report: FusionReport) -> None:
         model: any model; one without such operators is unchanged.
         report: receives the operators that are kept, with the reason.
     """
-    if not any(node.domain == DOMAIN or _is_early_norm(node, model) for node in model.graph):
+    if not any(_is_contrib(node) or _is_early_norm(node, model) for node in model.graph):
         return
     try:
         if model.graph.opset_imports[""] < _OPSET:
@@ -62,9 +59,9 @@ def expand(model: ir.Model, report: FusionReport) -> None:
     reasons: dict[ir.Node, str] = {}
     for decompositions in (_PLAIN, _ATTENTIONS):  # masks must be standard operators before attentions are decomposed
         for node in list(model.graph):
-            if node.domain == DOMAIN and node.op_type in decompositions:
+            if _is_contrib(node) and node.op_type in decompositions:
                 try:
-                    values = decompositions[node.op_type](_Node(model, node))
+                    values = decompositions[node.op_type](Node(model, node))
                 except (CannotFuse, CannotEvaluate) as why:
                     reasons[node] = str(why)
                     continue
@@ -75,6 +72,10 @@ def expand(model: ir.Model, report: FusionReport) -> None:
     _refuse(model, report, lambda node: reasons.get(node, f"{DOMAIN}.{node.op_type} is not supported"))
     if not any(node.domain == DOMAIN for node in model.graph):
         model.graph.opset_imports.pop(DOMAIN, None)
+
+
+def _is_contrib(node: ir.Node) -> bool:
+    return node.domain == DOMAIN or (node.domain == "" and node.op_type in _UNDER_ONNX)
 
 
 def _is_early_norm(node: ir.Node, model: ir.Model) -> bool:
@@ -89,91 +90,20 @@ def _refuse(model: ir.Model, report: FusionReport, reason: Callable[[ir.Node], s
             report.refuse(kind, node.name, reason(node))
 
 
-class _Node:
-    """A node to decompose: its optional inputs, its attributes, and the insertion of its replacement."""
-
-    def __init__(self, model: ir.Model, node: ir.Node) -> None:
-        self.model, self.node = model, node
-        self._count = 0
-
-    def input(self, index: int) -> ir.Value | None:
-        return self.node.inputs[index] if index < len(self.node.inputs) else None
-
-    def needed(self, index: int) -> ir.Value:
-        value = self.input(index)
-        if value is None:
-            raise CannotFuse(f"{self.node.op_type} has no input {index}")
-        return value
-
-    def integer(self, name: str) -> int:
-        return self.node.attributes.get_int(name, 0)
-
-    def number(self, name: str, default: float) -> float:
-        return self.node.attributes.get_float(name, default)
-
-    def is_used(self, index: int) -> bool:
-        outputs = self.node.outputs
-        return index < len(outputs) and bool(outputs[index].uses() or outputs[index].is_graph_output())
-
-    def refuse_memory(self, past: Iterable[int]) -> None:
-        """Reject a causal attention, and one that reads or writes a state."""
-        if self.integer("unidirectional"):
-            raise CannotFuse(f"{self.node.op_type} is causal")
-        if any(self.input(index) is not None for index in past):
-            raise CannotFuse(f"{self.node.op_type} has a state")
-        self.refuse_outputs((1, 2, 3), "the keys, values or products")
-
-    def refuse_outputs(self, indices: Sequence[int], what: str) -> None:
-        if any(self.is_used(index) for index in indices):
-            raise CannotFuse(f"another node uses {what} of {self.node.op_type}")
-
-    def put(self, operator: str, inputs: Sequence[ir.Value | None], **attributes: float | list[int]) -> ir.Value:
-        """Insert a standard operator before this node."""
-        return self._insert("", operator, inputs, 1, attributes)[0]
-
-    def part(self, name: str, *inputs: ir.Value | None, **attributes: float) -> ir.Value:
-        """Insert a formula of ``contrib.onnxtxt`` before this node."""
-        return self._insert(_FORMULAS_DOMAIN, name, inputs, 1, attributes)[0]
-
-    def split(self, value: ir.Value, parts: Sequence[int]) -> Sequence[ir.Value]:
-        """Split a value into parts of these sizes along its last axis."""
-        return self._insert("", "Split", [value, self.constant(list(parts))], len(parts), {"axis": -1})
-
-    def constant(self, content: object) -> ir.Value:
-        array = np.array(content, np.float32 if isinstance(content, float) else np.int64)
-        return subgraph.constant(self.model.graph, "isorun.contrib", ir.tensor(array))
-
-    def like(self, number: float, value: ir.Value) -> ir.Value:
-        """A number in the type of a value."""
-        return self.put("CastLike", [self.constant(float(number)), value])
-
-    def _insert(
-        self, domain: str, name: str, inputs: Sequence[ir.Value | None], outputs: int, attributes: Mapping[str, Any]
-    ) -> Sequence[ir.Value]:
-        self._count += 1
-        label = f"{self.node.name or self.node.outputs[0].name}.{name}.{self._count}"
-        inserted = ir.node(name, list(inputs), attributes, domain=domain, num_outputs=outputs, name=label)
-        self.model.graph.insert_before(self.node, inserted)
-        return inserted.outputs
-
-
-_Values = Sequence[ir.Value]
-
-
-def _gelu(node: _Node) -> _Values:
+def _gelu(node: Node) -> Values:
     return [node.part("Gelu", node.needed(0))]
 
 
-def _bias_gelu(node: _Node) -> _Values:
+def _bias_gelu(node: Node) -> Values:
     return [node.part("Gelu", node.put("Add", [node.needed(0), node.needed(1)]))]
 
 
-def _fast_gelu(node: _Node) -> _Values:
+def _fast_gelu(node: Node) -> Values:
     x, bias = node.needed(0), node.input(1)
     return [node.part("FastGelu", x if bias is None else node.put("Add", [x, bias]))]
 
 
-def _skip_layer_normalization(node: _Node) -> _Values:
+def _skip_layer_normalization(node: Node) -> Values:
     node.refuse_outputs((1, 2), "the mean or the deviation")
     total, bias = node.needed(0), node.input(4)
     if bias is not None:
@@ -182,7 +112,7 @@ def _skip_layer_normalization(node: _Node) -> _Values:
     return [_normalized(node, total, 2), total, total, total]
 
 
-def _embed_layer_normalization(node: _Node) -> _Values:
+def _embed_layer_normalization(node: Node) -> Values:
     ids, types, mask, positions = node.needed(0), node.input(1), node.input(7), node.input(8)
     if mask is None and node.is_used(1):
         raise CannotFuse("another node uses the mask count of an EmbedLayerNormalization without a mask")
@@ -196,19 +126,19 @@ def _embed_layer_normalization(node: _Node) -> _Values:
     return [_normalized(node, total, 5), count, total]
 
 
-def _normalized(node: _Node, total: ir.Value, gamma: int) -> ir.Value:
+def _normalized(node: Node, total: ir.Value, gamma: int) -> ir.Value:
     epsilon = node.number("epsilon", _EPSILON)
     inputs = [total, node.needed(gamma), node.input(gamma + 1)]
     return node.put("LayerNormalization", inputs, axis=-1, epsilon=epsilon)
 
 
-def _fused_matmul(node: _Node) -> _Values:
+def _fused_matmul(node: Node) -> Values:
     if node.integer("transBatchA") or node.integer("transBatchB"):
         raise CannotFuse(f"{node.node.op_type} transposes its batch")
     factors = [node.needed(0), node.needed(1)]
     for index, name in enumerate(("transA", "transB")):
         if node.integer(name):
-            rank = _rank(factors[index])
+            rank = rank_of(factors[index])
             if rank is None:
                 raise CannotFuse(f"{node.node.op_type} transposes {factors[index].name!r}, whose rank is unknown")
             if rank > 1:
@@ -218,7 +148,7 @@ def _fused_matmul(node: _Node) -> _Values:
     return [product if alpha == 1 else node.put("Mul", [product, node.like(alpha, product)])]
 
 
-def _fused_gemm(node: _Node) -> _Values:
+def _fused_gemm(node: Node) -> Values:
     attributes = node.node.attributes
     activation = attributes.get_string("activation", "")
     if activation and activation not in _ACTIVATIONS:
@@ -228,7 +158,7 @@ def _fused_gemm(node: _Node) -> _Values:
     return [node.put(activation, [result]) if activation else result]
 
 
-def _attention(node: _Node) -> _Values:
+def _attention(node: Node) -> Values:
     node.refuse_memory((4, 6))
     if node.integer("do_rotary"):
         raise CannotFuse("Attention has rotary embeddings")
@@ -246,11 +176,11 @@ def _attention(node: _Node) -> _Values:
     return [_core(node, query, key, value, mask, node.input(5))]
 
 
-def _multi_head_attention(node: _Node) -> _Values:
+def _multi_head_attention(node: Node) -> Values:
     node.refuse_memory(range(6, 10))
     query, key, value = node.needed(0), node.needed(1), node.needed(2)
     for projection in (query, key, value):
-        if (rank := _rank(projection)) not in (3, None):
+        if (rank := rank_of(projection)) not in (3, None):
             raise CannotFuse(f"the input {projection.name!r} of MultiHeadAttention must have 3 dimensions, got {rank}")
     bias = node.input(3)
     if bias is not None:
@@ -264,7 +194,7 @@ def _multi_head_attention(node: _Node) -> _Values:
 
 
 def _core(
-    node: _Node, query: ir.Value, key: ir.Value, value: ir.Value, mask: ir.Value | None, bias: ir.Value | None
+    node: Node, query: ir.Value, key: ir.Value, value: ir.Value, mask: ir.Value | None, bias: ir.Value | None
 ) -> ir.Value:
     """Softmax(scale Q K^T + bias + mask) V."""
     heads = node.integer("num_heads")
@@ -281,15 +211,15 @@ def _core(
     return node.part("Context", scores, value, num_heads=heads)
 
 
-def _mask(node: _Node, mask: ir.Value, query: ir.Value, key: ir.Value) -> ir.Value:
+def _mask(node: Node, mask: ir.Value, query: ir.Value, key: ir.Value) -> ir.Value:
     """The value that a mask adds to the scores."""
     probes = Probes(node.model.graph)
     rows, shape = probes.rows, _shape(node.model.graph, probes, mask)
     rank = len(shape)
     if rank == 1 and shape[0] == rows:
-        mask = node.part("KeysBefore", mask, _tokens(key))
+        mask = node.part("KeysBefore", mask, tokens_of(key))
     elif rank == 1 and shape[0] == 2 * rows:
-        mask = node.part("KeysBetween", mask, _tokens(key))
+        mask = node.part("KeysBetween", mask, tokens_of(key))
     elif rank not in (2, 3, 4):
         raise CannotFuse(f"the mask {mask.name!r} has the shape {shape} for {rows} rows")
     if rank < 4:
@@ -310,29 +240,7 @@ def _shape(graph: ir.Graph, probes: Probes, mask: ir.Value) -> tuple[int, ...]:
     return probes.evaluator(probes.feeds(probes.lengths[0]))(mask).shape
 
 
-def _tokens(value: ir.Value) -> ir.Value:
-    """The graph input with the value's sequence dimension, so that all layers share its shape; else the value."""
-    seen: set[ir.Value] = set()
-    stack = [value]
-    while stack:
-        current = stack.pop()
-        node = current.producer()
-        if node is None and not is_constant(current) and _rank(current) == 2:
-            return current
-        if node is None or current in seen or node.op_type not in _KEEP_TOKENS:
-            continue
-        seen.add(current)
-        stack.extend(source for source in node.inputs if source is not None and not is_constant(source))
-    return value
-
-
-def _rank(value: ir.Value) -> int | None:
-    if is_constant(value):
-        return len(sizes(value))
-    return None if value.shape is None else len(value.shape)
-
-
-_PLAIN: dict[str, Callable[[_Node], _Values]] = {
+_PLAIN: dict[str, Callable[[Node], Values]] = {
     "BiasGelu": _bias_gelu,
     "EmbedLayerNormalization": _embed_layer_normalization,
     "FastGelu": _fast_gelu,
@@ -341,25 +249,27 @@ _PLAIN: dict[str, Callable[[_Node], _Values]] = {
     "Gelu": _gelu,
     "SkipLayerNormalization": _skip_layer_normalization,
     "TransposeMatMul": _fused_matmul,
+    **contrib_decoders.PLAIN,
 }
-_ATTENTIONS: dict[str, Callable[[_Node], _Values]] = {
+_ATTENTIONS: dict[str, Callable[[Node], Values]] = {
     "Attention": _attention,
     "MultiHeadAttention": _multi_head_attention,
+    **contrib_decoders.ATTENTIONS,
 }
 
 
 def _inline(model: ir.Model) -> None:
     """Inline the calls of formulas."""
-    for proto in compose.parse(_text(), _FORMULAS_DOMAIN).values():
+    for proto in compose.parse(_text(), FORMULAS).values():
         function = ir.serde.deserialize_function(proto)
         function.opset_imports[""] = model.graph.opset_imports[
             ""
         ]  # their operators are the same in all opsets since 17
         model.functions[function.identifier()] = function
-    InlinePass(lambda function: function.domain == _FORMULAS_DOMAIN)(model)
-    for identifier in [key for key in model.functions if key[0] == _FORMULAS_DOMAIN]:
+    InlinePass(lambda function: function.domain == FORMULAS)(model)
+    for identifier in [key for key in model.functions if key[0] == FORMULAS]:
         del model.functions[identifier]  # formulas without a call
-    model.graph.opset_imports.pop(_FORMULAS_DOMAIN, None)
+    model.graph.opset_imports.pop(FORMULAS, None)
 
 
 @cache

@@ -1,0 +1,126 @@
+"""One of ONNX Runtime's fused operators, and what is inserted in its place."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import onnx_ir as ir
+
+from isorun.graph.analysis.evaluate import is_constant, sizes
+from isorun.graph.matching import subgraph
+from isorun.graph.matching.report import CannotFuse
+
+FORMULAS = "isorun.contrib"
+"""The domain of the formulas in ``contrib.onnxtxt``."""
+Values = Sequence[ir.Value]
+"""What replaces an operator's outputs."""
+_AXES_ARE_AN_INPUT = 18
+_KEEP_TOKENS = frozenset(
+    (
+        *("Add", "Cast", "CastLike", "Div", "Erf", "Gather", "LayerNormalization", "MatMul", "Mul", "Pow"),
+        *("ReduceMean", "Split", "Sqrt", "Sub", "Tanh"),
+    )
+)
+
+
+class Node:
+    """A node to decompose: its optional inputs, its attributes, and the insertion of its replacement."""
+
+    def __init__(self, model: ir.Model, node: ir.Node) -> None:
+        self.model, self.node = model, node
+        self._count = 0
+
+    def input(self, index: int) -> ir.Value | None:
+        return self.node.inputs[index] if index < len(self.node.inputs) else None
+
+    def needed(self, index: int) -> ir.Value:
+        value = self.input(index)
+        if value is None:
+            raise CannotFuse(f"{self.node.op_type} has no input {index}")
+        return value
+
+    def integer(self, name: str) -> int:
+        return self.node.attributes.get_int(name, 0)
+
+    def number(self, name: str, default: float) -> float:
+        return self.node.attributes.get_float(name, default)
+
+    def is_used(self, index: int) -> bool:
+        outputs = self.node.outputs
+        return index < len(outputs) and bool(outputs[index].uses() or outputs[index].is_graph_output())
+
+    def refuse_memory(self, past: Iterable[int]) -> None:
+        """Reject a causal attention, and one that reads or writes a state."""
+        if self.integer("unidirectional"):
+            raise CannotFuse(f"{self.node.op_type} is causal")
+        if any(self.input(index) is not None for index in past):
+            raise CannotFuse(f"{self.node.op_type} has a state")
+        self.refuse_outputs((1, 2, 3), "the keys, values or products")
+
+    def refuse_outputs(self, indices: Sequence[int], what: str) -> None:
+        if any(self.is_used(index) for index in indices):
+            raise CannotFuse(f"another node uses {what} of {self.node.op_type}")
+
+    def put(self, operator: str, inputs: Sequence[ir.Value | None], **attributes: float | list[int]) -> ir.Value:
+        """Insert a standard operator before this node."""
+        return self._insert("", operator, inputs, 1, attributes)[0]
+
+    def part(self, name: str, *inputs: ir.Value | None, **attributes: float) -> ir.Value:
+        """Insert a formula of ``contrib.onnxtxt`` before this node."""
+        return self._insert(FORMULAS, name, inputs, 1, attributes)[0]
+
+    def split(self, value: ir.Value, parts: Sequence[int]) -> Sequence[ir.Value]:
+        """Split a value into parts of these sizes along its last axis."""
+        return self._insert("", "Split", [value, self.constant(list(parts))], len(parts), {"axis": -1})
+
+    def constant(self, content: object) -> ir.Value:
+        return self.constant_of(np.array(content, np.float32 if isinstance(content, float) else np.int64))
+
+    def constant_of(self, array: np.ndarray) -> ir.Value:
+        return subgraph.constant(self.model.graph, "isorun.contrib", ir.tensor(array))
+
+    def mean(self, x: ir.Value) -> ir.Value:
+        """The mean along the last axis, which is kept."""
+        if self.model.graph.opset_imports[""] < _AXES_ARE_AN_INPUT:
+            return self.put("ReduceMean", [x], axes=[-1])
+        return self.put("ReduceMean", [x, self.constant([-1])])
+
+    def count(self, number: int) -> ir.Value:
+        return self.constant_of(np.array(number, np.int32))
+
+    def like(self, number: float, value: ir.Value) -> ir.Value:
+        """A number in the type of a value."""
+        return self.put("CastLike", [self.constant(float(number)), value])
+
+    def _insert(
+        self, domain: str, name: str, inputs: Sequence[ir.Value | None], outputs: int, attributes: Mapping[str, Any]
+    ) -> Sequence[ir.Value]:
+        self._count += 1
+        label = f"{self.node.name or self.node.outputs[0].name}.{name}.{self._count}"
+        inserted = ir.node(name, list(inputs), attributes, domain=domain, num_outputs=outputs, name=label)
+        self.model.graph.insert_before(self.node, inserted)
+        return inserted.outputs
+
+
+def tokens_of(value: ir.Value) -> ir.Value:
+    """The graph input with the value's sequence dimension, so that all layers share its shape; else the value."""
+    seen: set[ir.Value] = set()
+    stack = [value]
+    while stack:
+        current = stack.pop()
+        node = current.producer()
+        if node is None and not is_constant(current) and rank_of(current) == 2:
+            return current
+        if node is None or current in seen or node.op_type not in _KEEP_TOKENS:
+            continue
+        seen.add(current)
+        stack.extend(source for source in node.inputs if source is not None and not is_constant(source))
+    return value
+
+
+def rank_of(value: ir.Value) -> int | None:
+    if is_constant(value):
+        return len(sizes(value))
+    return None if value.shape is None else len(value.shape)
