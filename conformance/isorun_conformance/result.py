@@ -10,6 +10,7 @@ from typing import Any
 
 from isorun.types.faults import KnownFailure
 from isorun_conformance import known_failures
+from isorun_conformance.checks.base import UNDECIDED
 
 _COMPUTES = "test_available_backend_computes"
 """The simplest check of outputs: if it finds wrong ones, they are the cause of all that are wrong."""
@@ -47,7 +48,7 @@ class CapabilityResult:
 
     Attributes:
         status: ``failed`` if a check failed, else ``not run`` if one was not run, else ``known failure`` if one is,
-            else ``proved`` if one passed, else ``skipped``.
+            else ``skipped`` if one ran and could not tell, else ``proved`` if one passed, else ``skipped``.
         passed, failed, skipped, not_run, known: the number of checks.
         seconds: how long they took together.
         reasons: the distinct messages of the checks with the worst outcome.
@@ -146,18 +147,21 @@ def _compared(check: CheckResult, known: KnownFailure | None) -> CheckResult:
 
 def _key(message: str) -> str:
     """What messages of one cause share: the place of the cause, or the first line without paths and numbers."""
-    cause = re.search(r"^Cause: .*from .*", message, re.MULTILINE)
     first = message.partition("\n")[0]
+    if first.startswith("UnsupportedModel: "):  # one place refuses many operators
+        return first
+    cause = re.search(r"^Cause: .*from .*", message, re.MULTILINE)
     return cause.group() if cause else re.sub(r"\d+(\.\d+)?(e[+-]?\d+)?", "#", re.sub(r"\S*/\S+", "", first))
 
 
 def _capability(name: str, checks: list[CheckResult]) -> CapabilityResult:
     numbers = Counter(check.outcome for check in checks)
     worst = next(outcome for outcome in ("failed", "not run", "known failure", "skipped", "passed") if numbers[outcome])
+    undecided = any(check.outcome == "skipped" and check.message.startswith(UNDECIDED) for check in checks)
     reasons = dict.fromkeys(check.message for check in checks if check.outcome == worst != "passed")
     return CapabilityResult(
         name,
-        "proved" if worst in ("skipped", "passed") and numbers["passed"] else worst,
+        "proved" if worst in ("skipped", "passed") and numbers["passed"] and not undecided else worst,
         numbers["passed"],
         numbers["failed"],
         numbers["skipped"],

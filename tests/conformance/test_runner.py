@@ -33,7 +33,7 @@ def by_status(report: Report) -> dict[str, set[str]]:
 
 @pytest.mark.long
 def test_backend_without_a_flaw_passes(flawed: None):
-    report = runner.run("Honest")
+    report = runner.run("honest")
     assert report.passed, report.causes
     skipped = {"threads", "options", "determinism", "static shapes", "device arrays", "true device times"}
     skipped |= {"model bert-3l", "model bert-6l", "model bert-base"}
@@ -57,13 +57,13 @@ def test_backend_that_computes_nothing_fails():
 
 
 def test_one_cause_is_reported_once(flawed: None):
-    (cause,) = runner.run("Doubles", only=["availability", "results", "model one-node"]).causes
+    (cause,) = runner.run("doubles", only=["availability", "results", "model one-node"]).causes
     assert cause[0].name == "test_available_backend_computes"
     assert len(cause) > 5
 
 
 def test_failures_with_different_causes_are_reported_apart(flawed: None):
-    causes = runner.run("UnpacksScalars", only=["types", "availability", "wrapped errors"]).causes
+    causes = runner.run("unpacks-scalars", only=["types", "availability", "wrapped errors"]).causes
     assert [check.name for cause in causes for check in cause] == ["test_outputs_of_other_types_than_the_inputs"]
 
 
@@ -71,17 +71,35 @@ def test_known_failure_is_expected_and_nothing_else(flawed: None):
     check = "test_damaged_file_is_rejected_with_the_cause"
     known = {"reason": "it hides it", "kind": "never", "exception": "AssertionError", "reference": "none: by design"}
     only = ["wrapped errors", "metadata"]
-    report = runner.run("ForgetsTheCauseOnLoading", only=only, known_failures={check: known})
+    report = runner.run("forgets-the-cause-on-loading", only=only, known_failures={check: known})
     assert report.passed
     assert by_status(report) == {"proved": {"metadata"}, "known failure": {"wrapped errors"}}
     (declared,) = [result.known for result in report.checks if result.name == check]
     assert declared is not None
     assert (declared.kind, declared.reference) == ("never", "none: by design")
-    report = runner.run("Honest", only=["wrapped errors"], known_failures={check: KnownFailure(**known)})
+    report = runner.run("honest", only=["wrapped errors"], known_failures={check: KnownFailure(**known)})
     assert not report.passed
     assert "it passed, but is declared as a known failure (it hides it)" in report.causes[0][0].message
     with pytest.raises(IsorunError, match=r"'test_capabilities_valid'.*'test_capabilities_are_valid'"):
-        runner.run("Honest", only=["metadata"], known_failures={"test_capabilities_valid": known})
+        runner.run("honest", only=["metadata"], known_failures={"test_capabilities_valid": known})
+
+
+def test_models_refused_in_one_place_for_different_operators_are_different_causes() -> None:
+    refused = [
+        CheckResult(
+            f"test_{name}", "a", "failed", message=f"UnsupportedModel: no {name}\nCause: NotThere, from engine.py:56"
+        )
+        for name in ("Neg", "Neg", "TopK")
+    ]
+    assert [len(checks) for checks in Report("x", None, {}, checks=refused).causes] == [2, 1]
+
+
+def test_capability_is_not_proved_by_a_check_that_could_not_tell() -> None:
+    passed = CheckResult("test_a", "threads", "passed")
+    for message, status in (("undecided: too busy", "skipped"), ("needs two cores", "proved")):
+        report = Report("x", None, {}, checks=[passed, CheckResult("test_b", "threads", "skipped", message=message)])
+        (capability,) = report.capabilities
+        assert (capability.status, capability.reasons) == (status, (message,))
 
 
 def test_known_failure_with_another_exception_fails():
@@ -115,7 +133,7 @@ def test_crash_that_is_known_is_no_failure(monkeypatch: pytest.MonkeyPatch):
 
 def test_changes_of_what_children_inherit_are_found_after_other_checks(flawed: None):
     """What earlier checks have let the backend change is not what it is compared with."""
-    report = runner.run("ChangesWhatIsInherited", only=["model one-node", "process state"])
+    report = runner.run("changes-what-is-inherited", only=["model one-node", "process state"])
     (message,) = [check.message for check in report.checks if check.outcome == "failed"]
     for what in ("environment variables (ENGINE_HOME)", "the file mode mask", "the priority"):
         assert f"{what} (in compile())" in message
@@ -123,7 +141,7 @@ def test_changes_of_what_children_inherit_are_found_after_other_checks(flawed: N
 
 
 def test_failure_without_a_message_names_the_line(flawed: None):
-    report = runner.run("FailsWithoutMessage", only=["true device"])
+    report = runner.run("fails-without-message", only=["true device"])
     (capability,) = report.capabilities
     assert capability.status == "failed"
     assert "AssertionError" in capability.reasons[0]

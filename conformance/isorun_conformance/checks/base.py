@@ -19,6 +19,8 @@ from isorun_conformance.known_failures import Declared, function, matcher, of, p
 BIG_VARIABLE = "ISORUN_CONFORMANCE_BIG"
 DOES_NOT_APPLY = "does not apply"
 """How the reason of a skipped check begins if it concerns a backend that declares something else."""
+UNDECIDED = "undecided"
+"""How it begins if the check ran, and could not tell."""
 
 _Check = TypeVar("_Check", bound=Callable[..., Any])
 

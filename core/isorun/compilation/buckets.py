@@ -42,8 +42,8 @@ class Bucket(NamedTuple):
     def __str__(self) -> str:
         if self.batch and self.length:
             return f"{self.batch}x{self.length}"
-        rounded = [f"{name} {size}" for name, size in (("batch", self.batch), ("length", self.length)) if size]
-        return " ".join([*rounded, *(f"{name}{list(shape)}" for name, shape in self.shapes)])
+        rounded = self.batch or self.length
+        return " ".join(f"{name}{[size or rounded for size in shape]}" for name, shape in self.shapes)
 
 
 class Part(NamedTuple):

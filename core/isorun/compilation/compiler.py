@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import replace
 from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any
@@ -68,7 +68,7 @@ class Compiler:
         device = offers.devices[0] if options.device is None else options.device
         _check(backend, "device", device, offers.devices, DEVICES, matches=_is_device)
         device = devices.canonical(device, offers.devices) or device
-        accelerators = tuple(registry.ask(backend, "accelerators", Sequence, device))
+        accelerators = registry.accelerators(backend, device)
         fixed = offers.fixed_threads
         if options.threads is not None and not offers.sets_threads and options.threads != fixed:
             raise BackendUnavailable(

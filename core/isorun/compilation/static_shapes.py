@@ -88,9 +88,9 @@ class Shapes:
         Raises:
             UnsupportedModel: an input is not a tensor.
         """
-        symbolic = [spec for spec in model.info.inputs if not _is_fixed(spec)]
-        if not symbolic:
-            return self.compile_plainly(model)
+        fixed = {spec.name: sizes for spec in model.info.inputs if (sizes := _fixed_sizes(spec)) is not None}
+        if len(fixed) == len(model.info.inputs):
+            return self.compile_plainly(self.fix(model, fixed).model)
         executable = ShapedExecutable(self, model)
         self._exact = {**executable.buckets.exact, **(self._exact or {})}
         executable.prepare()
@@ -192,8 +192,10 @@ class ShapedExecutable(Executable):
         return self.buckets.parts(feeds)[0].bucket
 
 
-def _is_fixed(spec: TensorSpec) -> bool:
-    return spec.shape is not None and all(isinstance(size, int) for size in spec.shape)
+def _fixed_sizes(spec: TensorSpec) -> tuple[int, ...] | None:
+    """The shape of an input; ``None`` if a size is symbolic."""
+    sizes = tuple(size for size in spec.shape or () if isinstance(size, int))
+    return None if spec.shape is None or len(sizes) < len(spec.shape) else sizes
 
 
 def _joined(name: str, arrays: Sequence[np.ndarray], order: np.ndarray | None) -> np.ndarray:

@@ -59,7 +59,7 @@ class Description:
             "capabilities": backend.capabilities,
         }
         try:
-            availability = registry.ask(backend, "availability" if probe else "installed", Availability)
+            availability = registry.ask_availability(backend, probe=probe)
             version = registry.ask(backend, "version", str | None)
         except BackendUnavailable as error:
             return cls(**known, reason=error.reason, remedy=error.remedy)
@@ -103,7 +103,7 @@ class Description:
     @property
     def problem(self) -> str:
         """Why it cannot be used, and what to do; empty if it is available."""
-        return "" if self.status == "available" else f"{self.reason}. {self.remedy}"
+        return "" if self.status == "available" else f"{self.reason}. {self.remedy}".removesuffix(". ")
 
 
 _OWN = [field.name for field in fields(Description) if field.name != "capabilities"]

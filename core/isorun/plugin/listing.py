@@ -10,7 +10,9 @@ from __future__ import annotations
 import importlib.util
 import logging
 import os
+import site
 import sys
+import sysconfig
 import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -33,7 +35,7 @@ SECONDS = 30.0
 AUTO_SECONDS = 6.0
 """Its time limit where a session with ``backend="auto"`` waits for it."""
 _KIND, _IMPORTED = "plugins", "imported-plugins"  # of cache entries
-_DAY = 86400
+_DAY, _WHILE = 86400, 600  # seconds for which a plugin that hangs, or that cannot be used for now, is not asked again
 _LOAD = "--load"
 _logger = logging.getLogger("isorun")
 
@@ -55,24 +57,30 @@ def descriptions() -> list[Description]:
 def candidates(cache: Cache) -> list[Description]:
     """The candidates of ``backend="auto"``, highest priority first, unavailable ones included.
 
-    Other people's plugins are described once and remembered until they change, since a session should not wait for a
-    child process. One that takes longer than :data:`AUTO_SECONDS` is broken; failures are logged, and remembered for a
-    day.
+    Other people's plugins are described once and remembered until their files or the installed packages change, since
+    a session should not wait for a child process. One that cannot be used is asked again after ten minutes; one that
+    takes longer than :data:`AUTO_SECONDS` is broken, and asked again the next day. Broken ones come first, since nobody
+    knows their priority.
 
     Args:
         cache: where descriptions are kept.
     """
-    usable = [entry for entry in registry.entries() if not entry.refusal]
+    installed = registry.entries()
+    usable = [entry for entry in installed if not entry.refusal]
     own = [entry.name for entry in usable if entry.own] + registry.registered()
     descriptions = [description for name in own for description in describe(name, probe=False)]
     others = _by_distribution([entry for entry in usable if not entry.own])
     for described in _at_once(lambda entries: _remembered(entries, cache), others):
         descriptions += described
-    ordered = [
-        description for description in _without_families(descriptions) if description.capabilities.priority is not None
-    ]
+    broken = [_refused(entry) for entry in installed if entry.refusal and entry.name not in own]
+    ordered = []
+    for description in _without_families(descriptions):
+        if not description.contract:
+            broken.append(description)
+        elif description.capabilities.priority is not None:
+            ordered.append(description)
     ordered.sort(key=lambda description: (-(description.capabilities.priority or 0), description.name))
-    return ordered
+    return [*sorted(broken, key=lambda description: description.name), *ordered]
 
 
 def describe(name: str, *, probe: bool = True) -> list[Description]:
@@ -190,20 +198,27 @@ def _ended(exit_: Exit, owner: str) -> tuple[str, str]:
 
 def _remembered(entries: Sequence[registry.Entry], cache: Cache) -> list[Description]:
     key = _key(entries)
-    today = sha256(f"{key} {int(time.time() // _DAY)}".encode())[:40]
-    stored = cache.get(_KIND, key) or cache.get(_KIND, today)
+    keys = {seconds: _key_for(key, seconds) for seconds in (_WHILE, _DAY)}
+    stored = next(filter(None, (cache.get(_KIND, known) for known in (key, *keys.values()))), None)
     if stored is None:
+        start = time.monotonic()
         descriptions = _elsewhere(entries, AUTO_SECONDS)
-        broken = [description for description in descriptions if description.status == "broken"]
-        for description in broken:
-            _logger.warning(
-                "backend='auto' skips %s until tomorrow: %s. `isorun backends` waits longer",
-                description.name,
-                description.problem,
-            )
+        hangs = time.monotonic() - start >= AUTO_SECONDS
+        for description in descriptions:
+            if description.status == "broken":
+                until, longer = (" until tomorrow", ". `isorun backends` waits longer") if hangs else ("", "")
+                problem = description.problem.rstrip(".")
+                _logger.warning("backend='auto' skips %s%s: %s%s", description.name, until, problem, longer)
+        if any(description.status != "available" for description in descriptions):
+            key = keys[_DAY if hangs else _WHILE]
         meta = {"described": [description.as_dict() for description in descriptions]}
-        stored = cache.get_or_make(_KIND, today if broken else key, lambda _: meta)
+        stored = cache.get_or_make(_KIND, key, lambda _: meta)
     return [Description.from_dict(data) for data in stored.meta["described"]]
+
+
+def _key_for(key: str, seconds: int) -> str:
+    """A key that changes after this time."""
+    return sha256(f"{key} {seconds} {int(time.time() // seconds)}".encode())[:40]
 
 
 def check_import(entry: registry.Entry) -> None:
@@ -232,8 +247,15 @@ def _import_problem(entry: registry.Entry) -> tuple[str, str] | None:
 
 def _key(entries: Sequence[registry.Entry]) -> str:
     declared = [field.name for field in fields(Capabilities)]
-    parts = [sys.executable, contract.CONTRACT, declared, *((entry, _stamp(entry.target)) for entry in entries)]
+    stamps = [(entry, _stamp(entry.target)) for entry in entries]
+    parts = [sys.executable, contract.CONTRACT, declared, _packages(), *stamps]
     return sha256(repr(parts).encode())[:40]
+
+
+def _packages() -> Sequence[Any]:
+    """What changes when a package is installed or removed."""
+    folders = {sysconfig.get_path("purelib"), sysconfig.get_path("platlib"), site.getusersitepackages()}
+    return sorted((folder, Path(folder).stat().st_mtime_ns) for folder in folders if Path(folder).is_dir())
 
 
 def _stamp(target: str) -> Any:

@@ -5,8 +5,7 @@ from __future__ import annotations
 import keyword
 import re
 
-_NAME = re.compile(r"[A-Za-z0-9][\w.-]*")
-_NEW_NAME = re.compile(r"[a-z][a-z0-9]*(-[a-z0-9]+)*")
+_NAME = re.compile(r"[a-z][a-z0-9]*(-[a-z0-9]+)*")
 _MEMBER = re.compile(r"[A-Za-z0-9_.+-]+")
 # `auto` selects a backend; the others are not strings in YAML or JSON, where specs name backends.
 RESERVED = frozenset(("auto", "none", "null", "true", "false", "yes", "no", "on", "off"))
@@ -14,7 +13,7 @@ _RULE = "Use lower-case letters, digits and single dashes, and begin with a lett
 
 
 def problem(name: str) -> str:
-    """Why a name is not a valid name of a backend; empty if it is valid."""
+    """Why a string is not a valid name of a backend; empty if it is valid."""
     if not _NAME.fullmatch(name):
         return f"{name!r} is not a valid name of a backend. {_RULE}"
     if name.casefold() in RESERVED:
@@ -23,9 +22,7 @@ def problem(name: str) -> str:
 
 
 def problem_of_new(name: str) -> str:
-    """The same for a name that is to be given to a backend, and to its class and module."""
-    if not _NEW_NAME.fullmatch(name):
-        return f"{name!r} is not a valid name of a backend. {_RULE}"
+    """The same for a name that its class and module shall have, too."""
     if keyword.iskeyword(name):
         return f"{name!r} is a keyword of Python and not a valid name of a backend"
     return problem(name)

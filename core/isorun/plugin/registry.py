@@ -8,7 +8,9 @@ importing the plugins of others into this process.
 from __future__ import annotations
 
 import importlib
+import inspect
 import re
+import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -16,7 +18,7 @@ from functools import cache
 from importlib import metadata
 from typing import Any
 
-from isorun.errors import BackendNotFound, BackendUnavailable, InvalidArgument
+from isorun.errors import BackendNotFound, BackendUnavailable, InvalidArgument, nearest
 from isorun.plugin import contract, signatures, validation
 from isorun.plugin import names as backend_names
 from isorun.plugin.backend import Backend
@@ -29,6 +31,8 @@ _METHODS = (
     "compile",
 )
 _NEW_ARGUMENT = re.compile(r"(\w+)\.__init__\(\) got an unexpected keyword argument '(\w+)'")
+
+_NO_NAME = re.compile(r"cannot import name '(\w+)' from 'isorun\.plugin'")
 
 
 @dataclass(frozen=True, slots=True)
@@ -223,10 +227,42 @@ def _members(cls: type[Backend], entry: Entry, method: str = "members") -> tuple
 def availability(backend: Backend) -> Availability:
     """A backend's availability; not available if its method raises or returns something else."""
     try:
-        answer: Availability = ask(backend, "availability", Availability)
+        return ask_availability(backend)
     except BackendUnavailable as error:
         return Availability(ok=False, reason=error.reason, remedy=error.remedy)
-    return answer
+
+
+def ask_availability(backend: Backend, *, probe: bool = True) -> Availability:
+    """What a plugin says of its availability.
+
+    Args:
+        backend: its backend.
+        probe: whether to load what only loading can tell (:meth:`Backend.probe`).
+
+    Raises:
+        BackendUnavailable: as :func:`ask`, or its devices are no names.
+    """
+    own = type(backend).availability is not Backend.availability
+    answer: Availability = ask(backend, "availability" if own and probe else "installed", Availability)
+    if answer.ok and probe and not own:
+        answer = ask(backend, "probe", Availability)
+    if not isinstance(answer.devices, tuple | list) or not all(isinstance(name, str) for name in answer.devices):
+        reason = f"the devices of its Availability must be a tuple of names, got {answer.devices!r}"
+        raise BackendUnavailable(backend.name, reason, _report(backend))
+    return answer if answer.ok or answer.reason else replace(answer, reason="its plugin does not say why")
+
+
+def accelerators(backend: Backend, device: str) -> tuple[str, ...]:
+    """The GPUs or NPUs that a device of a backend may be.
+
+    Raises:
+        BackendUnavailable: there is no such device, or as :func:`ask`.
+    """
+    names = ask(backend, "accelerators", tuple | list, device)
+    if not all(isinstance(name, str) for name in names):
+        reason = f"its accelerators() must return names, got {names!r}"
+        raise BackendUnavailable(backend.name, reason, _report(backend))
+    return tuple(names)
 
 
 def ask(backend: Backend, method: str, kind: Any, *arguments: Any) -> Any:
@@ -251,7 +287,11 @@ def ask(backend: Backend, method: str, kind: Any, *arguments: Any) -> Any:
             return result
         expected = getattr(kind, "__name__", str(kind))
         reason = f"its {method}() must return {expected}, got {type(result).__name__}"
-    raise BackendUnavailable(backend.name, reason, f"Report it to the authors of {type(backend).__module__}.")
+    raise BackendUnavailable(backend.name, reason, _report(backend))
+
+
+def _report(backend: Backend) -> str:
+    return f"Report it to the authors of {type(backend).__module__}."
 
 
 _import_check: Callable[[Entry], None] | None = None
@@ -307,15 +347,33 @@ def _unloadable(entry: Entry, error: BaseException) -> tuple[str, str]:
     missing = isinstance(error, ImportError) and (error.name or "").partition(".")[0] == "isorun"
     unknown = _NEW_ARGUMENT.search(str(error)) if isinstance(error, TypeError) else None
     if missing or (unknown and unknown[1] in _public()):
+        near = _misspelt(error, unknown)
+        correct = f"Correct the name to {near!r}, or upgrade" if near else "Upgrade"
         return (
             f"{entry.owner} was not written for isorun {metadata.version('isorun')} and version {contract.CONTRACT} of "
             f"the plugin contract ({what})",
-            f"Upgrade both: pip install --upgrade isorun {entry.distribution}",
+            f"{correct} both: pip install --upgrade isorun {entry.distribution}",
         )
-    return (
-        f"its module cannot be imported ({what})",
-        f"Reinstall the distribution that provides it: {entry.owner} ({entry.target}).",
-    )
+    module, colon, name = entry.target.partition(":")
+    if not colon:
+        return f"its entry point must be 'module:Class', got {entry.target!r}", entry.report()
+    if isinstance(error, ModuleNotFoundError) and error.name:
+        if module == error.name or module.startswith(f"{error.name}."):
+            return f"its module {module!r} does not exist", f"Reinstall {entry.owner}, or report it to its authors."
+        reason = f"it needs the module {error.name!r}, which is not installed"
+        return reason, f"Install the package that has it, or report to the authors of {entry.owner} that it is missing."
+    if isinstance(error, AttributeError) and module in sys.modules and not hasattr(sys.modules[module], name):
+        return f"its entry point names {name!r}, which the module {module!r} does not have", entry.report()
+    return f"its module cannot be imported ({what})", entry.report()
+
+
+def _misspelt(error: BaseException, argument: re.Match[str] | None) -> str | None:
+    """What the author of a plugin may have meant by a name that isorun.plugin does not have."""
+    if argument and argument[1] in _public():
+        known = inspect.signature(getattr(importlib.import_module("isorun.plugin"), argument[1])).parameters
+        return nearest(argument[2], known)
+    name = _NO_NAME.search(str(error)) if isinstance(error, ImportError) else None
+    return nearest(name[1], _public()) if name else None
 
 
 def _public() -> Sequence[str]:
@@ -338,6 +396,9 @@ def _create(cls: Any, name: str, entry: Entry) -> Backend:
     except Exception as error:
         reason = f"its class cannot be instantiated ({type(error).__name__}: {error})"
         raise BackendUnavailable(name, reason, entry.report()) from error
+    if getattr(backend, "name", None) != name:
+        reason = f"its __init__() must call super().__init__(name), and its name is {getattr(backend, 'name', None)!r}"
+        raise BackendUnavailable(name, reason, entry.report())
     try:
         capabilities = backend.capabilities
     except Exception as error:

@@ -39,6 +39,8 @@ def problems(capabilities: Any) -> Iterator[str]:
     yield from _known("tolerances", tuple(capabilities.tolerances.values()), PRECISIONS)
     for key, option in capabilities.options.items():
         yield from _option(key, option)
+    if capabilities.sets_threads and capabilities.fixed_threads is not None:
+        yield "`capabilities.fixed_threads` is for a runtime that cannot change it, and contradicts sets_threads"
     if capabilities.static_shapes is not None:
         yield from _static_shapes(capabilities.static_shapes)
         if capabilities.device_arrays:

@@ -7,6 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 
 import numpy as np
+import onnx
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
@@ -227,6 +228,25 @@ def test_model_of_fixed_shapes_is_compiled_as_it_is():
     with static_engine.registered(), isorun.Session(fixed, "static") as session:
         assert session.run(None, {"x": np.ones((2, 1, 3, 3), np.float32)})[0].sum() == 18
         assert "static_shapes" not in session.provenance.details
+
+
+def test_encoder_of_fixed_shapes_is_folded_as_others_are(bert, tmp_path, expected):
+    """Whether all its sizes are fixed in the file, or its length alone."""
+    wanted, operators = expected(feeds(2, 16)), {}
+    for name, sizes in (("all", {"batch": 2, "sequence": 16}), ("length", {"sequence": 16})):
+        model = onnx.load(bert)
+        for value in (*model.graph.input, *model.graph.output):
+            for dim in value.type.tensor_type.shape.dim:
+                if dim.dim_param in sizes:
+                    dim.dim_value = sizes[dim.dim_param]
+        onnx.save(model, tmp_path / f"{name}.onnx")
+        with static_engine.registered(), isorun.Session(tmp_path / f"{name}.onnx", "static") as session:
+            assert_equal(session.run(None, feeds(2, 16)), wanted)
+            (operators[name],) = session.provenance.operators.values()
+            if name == "length":
+                assert {shape.split("]")[0] for shape in shapes(session)} <= {"input_ids[1, 16", "input_ids[4, 16"}
+    assert operators["all"] == operators["length"]
+    assert not {"Shape", "Range", "ConstantOfShape"} & operators["all"].keys()
 
 
 def test_provenance_of_a_model_that_has_not_run():

@@ -38,13 +38,22 @@ BROKEN: Mapping[str, tuple[str, str]] = {
     "listed-options": ("Plain.capabilities = Capabilities(dialects=('onnx',), options=['knob'])", "a mapping of names"),
     "odd-dialect": ("Plain.capabilities = Capabilities(dialects=('latin',))", "unknown dialect 'latin'"),
     "abstract": ("Plain.__abstractmethods__ = frozenset({'compile'})", "abstract class"),
-    "missing": ("del Plain", "no attribute 'Plain'"),
+    "missing": ("del Plain", "names 'Plain', which the module 'broken_"),
+    "needs-another": ("import no_such_engine", "it needs the module 'no_such_engine', which is not installed"),
+    "nameless": ("def start(self, name): pass\nPlain.__init__ = start", "must call super().__init__(name)"),
+    "two-rules": (
+        "Plain.capabilities = Capabilities(dialects=('onnx',), sets_threads=True, fixed_threads=1)",
+        "contradicts sets_threads",
+    ),
+    "letters": ("Plain.probe = lambda self: Availability(True, devices='NPU')", "a tuple of names, got 'NPU'"),
+    "says-yes": ("Plain.probe = lambda self: True", "its probe() must return Availability, got bool"),
     "no-backend": ("Plain = dict", "subclass"),
     "moody": ("def members(cls): raise ValueError('not today')\nPlain.members = classmethod(members)", "ValueError"),
     "odd-members": ("Plain.members = classmethod(lambda cls: (1, 'two:three'))", "its members() must return None or"),
     "rude": ("def installed(self): raise OSError('upset')\nPlain.installed = installed", "raises OSError: upset"),
     "future": ("Plain.contract = 99", "version 99 of the plugin contract, and isorun"),
     "odd:name": ("", "is not a valid name of a backend"),
+    "Odd": ("", "Use lower-case letters, digits and single dashes"),
     "ort-cpu": ("import os\nos.abort()", "its name 'ort-cpu' belongs to a backend of isorun"),
 }
 # One for each way to fail: what only reads descriptions needs no more.
@@ -150,6 +159,31 @@ def test_auto_waits_briefly_for_one_that_hangs_and_remembers(tmp_path):
     assert ran.stderr.count(f"backend='auto' skips slow until tomorrow: {reason}") == 1  # the second time, remembered
 
 
+def test_auto_says_what_is_broken_and_looks_again_once_that_may_have_changed(tmp_path):
+    """The module of an engine is installed, or a device is there again."""
+    source = f"import engine\n{PLUGIN}"
+    sites.install(tmp_path, "late-dist", "1.0", {"late.py": source}, {"late": "late:Plain"})
+    script = (
+        "from pathlib import Path\nimport os, time\nfrom isorun.system.cache import Cache\n"
+        "listing.site.getusersitepackages = lambda: {0!r}\n"
+        "def shown(): return [entry.reason for entry in listing.candidates(Cache()) if entry.name == 'late']\n"
+        "print(shown())\n"
+        "Path({0!r}, 'engine.py').touch()\nos.utime({0!r}, (1, 1))\nprint(shown())\n"
+        "Path({0!r}, 'engine.py').write_text('raise OSError()')\nprint(shown())\n"
+        "now = time.time()\ntime.time = lambda: now + 601\nprint(shown() == [''])\n"
+    ).format(str(tmp_path))
+    ran = in_python(tmp_path, script)
+    assert ran.returncode == 0, ran.stderr
+    missing = "[\"it needs the module 'engine', which is not installed\"]"
+    assert ran.stdout.splitlines() == [missing, "['']", "['']", "True"]
+    assert ran.stderr.count("backend='auto' skips late: it needs the module 'engine'") == 1
+
+
+def test_auto_names_broken_ones_in_provenance(few, bert, tmp_path):
+    ran = in_python(few, f"import isorun\nprint(*dict(isorun.Session({str(bert)!r}).provenance.skipped))")
+    assert set(ran.stdout.split()) >= set(FEW) - {"ort-cpu", "rude"}  # it is loaded, and of a low priority
+
+
 @pytest.mark.long
 def test_doctor_finds_each_and_nothing_else(few):
     _, found = command(few, "doctor")
@@ -169,7 +203,7 @@ def test_auto_runs_on_another(few, bert, tmp_path):
 
 def spec_of(broken: Iterable[str], bert: Path, tmp_path: Path) -> Path:
     """Two good backends, and those of the broken ones that a spec can name."""
-    names = ["ort-cpu", "openvino", "good", *(name for name in broken if name not in ("odd:name", "ort-cpu"))]
+    names = ["ort-cpu", "openvino", "good", *(name for name in broken if name not in ("odd:name", "Odd", "ort-cpu"))]
     path = tmp_path / "spec.yaml"
     limits = "time_limit: 30\nrounds: 1\nrepeats: 0\nseconds: 0.1"
     path.write_text(f"models: {{m: {{path: {bert}}}}}\nshapes: [2x8]\n{limits}\nbackends: [{', '.join(names)}]\n")

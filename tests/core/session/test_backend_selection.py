@@ -128,7 +128,7 @@ def test_a_log_level_that_the_application_chose_for_onnx_ir_is_kept(exported, tm
 
 
 @pytest.mark.parametrize(
-    ("plugin", "reason"), [("Rude", "OSError"), ("SaysTrue", "bool"), ("CompilesNothing", "NoneType")]
+    ("plugin", "reason"), [("rude", "OSError"), ("says-true", "bool"), ("compiles-nothing", "NoneType")]
 )
 def test_skips_a_plugin_that_breaks_its_contract(bert, plugin, reason):
     with fakes.installed(flaws.names()):

@@ -87,7 +87,7 @@ class Server:
 
     def accelerators(self, name: str, device: str) -> list[str]:
         """The accelerators that a device of a backend may be."""
-        return list(registry.get(name).accelerators(device))
+        return list(registry.accelerators(registry.get(name), device))
 
     def compile(self, number: int, name: str, model: dict[str, Any], config: dict[str, Any]) -> None:
         """Compile a model and keep it under a number."""
