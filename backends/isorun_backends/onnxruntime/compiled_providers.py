@@ -9,7 +9,7 @@ from __future__ import annotations
 import sys
 from typing import NamedTuple
 
-from isorun.plugin import BackendFailed, BackendUnavailable, cpu_name
+from isorun.plugin import BackendFailed, BackendUnavailable, cpu_name, import_runtime
 from isorun_backends.onnxruntime import builds
 from isorun_backends.onnxruntime.provider_target import ANY, Target
 from isorun_backends.onnxruntime.session import require_placement, title
@@ -104,6 +104,7 @@ def target(name: str, provider: Provider) -> Target:
     if refused := refusal(name, provider):
         raise refused
     try:
+        import_runtime("onnxruntime")
         from onnxruntime.capi._pybind_state import get_available_providers
     except ImportError as error:
         reason = f"onnxruntime cannot be imported ({type(error).__name__}: {error})"

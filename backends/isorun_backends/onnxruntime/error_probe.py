@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from isorun.plugin import BackendUnavailable, runtime_errors
+from isorun.plugin import BackendUnavailable, import_runtime, runtime_errors
 from isorun_backends.onnxruntime.session import SILENT
 
 if TYPE_CHECKING:
@@ -35,7 +35,7 @@ def require(name: str, provider: str, set_up: Callable[[onnxruntime.SessionOptio
         BackendUnavailable: it does.
         BackendFailed: it cannot be set up.
     """
-    import onnxruntime
+    onnxruntime = import_runtime("onnxruntime")
     from onnxruntime.capi.onnxruntime_inference_collection import InferenceSession  # as in open_session()
 
     options = onnxruntime.SessionOptions()

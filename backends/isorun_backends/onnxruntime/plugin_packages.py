@@ -20,7 +20,7 @@ from importlib import metadata
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from isorun.plugin import BackendUnavailable, package_owners, package_version, packages_distributions
+from isorun.plugin import BackendUnavailable, import_runtime, package_owners, package_version, packages_distributions
 
 if TYPE_CHECKING:
     import onnxruntime
@@ -210,8 +210,7 @@ def _devices(
     provider: str | None,
     remedy: str = "",
 ) -> Sequence[onnxruntime.OrtEpDevice]:
-    import onnxruntime
-
+    onnxruntime = import_runtime("onnxruntime")
     try:
         with _loading:  # a library must not be registered twice
             libraries, names = load()
@@ -246,8 +245,7 @@ def _register(library: Path, provider: str | None, names: Sequence[str]) -> tupl
 
     Some take the name under which they are registered, which must then be the one that their package declares.
     """
-    import onnxruntime
-
+    onnxruntime = import_runtime("onnxruntime")
     if library not in _registered:
         before = {device.ep_name for device in onnxruntime.get_ep_devices()}
         named = provider or next(iter(names), library.name.partition(".")[0])

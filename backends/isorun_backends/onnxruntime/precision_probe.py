@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from isorun.plugin import BackendFailed, BackendUnavailable, runtime_errors
+from isorun.plugin import BackendFailed, BackendUnavailable, import_runtime, runtime_errors
 from isorun_backends.onnxruntime.session import RECORD_ASSIGNMENT, SILENT, title
 
 if TYPE_CHECKING:
@@ -65,7 +65,7 @@ def measure(provider: str, set_up: Callable[[onnxruntime.SessionOptions], Sequen
         BackendFailed: another provider computes the product, or the result is not finite.
         NoPlacement: it is not known which provider computes it.
     """
-    import onnxruntime
+    onnxruntime = import_runtime("onnxruntime")
     from onnxruntime.capi.onnxruntime_inference_collection import InferenceSession  # as in open_session()
 
     options = onnxruntime.SessionOptions()

@@ -16,6 +16,7 @@ from isorun.plugin import (
     LoweredModel,
     Option,
     UnsupportedModel,
+    import_runtime,
     runtime_errors,
     usable_cores,
 )
@@ -70,8 +71,7 @@ def session_options(options: Mapping[str, Any], threads: int | None) -> onnxrunt
     Raises:
         BackendFailed: a library of custom operators cannot be registered.
     """
-    import onnxruntime
-
+    onnxruntime = import_runtime("onnxruntime")
     ort_options = onnxruntime.SessionOptions()
     ort_options.intra_op_num_threads = threads or usable_cores()
     ort_options.inter_op_num_threads = options["inter_op_threads"]
@@ -151,8 +151,7 @@ def open_session(
 
 def versions() -> dict[str, str]:
     """The active distribution of ONNX Runtime (several share one import package), and its version."""
-    import onnxruntime
-
+    onnxruntime = import_runtime("onnxruntime")
     build = builds.build()  # no record of it is in releases before 1.16, such as onnxruntime-azure's
     return {(build and build.package) or "onnxruntime": onnxruntime.__version__}
 
@@ -172,6 +171,7 @@ def require_placement(name: str, remedy: str = "Use a build of ONNX Runtime 1.24
     Raises:
         BackendUnavailable: it is older than 1.24.
     """
+    import_runtime("onnxruntime")
     from onnxruntime.capi.onnxruntime_inference_collection import InferenceSession
 
     if not hasattr(InferenceSession, "get_provider_graph_assignment_info"):

@@ -19,6 +19,7 @@ from isorun.plugin import (
     LoweredModel,
     Option,
     UnsupportedModel,
+    import_runtime,
     runtime_errors,
 )
 from isorun_backends.common_quantization import openvino_properties
@@ -86,12 +87,12 @@ class OpenVINO(Backend):
 
     def _core(self) -> openvino.Core:
         try:
-            import openvino
+            module = import_runtime("openvino")
         except RuntimeError as error:  # its telemetry looks for the user's home (2026.4)
             problem = f"importing openvino failed: {str(error).rstrip('.')}"
             raise BackendUnavailable(self.name, problem, "Set HOME to a folder.") from error
-
-        return openvino.Core()
+        core: openvino.Core = module.Core()
+        return core
 
 
 def _remove_string_identities(graph: openvino.Model) -> None:

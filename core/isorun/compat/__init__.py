@@ -20,8 +20,10 @@ from typing import Any
 
 from isorun.errors import IsorunError
 from isorun.system.packages import how_to_install
+from isorun.system.telemetry import import_runtime
 
 try:
+    import_runtime("onnxruntime")
     from isorun.compat.binding import IOBinding
     from isorun.compat.installation import Installation, install
     from isorun.compat.options import RunOptions, SessionOptions

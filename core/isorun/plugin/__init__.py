@@ -31,6 +31,7 @@ from isorun.plugin.device_arrays import ON_DEVICE, DeviceArray
 from isorun.system.cache import Cache, Entry, sha256, write_atomically
 from isorun.system.hardware import cpu_flags, cpu_name, has_vnni
 from isorun.system.packages import package_owners, package_version, packages_distributions
+from isorun.system.telemetry import import_runtime
 from isorun.system.threads import usable_cores
 from isorun.types import (
     Availability,
@@ -97,6 +98,7 @@ __all__ = [
     "check_fits",
     "cpu_flags",
     "cpu_name",
+    "import_runtime",
     "has_vnni",
     "package_owners",
     "package_version",

@@ -7,7 +7,6 @@ before it begins, so that the step at which the process ended is known.
 
 from __future__ import annotations
 
-import importlib
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import asdict
@@ -20,6 +19,7 @@ from isorun.plugin import registry
 from isorun.plugin.backend import Backend
 from isorun.system import subprocesses
 from isorun.system.packages import is_importable
+from isorun.system.telemetry import import_runtime
 from isorun.types import Finding
 
 
@@ -83,7 +83,7 @@ def _imports(package: str) -> bool:
     subject, command = f"the package {package}", packages.reinstall(package)
     tell(subject=subject, doing=f"importing {package}", command=command)
     try:
-        importlib.import_module(package)
+        import_runtime(package)
     except Exception as error:  # noqa: BLE001 - any error is the finding
         why = f"{type(error).__name__}: {error}"
         tell(finding=asdict(Finding(subject, "error", "it is installed but cannot be imported", why, command)))
