@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import site
 import sys
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
@@ -107,27 +108,28 @@ class BackendUnderTest:
         family, colon, _ = self.name.partition(":")
         return [*registry.names(), *(f"{family}:{member}" for member in (colon and registry.members(family)) or ())]
 
-    def run_script(self, doing: str, script: str, *arguments: str) -> Any:
+    def run_script(self, doing: str, script: str, *arguments: str, seconds: float = 300) -> Any:
         """Run Python code in a new process of the interpreter that imports the backend.
 
         Args:
             doing: what it does, for the message if it fails.
+            seconds: its time limit.
 
         Returns:
             The last line of its stdout, parsed as JSON.
         """
-        return json.loads(self._run_python(doing, "-c", script, *arguments).splitlines()[-1])
+        return json.loads(self._run_python(doing, "-c", script, *arguments, seconds=seconds).splitlines()[-1])
 
     @cached_property
     def effects(self) -> dict[str, Any]:
         """What the use of two models does to a new process: see :func:`isorun_conformance.process_state.use`.
 
-        Also ``printed`` at the exit of the process, and ``left``: what it left in its folder and in that for temporary
-        files.
+        Also ``printed`` at the exit of the process, and ``left``: what it left in its folder, in the user's, and in
+        that for temporary files.
         """
         folder = Path(tempfile.mkdtemp(prefix="process-", dir=self.folder))  # a new one per attempt
-        work, temporary = folder / "work", folder / "tmp"
-        for path in (work, temporary):
+        work, temporary, home = folder / "work", folder / "tmp", folder / "home"
+        for path in (work, temporary, home):
             path.mkdir()
         models = []
         for model in (dense(), self.encoder()):
@@ -140,23 +142,27 @@ class BackendUnderTest:
             json.dumps({"name": self.name, "models": models, "config": asdict(self.config)}), encoding="utf-8"
         )
         arguments = (process_state.__file__, str(request), str(result), str(work))
-        printed = self._run_python("compiles, runs and closes", *arguments, variables={"TMPDIR": str(temporary)})
+        variables = {"TMPDIR": str(temporary), "HOME": str(home), "PYTHONUSERBASE": site.getuserbase()}
+        variables |= {name: str(home) for name in ("XDG_CACHE_HOME", "XDG_CONFIG_HOME", "XDG_DATA_HOME")}
+        printed = self._run_python("compiles, runs and closes", *arguments, variables=variables)
         effects: dict[str, Any] = json.loads(result.read_text(encoding="utf-8"))
         effects["printed"] += printed
         effects["left"] = [
             path.name
-            for path in (*work.iterdir(), *temporary.iterdir())
-            if path.parent == work or path.name not in effects["temporary"]
+            for path in (*work.iterdir(), *home.iterdir(), *temporary.iterdir())
+            if path.parent != temporary or path.name not in effects["temporary"]
         ]
         return effects
 
-    def _run_python(self, doing: str, *arguments: str, variables: Mapping[str, str] | None = None) -> str:
+    def _run_python(
+        self, doing: str, *arguments: str, variables: Mapping[str, str] | None = None, seconds: float = 300
+    ) -> str:
         python, environment = sys.executable, dict(os.environ)
         if self._worker is not None:
             python = str(self._worker.environment.python)
             environment = self._worker.environment.variables(self.folder / "cache")
         command = [python, "-P", *arguments]
-        exit_ = run(command, env={**environment, **(variables or {})}, timeout=300, capture_output=True)
+        exit_ = run(command, env={**environment, **(variables or {})}, timeout=seconds, capture_output=True)
         assert exit_.ok, f"a process that {doing} {exit_.how}: {exit_.log[-500:]}"
         return exit_.output
 

@@ -156,3 +156,109 @@ def one_operator(name: str) -> Formula:
         graph=f"g (float[4, 8] x) => (float[4, 8] y) {{ y = {name} (x) }}",
         arrays=lambda random, rows: {"x": random.standard_normal((rows, 8), np.float32)},
     )
+
+
+def branches() -> Formula:
+    """``y`` is ``-x`` or ``|x|``, by a condition in the feeds."""
+    return Formula(
+        "branches",
+        False,
+        4,
+        graph="""g (bool negative, float[ROWS, 3] x) => (float[ROWS, 3] y)
+            {
+                y = If <
+                    then_branch = a () => (float[ROWS, 3] less) { less = Neg (x) },
+                    else_branch = b () => (float[ROWS, 3] size) { size = Abs (x) }
+                > (negative)
+            }""",
+        arrays=lambda random, rows: {
+            "negative": np.array(bool(random.integers(2))),
+            "x": random.standard_normal((rows, 3), np.float32),
+        },
+        compute=lambda negative, x: {"y": -x if negative else np.abs(x)},
+    )
+
+
+def doublings() -> Formula:
+    """``x`` doubled, as often as a number in the feeds says."""
+    return Formula(
+        "doublings",
+        False,
+        4,
+        graph="""g (int64 count, float[ROWS, 3] x) => (float[ROWS, 3] y)
+            {
+                yes = Constant <value = bool {1}> ()
+                y = Loop <
+                    body = b (int64 number, bool before, float[ROWS, 3] value) => (bool after, float[ROWS, 3] twice)
+                        { after = Identity (before)  twice = Add (value, value) }
+                > (count, yes, x)
+            }""",
+        arrays=lambda random, rows: {
+            "count": np.array(random.integers(1, 6)),
+            "x": random.standard_normal((rows, 3), np.float32),
+        },
+        compute=lambda count, x: {"y": x * np.float32(2.0**count)},
+    )
+
+
+def places() -> Formula:
+    """Where ``x`` is not zero: as many columns as there are such places."""
+    return Formula(
+        "places",
+        False,
+        4,
+        graph="g (float[ROWS, 5] x) => (int64[2, found] y) { y = NonZero (x) }",
+        arrays=lambda random, rows: {"x": (random.random((rows, 5)) < random.random()).astype(np.float32)},
+        compute=lambda x: {"y": np.array(np.nonzero(x))},
+    )
+
+
+def sums(onnx_type: str, dtype: np.dtype[Any]) -> Formula:
+    """Sums of two numbers that only their own type can hold."""
+
+    def arrays(random: np.random.Generator, rows: int) -> Arrays:
+        if dtype.kind in "iu":
+            limits = np.iinfo(dtype)
+            halves = {"low": limits.min // 2, "high": limits.max // 2}
+            return {name: random.integers(**halves, size=(rows, 8), dtype=dtype, endpoint=True) for name in "xa"}
+        return {name: random.standard_normal((rows, 8)).astype(dtype) for name in "xa"}
+
+    return Formula(
+        f"sums-{onnx_type}",
+        False,
+        4,
+        graph=f"g ({onnx_type}[ROWS, 8] x, {onnx_type}[ROWS, 8] a) => ({onnx_type}[ROWS, 8] y) {{ y = Add (x, a) }}",
+        arrays=arrays,
+        compute=lambda x, a: {"y": x + a},
+    )
+
+
+def joined() -> Formula:
+    """Columns beside others; there may be none of the first ones."""
+    return Formula(
+        "joined",
+        True,
+        2,
+        graph="""g (float[ROWS, before] x, float[ROWS, now] a) => (float[ROWS, after] y)
+            { y = Concat <axis = 1> (x, a) }""",
+        arrays=lambda random, rows: {
+            "x": random.standard_normal((rows, 2 * random.integers(2)), np.float32),
+            "a": random.standard_normal((rows, 3), np.float32),
+        },
+        compute=lambda x, a: {"y": np.concatenate([x, a], axis=1)},
+    )
+
+
+LOOKUPS: Mapping[str, str] = {
+    "Gather": "y = Gather (table, sum)",
+    "GatherElements": "y = GatherElements (table, sum)",
+    "GatherND": "places = Unsqueeze (sum, last)  y = GatherND (table, places)",
+}
+"""Lookups at a computed index, which no bound of the inputs protects."""
+
+
+def lookup(operator: str) -> bytes:
+    """A table of five rows, read at ``i + j``."""
+    return parsed(f"""<ir_version: {IR_VERSION}, opset_import: ["" : {OPSET}]>
+        g (int64[n] i, int64[n] j) => (float[n] y) <float[5] table = {{1, 2, 3, 4, 5}}, int64[1] last = {{-1}}>
+        {{ sum = Add (i, j)  {LOOKUPS[operator]} }}""")

@@ -38,6 +38,7 @@ import numpy as np
 _STATUS = ("Umask", "SigBlk", "SigIgn", "SigCgt", "NoNewPrivs", "Seccomp", "THP_enabled")
 _KERNEL_FILES = ("comm", "oom_score_adj", "coredump_filter", "timerslack_ns")
 _PRCTL_GET = {"dumpable": 3, "keeps capabilities": 7}  # linux/prctl.h
+_SENDING = ("socket.connect", "socket.sendto", "socket.sendmsg")
 _NAMED = 5  # members of a mapping that are named
 _THREAD_COUNTS = re.compile(r"openblas|libgomp|libi?omp|libmkl_rt")
 _COUNTERS = (
@@ -235,7 +236,7 @@ def use(request: Mapping[str, Any], folder: Path) -> dict[str, Any]:
     connected: dict[str, None] = {}
 
     def audit(event: str, arguments: tuple[Any, ...]) -> None:
-        if event == "socket.connect" and arguments[0].family != socket.AF_UNIX:
+        if event in _SENDING and arguments[0].family != socket.AF_UNIX:
             connected[str(arguments[1])] = None
 
     sys.addaudithook(audit)
@@ -252,6 +253,7 @@ def use(request: Mapping[str, Any], folder: Path) -> dict[str, Any]:
     (folder / "stderr").touch()
     usual: list[str] = []
     server = Server()
+    step("availability()", lambda: server.backend(request["name"]))
     for number, (model, path) in enumerate(request["models"]):
         feeds = dict(np.load(path))
         arguments = {"name": request["name"], "model": model, "config": request["config"]}
@@ -262,6 +264,8 @@ def use(request: Mapping[str, Any], folder: Path) -> dict[str, Any]:
             step("run()", lambda: server.executables[number][1].run(outputs, feeds), *descriptors)  # noqa: B023
         step("report()", lambda: server.report(number))  # noqa: B023
         step("close()", lambda: server.close(number))  # noqa: B023
+        damaged = {**arguments, "model": {**model, "path": str(_damaged(Path(model["path"]), folder))}}
+        step("a failed compile()", lambda: _failing(server, number, damaged))  # noqa: B023
         usual = usual or [path.name for path in Path(tempfile.gettempdir()).iterdir()]
     gc.collect()
     return {
@@ -272,6 +276,20 @@ def use(request: Mapping[str, Any], folder: Path) -> dict[str, Any]:
         "children": len(family()) - 1,
         "temporary": usual,
     }
+
+
+def _damaged(path: Path, folder: Path) -> Path:
+    """A model's file that ends too early."""
+    copy = folder / "damaged.onnx"
+    content = path.read_bytes()
+    copy.write_bytes(content[: len(content) // 2])
+    return copy
+
+
+def _failing(server: Any, number: int, arguments: Mapping[str, Any]) -> None:
+    with suppress(Exception):
+        server.compile(number, **arguments)
+        server.close(number)
 
 
 if __name__ == "__main__":

@@ -17,7 +17,7 @@ from isorun.models import presets
 from isorun.parity.samples import MASKS, random_feeds
 from isorun.types import ModelInfo, TensorSpec
 
-_WIDTH = 256
+_WIDTH, _WIDE = 256, 1024
 OPSET, IR_VERSION = 17, 8  # which every runtime has supported for years
 
 _SMALL = {"num_hidden_layers": 2, "hidden_size": 32, "num_attention_heads": 4, "intermediate_size": 64}
@@ -49,7 +49,7 @@ _ENCODERS: dict[str, dict[str, Any]] = {
 }
 # Every epsilon above is large enough that a wrong one shows.
 
-SIZES = ("one-node", "few-nodes", "bert-2x32", "bert-vocabulary-70k", "bert-2x128", "bert-4x256")
+SIZES = ("one-node", "few-nodes", "wide-node", "bert-2x32", "bert-vocabulary-70k", "bert-2x128", "bert-4x256")
 """The models that take seconds, by size."""
 LATER = ("modernbert-2x32", "gemma3-2x32", "deberta-2x32")
 """Encoders after BERT, with the operators and attributes that BERT does not use."""
@@ -145,8 +145,9 @@ class SampleModel(ABC):
 class Dense(SampleModel):
     """Products with dense weights: ``x`` (rows, 256) float32 to ``y`` (rows, 256).
 
-    ``one-node`` is ``x @ w``; ``few-nodes`` is ``tanh(x @ w + b)``; ``heavy`` is eight products and keeps a core busy
-    for some milliseconds. Models with another ``seed`` differ in their weights only.
+    ``one-node`` is ``x @ w``, ``wide-node`` the same with 1024 columns; ``few-nodes`` is ``tanh(x @ w + b)``; ``heavy``
+    is eight products and keeps a core busy for some milliseconds. Models with another ``seed`` differ in their weights
+    only.
     """
 
     seed: int = 0
@@ -160,18 +161,19 @@ class Dense(SampleModel):
 
         random = np.random.default_rng(self.seed)
         products = 8 if self.name == "heavy" else 1
-        weights = [random.standard_normal((_WIDTH, _WIDTH), np.float32) / np.float32(16) for _ in range(products)]
+        width = self._width
+        weights = [random.standard_normal((width, width), np.float32) / np.float32(16) for _ in range(products)]
         steps: list[tuple[str, str | None]] = [("MatMul", f"w{index}") for index in range(products)]
         initializers = [numpy_helper.from_array(weight, f"w{index}") for index, weight in enumerate(weights)]
         if self.name == "few-nodes":
             steps += [("Add", "b"), ("Tanh", None)]
-            initializers.append(numpy_helper.from_array(random.standard_normal(_WIDTH, np.float32), "b"))
+            initializers.append(numpy_helper.from_array(random.standard_normal(width, np.float32), "b"))
         values = ["x", *(f"v{index}" for index in range(1, len(steps))), "y"]
         nodes = [
             onnx.helper.make_node(kind, [values[index], *([weight] if weight else [])], [values[index + 1]])
             for index, (kind, weight) in enumerate(steps)
         ]
-        shape = ["rows" if self.dynamic else self.batch, _WIDTH]
+        shape = ["rows" if self.dynamic else self.batch, width]
         x, y = (onnx.helper.make_tensor_value_info(name, onnx.TensorProto.FLOAT, shape) for name in "xy")
         graph = onnx.helper.make_graph(nodes, self.name, [x], [y], initializers)
         opsets = [onnx.helper.make_opsetid("", OPSET)]
@@ -179,7 +181,11 @@ class Dense(SampleModel):
 
     def feeds(self, seed: int = 0, *, rows: int | None = None) -> dict[str, np.ndarray]:
         """``x``, standard normal."""
-        return {"x": np.random.default_rng(seed).standard_normal((rows or self.batch, _WIDTH), np.float32)}
+        return {"x": np.random.default_rng(seed).standard_normal((rows or self.batch, self._width), np.float32)}
+
+    @property
+    def _width(self) -> int:
+        return _WIDE if self.name == "wide-node" else _WIDTH
 
 
 class Encoder(SampleModel):
@@ -233,7 +239,7 @@ class Encoder(SampleModel):
 
 def dense(name: str = "few-nodes", *, dynamic: bool = False, seed: int = 0) -> Dense:
     """A dense model."""
-    return Dense(name, dynamic, {"one-node": 16, "few-nodes": 4, "heavy": 128}[name], seed=seed)
+    return Dense(name, dynamic, {"one-node": 16, "few-nodes": 4, "wide-node": 4, "heavy": 128}[name], seed=seed)
 
 
 def encoder(name: str = "bert-2x32", *, dynamic: bool, shape: tuple[int, int] | None = None) -> Encoder:

@@ -31,6 +31,7 @@ from isorun_conformance.checks.reports import Reports
 from isorun_conformance.checks.shapes import Shapes
 from isorun_conformance.checks.static_shapes import StaticShapes
 from isorun_conformance.checks.threads import Threads
+from isorun_conformance.checks.values import Values
 
 
 class Conformance(  # pytest runs the last base first: from simple checks to those of many circumstances
@@ -45,6 +46,7 @@ class Conformance(  # pytest runs the last base first: from simple checks to tho
     Threads,
     Determinism,
     Options,
+    Values,
     Inputs,
     Outputs,
     StaticShapes,

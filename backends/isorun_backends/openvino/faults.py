@@ -31,6 +31,9 @@ _INT64 = KnownFailure(
     reference="https://github.com/openvinotoolkit/openvino/issues/24072",
 )
 _DOUBLE = "OpenVINO's CPU plugin computes fp64 in fp32"
+_FP64 = KnownFailure(
+    reason=_DOUBLE, kind="never", exception="AssertionError", reference="none: it has no kernels for fp64"
+)
 _ORDER = "OpenVINO orders equal values in another way"
 _RANDOM = "random numbers of another generator"
 _ROUNDING = "rounding of fp32: off by 6e-5 where values are 1000, or by 1 of 255"
@@ -289,7 +292,7 @@ what only tests of the installed version can tell is not."""
 
 FAULTS = KnownFaults(
     rows=ROWS,
-    checks=_CHECKS,
+    checks=_CHECKS | {"test_sums_are_those_of_their_type[double]": _FP64},
     node_tests={
         "test_bernoulli_double_expanded": _RANDOM,
         "test_bernoulli_seed_expanded": _RANDOM,

@@ -55,6 +55,8 @@ class Accuracy(Checks):
                     model, session, feeds, outputs, what=f"{model} in {dialect}, mask {mask},"
                 )
                 self.under_test.assert_accurate(model, session, feeds)
+            if self.under_test.capabilities.dynamic_shapes:  # positions and distances beyond the first few
+                self.under_test.assert_accurate(model, session, model.feeds(batch=2, sequence=100))
 
     @proves("precision {precision}")
     @pytest.mark.parametrize("padding", ["keep", "auto"])

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import asyncio
 import gc
 import os
 import shutil
 import signal
+import threading
 import time
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack, chdir, suppress
+from contextlib import ExitStack, chdir, contextmanager, suppress
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -22,7 +24,7 @@ from isorun import Session
 from isorun.errors import IsorunError
 from isorun.types import devices
 from isorun_conformance.backend_under_test import named
-from isorun_conformance.checks.base import Checks, proves
+from isorun_conformance.checks.base import DOES_NOT_APPLY, Checks, proves
 from isorun_conformance.formulas import four_outputs
 from isorun_conformance.sample_models import UNKNOWN_OPERATOR, dense, parsed
 
@@ -141,6 +143,42 @@ class Circumstances(Checks):
             self.under_test.assert_accurate(model, session, feeds, outputs, what=what)
 
     @proves("application settings")
+    def test_run_inside_an_event_loop(self) -> None:
+        """As in a notebook, or in a handler of a server."""
+        model = self.under_test.encoder()
+
+        async def use() -> dict[str, object]:
+            with self.under_test.open(model) as session:
+                return _run(session, model.feeds(), "inside an event loop")
+
+        outputs = asyncio.run(use())
+        with self.under_test.open(model) as session:
+            self.under_test.assert_accurate(model, session, model.feeds(), outputs, what="a run inside an event loop")
+
+    @proves("application settings")
+    @pytest.mark.skipif(not hasattr(signal, "setitimer"), reason="needs timers")
+    def test_interrupt_ends_a_run_as_itself(self) -> None:
+        """Ctrl-C reaches the application, at whatever moment of a run."""
+        if self.under_test.environment is not None:
+            pytest.skip(f"{DOES_NOT_APPLY}: the plugin runs in another process")
+        if threading.current_thread() is not threading.main_thread():
+            pytest.skip("needs the main thread, where signals arrive")
+        model = dense("heavy")
+        feeds = model.feeds()
+        with self.under_test.open(model) as session:
+            session.run(None, feeds)
+            for moment in range(40):
+                with _interrupting(0.0005 * (1 + moment % 20)):
+                    try:
+                        while True:
+                            session.run(None, feeds)
+                    except KeyboardInterrupt:
+                        pass
+                    except IsorunError as error:
+                        raise AssertionError(f"Ctrl-C during a run became {type(error).__name__}: {error}") from error
+            self.under_test.assert_accurate(model, session, feeds, what="a run after interrupts")
+
+    @proves("application settings")
     def test_garbage_collection_and_freed_feeds(self) -> None:
         model = self.under_test.encoder()
         with self.under_test.open(model) as session:
@@ -154,7 +192,7 @@ class Circumstances(Checks):
     @pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
     @pytest.mark.filterwarnings("ignore:.*multi-threaded.*:DeprecationWarning")
     def test_fork_harms_neither_process(self) -> None:
-        """The parent's session still computes. The child exits, also where it inherited a session."""
+        """The parent's session still computes. The child, which inherited it, opens another, and exits."""
         if devices.kinds(self.under_test.config.device) != ("cpu",):
             pytest.skip("does not apply: a process with a GPU in use cannot be forked")
         for model in (dense(), self.under_test.encoder()):
@@ -167,10 +205,13 @@ class Circumstances(Checks):
                             session.run(None, model.feeds())
                         session.close()
                         gc.collect()
+                        with self.under_test.open(model) as another:
+                            self.under_test.assert_accurate(model, another, model.feeds())
                         os._exit(0)
                     finally:
                         os._exit(1)
-                assert _exit_code(pid) == 0, "a forked process that inherited a session did not exit"
+                code = _exit_code(pid)
+                assert code == 0, f"a forked process, which opened a session of its own, ended with {code}"
                 self.under_test.assert_accurate(model, session, model.feeds(1), what="a session after a fork")
 
     def _fill_freed_memory(self) -> None:
@@ -189,6 +230,22 @@ def _run(session: Session, feeds: dict[str, np.ndarray], what: str) -> dict[str,
         return named(session, session.run(None, feeds))
     except (IsorunError, ArithmeticError, Warning) as error:
         raise AssertionError(f"{what}, a run raised {type(error).__name__}: {error}") from error
+
+
+@contextmanager
+def _interrupting(seconds: float) -> Iterator[None]:
+    """Interrupt this thread after some time, as Ctrl-C does."""
+
+    def interrupt(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    before = signal.signal(signal.SIGALRM, interrupt)
+    signal.setitimer(signal.ITIMER_REAL, seconds)
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
 
 
 def _exit_code(pid: int) -> int | str:

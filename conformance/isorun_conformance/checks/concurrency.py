@@ -19,7 +19,7 @@ from isorun_conformance.checks.base import Checks, proves
 from isorun_conformance.formulas import four_outputs
 from isorun_conformance.sample_models import SUM, SampleModel, dense, encoder, parsed
 
-_THREADS = 8
+_THREADS, _MANY = 8, 32
 
 
 class Concurrency(Checks):
@@ -36,7 +36,7 @@ class Concurrency(Checks):
             with self.under_test.open(model, padding=padding, threads=threads) as session, _eager_switching():
                 self.under_test.assert_accurate(model, session, feeds[0])
                 expected = [session.run(None, fed) for fed in feeds]
-                results = in_threads(lambda number: session.run(None, feeds[number % 8]), calls=96)
+                results = in_threads(lambda number: session.run(None, feeds[number % 8]), 4 * _MANY, _MANY)
             for number, outputs in enumerate(results):
                 assert_close(outputs, expected[number % 8], "a run returned the outputs of another one")
 

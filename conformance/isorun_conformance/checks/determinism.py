@@ -7,8 +7,8 @@ import numpy as np
 from isorun_conformance.checks.base import Checks, proves
 from isorun_conformance.sample_models import encoder
 
-_ROWS, _LENGTH = 24, 40
-_BATCHES = (1, 2, 7, _ROWS)
+_ROWS, _LENGTH = 40, 72
+_BATCHES = (1, 7, _ROWS)
 _MODEL = "bert-2x128"
 
 

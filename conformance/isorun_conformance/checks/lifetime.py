@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import gc
+import json
 import sys
 import threading
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from dataclasses import replace
 from typing import NamedTuple
 
@@ -21,13 +22,14 @@ from isorun.system import process_usage
 from isorun.types import Feeds, LoweredModel
 from isorun_conformance.checks.base import Checks, proves
 from isorun_conformance.checks.concurrency import assert_close
-from isorun_conformance.sample_models import SUM, dense, parsed
+from isorun_conformance.sample_models import SUM, Dense, dense, parsed
 
 _RUNS, _FIRST_RUNS, _RUN_SECONDS = 2000, 100, 10
 _IDLE_SECONDS = 1.5
 _RUN_MEMORY_MIB = 8
 """What 2,000 runs may leave in memory: 4 KiB per run, the size of an output."""
 _SESSIONS, _WARM_UP = 200, 50
+_AT_ONCE, _NEW_SHAPES, _WEIGHTS_MIB = 40, 60, 4
 _MEMORY_MIB = 24
 """What 150 sessions may leave in memory: an eighth of a megabyte per session. A session that is never released keeps
 the 0.25 MiB of weights of its model; allocators keep some memory for themselves."""
@@ -68,6 +70,65 @@ class Lifetime(Checks):
                 for future in futures:
                     message = future.result(120)
                     assert "closed" in message, f"a run during close() raised: {message}"
+
+    @proves("independent sessions")
+    def test_many_sessions_at_once(self) -> None:
+        models = [dense(seed=seed) for seed in range(_AT_ONCE)]
+        with ExitStack() as stack:
+            sessions = [stack.enter_context(self.under_test.open(model)) for model in models]
+            for model, session in zip(models, sessions, strict=True):
+                what = f"one of {_AT_ONCE} sessions that are open at once"
+                self.under_test.assert_accurate(model, session, model.feeds(), what=what)
+
+    @proves("closing")
+    def test_process_ends_without_close(self, seconds: float = 60) -> None:
+        """A script need not close its sessions."""
+        model = dense("one-node")
+        path, feeds = model.path(self.under_test.folder), self.under_test.folder / "unclosed.npz"
+        np.savez(feeds, **model.feeds())  # type: ignore[arg-type]
+        self.under_test.require_available()
+        script = (
+            "import json, sys, numpy as np, isorun\n"
+            "path, name, feeds, options, device = sys.argv[1:]\n"
+            "session = isorun.Session(path, name, options=json.loads(options), device=json.loads(device))\n"
+            "session.run(None, dict(np.load(feeds)))\n"
+            "print(1)\n"
+        )
+        settings = json.dumps(dict(self.under_test.options)), json.dumps(self.under_test.device)
+        arguments = (str(path), self.under_test.name, str(feeds), *settings)
+        assert self.under_test.run_script("does not close its session", script, *arguments, seconds=seconds) == 1
+
+    @proves("leaks")
+    @pytest.mark.skipif(sys.platform != "linux", reason="needs Linux, which lists what a process holds")
+    def test_threads_that_have_ended_leak_nothing(self) -> None:
+        """Servers run each request on a thread of its own."""
+        model = dense()
+        feeds = model.feeds()
+        with self.under_test.open(model) as session:
+
+            def use(_: int) -> None:
+                with ThreadPoolExecutor(1) as pool:
+                    pool.submit(session.run, None, feeds).result()
+
+            before = _held_after(use, _FIRST_RUNS)
+            after = _held_after(use, 2 * _FIRST_RUNS)
+            after.check_against(before, f"runs on {2 * _FIRST_RUNS} threads, one after another,", _MEMORY_MIB)
+
+    @proves("leaks")
+    @pytest.mark.skipif(sys.platform != "linux", reason="needs Linux, which lists what a process holds")
+    def test_new_shapes_keep_no_weights(self) -> None:
+        """A model that is prepared for each shape has its weights once, or few such shapes are kept."""
+        self.under_test.require(self.under_test.capabilities.dynamic_shapes, "dynamic shapes")
+        model = Dense("wide-node", True, 1)
+        with self.under_test.open(model) as session:
+
+            def use(number: int) -> None:
+                session.run(None, model.feeds(rows=1 + number))
+
+            before = _held_after(use, 4)
+            after = _held_after(use, _NEW_SHAPES, 4)
+            what = f"{_NEW_SHAPES} new shapes of a model of {_WEIGHTS_MIB} MiB"
+            after.check_against(before, what, _NEW_SHAPES * _WEIGHTS_MIB / 2)
 
     @proves("leaks")
     @pytest.mark.skipif(sys.platform != "linux", reason="needs Linux, which lists what a process holds")

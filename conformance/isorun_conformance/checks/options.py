@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from dataclasses import replace
@@ -54,12 +55,15 @@ class Options(Checks):
         """The same mapping configures the next model, and the same one again."""
         self._require_options()
         lowered, values = self.under_test.lowered(dense()), self._values()
+        declared = copy.deepcopy(dict(self.under_test.capabilities.options))
         for options in ({}, *({key: candidates[0]} for key, candidates in values.items())):
             given = {**self.under_test.options, **options}
-            config = replace(self.under_test.config, options=dict(given))
+            config = replace(self.under_test.config, options=copy.deepcopy(given))
             with suppress(IsorunError):
                 self.under_test.backend.compile(lowered, config).close()
             assert config.options == given, f"compile() changed the options {given} to {dict(config.options)}"
+            now = self.under_test.capabilities.options
+            assert now == declared, f"compile() changed the declared options {declared} to {dict(now)}"
 
     @proves("options")
     def test_accuracy_with_every_option(self) -> None:
@@ -102,7 +106,8 @@ def _candidates(option: Option) -> list[Any]:
         return [False, True]
     if option.type == "int":
         first = option.default if option.default is not None else option.minimum or 0
-        return [first + 1] if option.maximum is None or first < option.maximum else [first - 1]
+        next_ = first + 1 if option.maximum is None or first < option.maximum else first - 1
+        return [next_] if option.minimum is None else list(dict.fromkeys((next_, option.minimum)))
     return []
 
 

@@ -96,6 +96,7 @@ class Outputs(Checks):
                 for other, array in values.items():
                     assert not np.shares_memory(value, array), f"the output {spec.name!r} shares memory with {other}"
                 values[f"the output {spec.name!r}"] = value
+                assert value.flags.c_contiguous, f"the output {spec.name!r} must be C-contiguous, got {value.strides}"
             self.under_test.assert_accurate(model, session, feeds)
 
 

@@ -46,7 +46,9 @@ class ProcessState(Checks):
     def test_nothing_is_left_behind(self) -> None:
         effects = self._effects()
         left, children = effects["left"], effects["children"]
-        assert not left, f"it left {', '.join(left)} in the working directory or the folder of temporary files"
+        assert not left, (
+            f"it left {', '.join(left)} in the working directory, the user's folder or that of temporary files"
+        )
         assert not children, f"{children} child processes were left after close()"
 
     def _effects(self) -> dict[str, Any]:

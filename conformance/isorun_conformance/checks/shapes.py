@@ -26,7 +26,7 @@ _SHAPES = (
     *((rows, 6) for rows in range(1, 64)),
     *((rows, length) for length in (*_LENGTHS, 40, 48, 50, 80, 96, 100, 200, 300, 400, 500) for rows in (1, 2)),
     *((4, 128), (8, 65), (9, 129), (16, 64), (17, 33), (32, 32), (33, 17), (64, 20)),
-    *((65, 6), (100, 3), (128, 4), (257, 2)),
+    *((65, 6), (100, 3), (128, 4), (257, 2), (32, 128), (300, 16)),
 )
 # Of ten thousand tokens, the worst is worse than that of a few; a mask may leave two to compare.
 _TOLERANCES = {"int8": replace(TOLERANCES["int8"], max_rel=None, rms=0.3, cosine=0.9, argmax=None)}
@@ -135,6 +135,17 @@ class Shapes(Checks):
                 feeds = model.feeds()
                 feeds[name][...] = value
                 self.under_test.assert_accurate(model, session, feeds, what=f"{name} all {value}")
+
+    @proves("unusual values")
+    @pytest.mark.parametrize("padding", ["keep", "auto"])
+    def test_batch_of_nothing_but_padding_is_finite(self, padding: str) -> None:
+        model = self.under_test.encoder()
+        with self.under_test.open(model, padding=padding) as session:
+            feeds = model.feeds()
+            feeds["attention_mask"][...] = 0
+            for name, array in named(session, session.run(None, feeds)).items():
+                assert np.isfinite(array).all(), f"{name} is not finite for a batch of nothing but padding"
+            self.under_test.assert_accurate(model, session, model.feeds(), what="the run after one of padding")
 
     @proves("unusual values")
     def test_infinity_is_kept(self) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import threading
 import warnings
@@ -157,3 +158,34 @@ class _InOnePrecision(Flawed):
         results = self.right(output_names, feeds)
         scale = 1 + 3e-4 if self.last[0] == "fp16" else 1
         return [(result * scale).astype(result.dtype) for result in results]
+
+
+@backend
+class RunsOutsideEventLoopsOnly(Flawed):
+    def run(self, output_names, feeds):
+        try:
+            asyncio.get_running_loop()
+        except RuntimeError:
+            return self.right(output_names, feeds)
+        raise BackendFailed("asyncio.run() cannot be called from a running event loop")
+
+
+@backend
+class WrapsInterrupts(Flawed):
+    def run(self, output_names, feeds):
+        try:
+            return self.right(output_names, feeds)
+        except BaseException as error:
+            raise BackendFailed(f"the engine failed: {error}") from error
+
+
+@backend
+class ComputesInOneProcess(Flawed):
+    """Its threads are those of the process that opened the first model."""
+
+    first = os.getpid()
+
+    def run(self, output_names, feeds):
+        if os.getpid() != self.first:
+            raise BackendFailed("no thread answers")
+        return self.right(output_names, feeds)

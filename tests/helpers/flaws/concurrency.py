@@ -101,3 +101,20 @@ class SharesBetweenSessions(Flawed):
         self.last[:] = self.right(output_names, feeds)
         time.sleep(0.002)
         return [np.array(result) for result in self.last]
+
+
+@backend
+class EightContexts(Flawed):
+    """A ninth run at once gets a context in use."""
+
+    capabilities = _SAFE
+    running: ClassVar[list] = []
+
+    def run(self, output_names, feeds):
+        self.running.append(self)
+        crowded = len(self.running) > 8
+        try:
+            time.sleep(0.002)
+            return [result * (2 if crowded else 1) for result in self.right(output_names, feeds)]
+        finally:
+            self.running.pop()

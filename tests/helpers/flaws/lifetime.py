@@ -195,3 +195,58 @@ class SpinsBetweenRuns(Flawed):
     def close(self):
         if self.kept:
             self.kept.set()
+
+
+@backend
+class SixteenHandles(Flawed):
+    """The seventeenth open model takes the place of the first."""
+
+    open: ClassVar[list] = []
+
+    def __init__(self, model, config):
+        super().__init__(model, config)
+        self.open.append(self)
+        self.place = (len(self.open) - 1) % 16
+
+    def run(self, output_names, feeds):
+        return next(each for each in reversed(self.open) if each.place == self.place).right(output_names, feeds)
+
+    def close(self):
+        if self in self.open:
+            self.open.remove(self)
+
+
+@backend
+class NeverExits(Flawed):
+    """A thread of its own runs until the model is closed, which a script may forget."""
+
+    def __init__(self, model, config):
+        super().__init__(model, config)
+        self.ended = threading.Event()
+        threading.Thread(target=self.ended.wait).start()
+
+    def close(self):
+        self.ended.set()
+        super().close()
+
+
+@backend
+class LeaksPerThread(Flawed):
+    """A buffer for each thread that has ever run."""
+
+    def run(self, output_names, feeds):
+        self.kept = self.kept or {}
+        name = threading.current_thread().name
+        if name not in self.kept:
+            self.kept[name] = np.ones(1 << 16, np.float32)
+        return self.right(output_names, feeds)
+
+
+@backend
+class KeepsWeightsPerShape(Flawed):
+    def run(self, output_names, feeds):
+        self.kept = self.kept or {}
+        shape = next(iter(feeds.values())).shape
+        if shape not in self.kept:
+            self.kept[shape] = np.ones(1 << 20, np.float32)
+        return self.right(output_names, feeds)

@@ -60,3 +60,27 @@ class RefusesEveryBatchWithAnOption(Right):
 class _RefusesAll(Flawed):
     def run(self, output_names, feeds):
         raise InvalidFeeds("dense=True does not support these feeds")
+
+
+class WrongAtItsMinimum(Right):
+    capabilities = replace(HONEST, options={"rows": Option("of a part of a batch", "int", default=8, minimum=1)})
+
+    def compile(self, model, config):
+        return (Scaling if self.read_options(config.options)["rows"] == 1 else Flawed)(model, config)
+
+
+class ChangesItsDefaults(Right):
+    """What one model was configured with is the default of the next."""
+
+    capabilities = replace(
+        HONEST,
+        options={
+            "fast": Option("skip the details", "bool", default=False),
+            "hints": Option("for the engine", "mapping", default={"level": 1}),
+        },
+    )
+
+    def compile(self, model, config):
+        options = self.read_options(config.options)
+        options["hints"]["level"] = 1 + options["fast"]
+        return Flawed(model, config)

@@ -28,6 +28,7 @@ from pathlib import Path
 import numpy as np
 
 from flaws.base import doing
+from isorun.types import Availability
 from isorun_conformance.fakes import Right
 
 C = ctypes.CDLL(None)
@@ -143,3 +144,28 @@ class PrintsWhenLoaded(Right):
 
 
 PhonesHome = doing("compile", connect)
+
+
+def send():
+    """A datagram needs no server."""
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as sender:
+        sender.sendto(b"model", ("127.0.0.1", 9))
+
+
+SendsDatagrams = doing("compile", send)
+KeepsFilesAtHome = doing("compile", lambda: Path("~/.engine").expanduser().touch())
+
+
+class ChangesWhenAsked(Right):
+    def probe(self):
+        os.environ["ENGINE_HOME"] = str(os.getpid())  # not what the parent has set
+        return Availability(ok=True)
+
+
+class ChangesWhenItFails(Right):
+    def compile(self, model, config):
+        before = Path.cwd()
+        os.chdir(model.path.parent)
+        executable = super().compile(model, config)
+        os.chdir(before)
+        return executable

@@ -80,3 +80,18 @@ class ComputesOnOneThread(Flawed):
         for _ in range(2000):
             np.exp(np.ones((256, 256), np.float32))
         return self.kept
+
+
+@backend
+class OneRunAtATime(Flawed):
+    """It declares that runs proceed on the threads of their callers, and one lock serializes them."""
+
+    capabilities = replace(HONEST, sets_threads=True, thread_safe=True, usable_after_failure=True, runs_on_caller=True)
+    lock = threading.Lock()
+
+    def run(self, output_names, feeds):
+        (x,) = feeds.values()
+        with self.lock:
+            for _ in range(20):
+                x = np.exp(-np.abs(x))  # on one core, without the GIL
+        return [x]

@@ -1,0 +1,68 @@
+"""Wrong where something depends on values: indices, conditions, shapes, types."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+
+from flaws.base import HONEST, Flawed, backend, reading, returning
+
+
+@backend
+class ClampsIndices(Flawed):
+    """It declares that it checks them."""
+
+    capabilities = replace(HONEST, checks_indices=True)
+
+    def run(self, output_names, feeds):
+        if {"i", "j"} <= feeds.keys():
+            feeds = {**feeds, "j": np.clip(feeds["i"] + feeds["j"], -5, 4) - feeds["i"]}
+        return self.right(output_names, feeds)
+
+
+@backend
+class KeepsTheFirstBranch(Flawed):
+    """Conditions and numbers of rank 0 are those of the first run."""
+
+    def run(self, output_names, feeds):
+        first = {name: array for name, array in feeds.items() if not array.ndim}
+        self.kept = self.kept or first
+        return self.right(output_names, {**feeds, **self.kept})
+
+
+@backend
+class KeepsTheFirstOutputShape(Flawed):
+    """It allocates outputs by the shapes of the feeds."""
+
+    def run(self, output_names, feeds):
+        results = self.right(output_names, feeds)
+        self.kept = self.kept or {}
+        key = tuple(array.shape for array in feeds.values())
+        sizes = self.kept.setdefault(key, [result.shape for result in results])
+        return [np.resize(result, size) for result, size in zip(results, sizes, strict=True)]
+
+
+AddsInDouble = returning(
+    lambda results: [each.astype(np.float64).astype(np.int64) if each.dtype == np.int64 else each for each in results]
+)
+AddsDoubleInFloat = returning(
+    lambda results: [
+        each.astype(np.float32).astype(np.float64) if each.dtype == np.float64 else each for each in results
+    ]
+)
+PadsEmptyFeeds = reading(
+    lambda feeds: {
+        name: np.zeros((len(array), 1), np.float32) if array.shape[1:] == (0,) else array
+        for name, array in feeds.items()
+    }
+)
+
+
+@backend
+class NaNForNothingButPadding(Flawed):
+    """As a softmax over no key of any row."""
+
+    def run(self, output_names, feeds):
+        nothing = "attention_mask" in feeds and not feeds["attention_mask"].any()
+        return [each * np.float32(np.nan if nothing else 1) for each in self.right(output_names, feeds)]
