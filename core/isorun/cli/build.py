@@ -42,7 +42,7 @@ def build(
         raise typer.BadParameter("pass either CHECKPOINT or --preset")
     if checkpoint is not None and seed is not None:
         raise typer.BadParameter("--seed requires --preset: a checkpoint has trained weights")
-    models.check_output(output)
+    output = models.check_output(output)
     cache = Cache()
     left_out: list[str] = []
     if preset is not None:
@@ -56,6 +56,7 @@ def build(
         from isorun.models import checkpoint as checkpoints
 
         folder = models.fetched(checkpoint, cache)
+        models.check_output(output, [folder])
         with console.working(f"Building {checkpoint}"), whole(output, checkpoints.files_of(folder)) as temporary:
             left_out = checkpoints.build(folder, temporary)
     described = describe(output, cache) | {"left_out": left_out}

@@ -58,9 +58,9 @@ def embed(
     too. After an interruption, the same command continues.
     """
     models.check_input(texts, "TEXTFILE")
-    models.check_output(output)
     cache = Cache()
     path = models.model_path(model, cache)
+    output = models.check_output(output, [texts, path])
     lines = sum(1 for _ in text_files.lines(texts))
     settings: dict[str, Any] = {"precision": precision, "pooling": pooling, "normalize": normalize}
     settings |= {"default_prompt": prompt, "truncate_dim": truncate_dim, "batch_tokens": batch_tokens}

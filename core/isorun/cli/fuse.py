@@ -103,10 +103,12 @@ def fuse(
     if (model / "config.json").is_file():
         raise InvalidModel(f"{model} is a checkpoint folder, not an ONNX file. Build the graph with `isorun build`")
     models.check_input(model, "MODEL.onnx")
-    models.check_output(output)
     kept = None if outputs is None else models.names(outputs)
     weights = files.external_files(files.read_proto(model))
-    models.check_apart(model, weights, output)
+    read = [model, *(model.parent / name for name in weights), *filter(None, [calibrate])]
+    for written in (output, output.with_name(f"{output.stem}.weights.bin")):
+        models.check_output(written, read)
+    output = models.check_output(output, read)
 
     with console.working(f"Fusing {model}"), files.reading(str(model)):
         graph, fusion = _fuse(model, kept)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shutil
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Annotated
 
@@ -62,8 +62,27 @@ def check_input(path: Path, what: str) -> None:
         raise IsorunError(f"There is no file {path}{near_file(path)}")
 
 
-def check_output(path: Path) -> None:
-    """Reject a path that cannot be written, before any work."""
+def check_output(path: Path, reads: Iterable[Path] = ()) -> Path:
+    """Reject a path that cannot be written, before any work.
+
+    Args:
+        path: the file to write.
+        reads: the files that the command reads, and the folders of checkpoints, which may hold graphs made from them.
+
+    Returns:
+        The file, of which ``path`` may be a link.
+
+    Raises:
+        IsorunError: it cannot be written, is no regular file, or is one that the command reads.
+    """
+    path = path.resolve() if path.is_symlink() else path
+    for read in reads:
+        beside = read.is_dir() and read.resolve() in path.resolve().parents and path.suffix != ".onnx"
+        if path.exists() and (path.samefile(read) or beside):
+            what = f"a file of {read}" if beside else "a file that this command reads"
+            raise IsorunError(f"{path} is {what} and would be overwritten. Choose another --output")
+    if path.exists() and not path.is_dir() and not path.is_file():
+        raise IsorunError(f"{path} is a device or a pipe, and would be replaced. Name a file")
     if path.is_dir():
         raise IsorunError(f"{path} is a folder. Name a file, such as {path / 'model.onnx'}")
     if path.parent.exists() and not path.parent.is_dir():
@@ -75,21 +94,13 @@ def check_output(path: Path) -> None:
         tempfile.TemporaryFile(dir=path.parent).close()
     except OSError as error:
         raise IsorunError(f"Cannot write {path}: {error.strerror}") from error
+    return path
 
 
 def check_choice(what: str, value: str, choices: Sequence[str]) -> None:
     """Reject a value that is not one of the choices."""
     if value not in choices:
         raise IsorunError(f"Invalid {what} {value!r}{did_you_mean(value, choices)}")
-
-
-def check_apart(model: Path, weights: Sequence[str], output: Path) -> None:
-    """Refuse to overwrite an input: the model or its external weights."""
-    for written in (output, output.with_name(f"{output.stem}.weights.bin")):
-        for read in (model, *(model.parent / name for name in weights)):
-            if written.exists() and written.samefile(read):
-                what = "the model itself" if read == model else f"the weights of {model}"
-                raise IsorunError(f"{written} is {what} and would be overwritten. Choose another --output")
 
 
 def copy_tokenizer(model: Path, output: Path) -> Path | None:

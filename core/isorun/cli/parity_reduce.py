@@ -29,7 +29,7 @@ def run(
     Raises:
         ParityError: the backend computes the model wrongly.
     """
-    models.check_output(output)
+    output = models.check_output(output, [Path(request.model)])
     backend = request.backend
     masks = {case: info.attended(feeds) for case, feeds in cases.items()}
     with console.working(f"Reducing {request.model}") as show:

@@ -79,14 +79,11 @@ def run(
         raise IsorunError(f"Invalid padding {padding!r}{did_you_mean(padding, PADDINGS)}")
     if feeds is not None:
         models.check_input(feeds, "--feeds")
-    if output is not None:
-        models.check_output(output)
     cache = Cache()
     requested = options.backend_names(backend, local=environment is None)
     path = models.model_path(model, cache)
-    for read in (path, feeds):
-        if output is not None and read is not None and output.exists() and output.samefile(read):
-            raise IsorunError(f"--output {output} is also an input. Choose another file.")
+    if output is not None:
+        output = models.check_output(output, filter(None, (path, feeds)))
     with Session(
         path,
         backend=requested,

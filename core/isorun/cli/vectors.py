@@ -6,6 +6,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated, Any
 
+import numpy as np
 import typer
 
 from isorun.cli import console, models, options
@@ -41,7 +42,8 @@ def compare(
 
 
 def _record(path: Path) -> dict[str, Any]:
-    if path.suffix == ".npy":
+    vectors = path if path.suffix == ".npy" else None
+    if vectors is not None:
         path = path.with_name(f"{path.stem}.identity.json")
     models.check_input(path, "the record of vectors")
     try:
@@ -50,4 +52,11 @@ def _record(path: Path) -> dict[str, Any]:
         raise IsorunError(f"{path} is not a record of vectors: {error}") from error
     if not isinstance(record, dict):
         raise IsorunError(f"{path} is not a record of vectors: expected a JSON object")
+    if vectors is not None and vectors.is_file():
+        shape = np.load(vectors, mmap_mode="r").shape
+        if shape[1:] != (record.get("dimension"),):
+            raise IsorunError(
+                f"{path} is not the record of {vectors}: these vectors have the shape {shape}, and the record is of "
+                f"{record.get('dimension')} values each"
+            )
     return record

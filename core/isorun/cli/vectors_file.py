@@ -11,6 +11,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import numpy as np
+from filelock import FileLock, Timeout
 
 from isorun.cli import console
 from isorun.errors import IsorunError
@@ -44,11 +45,20 @@ class VectorsFile:
         self._dimension = shape[1]
         self._output = output
         self._path, self._progress = (output.with_name(f"{output.name}.{end}") for end in ("part", "progress"))
+        self._lock = FileLock(output.with_name(f"{output.name}.lock"))
         self._key = key
         self._header = _header(shape)
         self._size = len(self._header) + self.lines * self._dimension * np.float32().itemsize
+        with self._writing():
+            try:
+                self._lock.acquire(timeout=0)
+            except Timeout:
+                raise IsorunError(
+                    f"Another command is writing {output}. Wait for it, or choose another --output"
+                ) from None
         self.done: int = self._saved()
         if self._path.exists() and not self._path.is_file():
+            self._unlock()
             raise IsorunError(f"{self._path} is in the way: expected a file of vectors so far. Remove it")
         with self._writing():
             flags = os.O_RDWR | os.O_CREAT | portable.NO_LINK
@@ -93,11 +103,15 @@ class VectorsFile:
         with self._writing():
             self._path.replace(self._output)
             self._progress.unlink(missing_ok=True)
+        self._unlock()
 
     def _saved(self) -> int:
         """How many lines an earlier command has saved; 0 if its files are missing, damaged or of other vectors."""
         try:
             saved = json_files.read(self._progress)
+            if not isinstance(saved, dict) or saved.get("key") != self._key:
+                console.note(f"Starting again: {self._path} is of other texts or settings")
+                return 0
             status = self._path.lstat()
             if not stat.S_ISREG(status.st_mode) or status.st_size != self._size:
                 return 0
@@ -109,8 +123,6 @@ class VectorsFile:
             if error.errno == errno.EINVAL:  # not a regular file
                 return 0
             raise IsorunError(f"Cannot read {self._progress} or {self._path.name} ({error}). Remove both") from error
-        if not isinstance(saved, dict) or saved.get("key") != self._key:
-            return 0
         done = saved.get("done")
         return done if header == self._header and type(done) is int and 0 < done <= self.lines else 0
 
@@ -118,6 +130,11 @@ class VectorsFile:
         os.close(self._descriptor)
         if not keep:
             self._path.unlink(missing_ok=True)
+        self._unlock()
+
+    def _unlock(self) -> None:
+        Path(self._lock.lock_file).unlink(missing_ok=True)
+        self._lock.release()
 
     @contextmanager
     def _writing(self) -> Iterator[None]:

@@ -139,12 +139,14 @@ class IOBinding:
         return [BoundOutput(value) for value in self._results]
 
     def copy_outputs_to_cpu(self) -> list[Any]:
-        """The results of the last run as arrays; those in host memory are not copied.
+        """The results of the last run as arrays that no later run changes.
 
         Raises:
             InvalidFeeds: a result is in device memory. Bind the output to cpu to have it copied.
         """
-        return [BoundOutput(value).numpy() for value in self._results]
+        arrays = [BoundOutput(value).numpy() for value in self._results]
+        bound = [isinstance(target, np.ndarray) for target in self._outputs.values()]  # others are new at every run
+        return [array.copy() if keeps else array for array, keeps in zip(arrays, bound, strict=True)]
 
     def run(self) -> None:
         """Run once. ``Session.run_with_iobinding`` calls this.

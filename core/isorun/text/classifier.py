@@ -15,7 +15,7 @@ from isorun.models.tokenizer import Text
 from isorun.system.cleanup import closed_on_error
 from isorun.text.encoded import Encoded
 from isorun.text.heads import head_outputs, labels_of, reject_modules
-from isorun.text.inputs import texts_or_pairs_of
+from isorun.text.inputs import checked_count, texts_or_pairs_of
 from isorun.text.model import Array, TextModel
 
 FUNCTIONS = {"softmax": softmax, "sigmoid": ACTIVATIONS["Sigmoid"], "none": ACTIVATIONS["Identity"]}
@@ -145,7 +145,7 @@ class Classifier(TextModel):
         return lambda output, _: apply(output)
 
     def _classes(self, scores: Array, top_k: int | None) -> list[list[Class]]:
-        checked_top_k(top_k)
+        checked_count(top_k, "top_k")
         order = np.argsort(-scores, axis=1, kind="stable")[:, :top_k]
         return [
             [Class(self.labels[index], float(row[index])) for index in best]
@@ -157,13 +157,3 @@ def _named(function: str) -> Callable[[Array], Array]:
     if function not in FUNCTIONS:
         raise InvalidArgument(f"Invalid function {function!r}{did_you_mean(function, FUNCTIONS)}")
     return FUNCTIONS[function]
-
-
-def checked_top_k(top_k: int | None) -> None:
-    """Reject a number of results that is not positive.
-
-    Raises:
-        InvalidArgument: it is not.
-    """
-    if top_k is not None and (not isinstance(top_k, int) or isinstance(top_k, bool) or top_k < 1):
-        raise InvalidArgument(f"top_k must be a whole number of at least 1, got {top_k!r}")

@@ -20,7 +20,7 @@ from isorun.system.cleanup import closed_on_error
 from isorun.text import parts, vector_types
 from isorun.text.encoded import Encoded
 from isorun.text.identity import Compatibility, VectorIdentity, compared, digest_of, pack, probe_texts
-from isorun.text.inputs import checked, stream_of
+from isorun.text.inputs import checked, checked_count, checked_flag, stream_of
 from isorun.text.model import Array, in_order
 from isorun.text.prompted import PromptedModel
 from isorun.text.steps import output_by_token, steps_after, width_after
@@ -88,8 +88,8 @@ class Embedder(PromptedModel):
         for mode in modes:
             if mode not in POOLINGS:
                 raise InvalidArgument(f"Invalid pooling {mode!r}{did_you_mean(mode, POOLINGS)}")
-        if truncate_dim is not None and truncate_dim < 1:
-            raise InvalidArgument(f"truncate_dim must be at least 1, got {truncate_dim}")
+        checked_count(truncate_dim, "truncate_dim")
+        checked_flag(normalize, "normalize")
         self.task = task
         self._pools = bool(modes)
         self._by_row = bool(session_options.get("deterministic"))
@@ -238,6 +238,7 @@ class Embedder(PromptedModel):
             UnsupportedModel: the model's pooling reads a token by its position, or its file pools by itself.
         """
         parts.check_pooling(self.pooling, len(self.output.shape or ()) == 3, self._word_weights is not None)
+        checked_flag(normalize, "normalize")
         prefix, width = self._prompt(prompt, prompt_name), self._width(truncate_dim)
         document = checked(document, "document")
         chosen = parts.checked_spans(spans, len(document), len(prefix))
@@ -307,6 +308,7 @@ class Embedder(PromptedModel):
 
     def _finisher(self, prefix: str, normalize: bool | None = None, truncate_dim: int | None = None) -> Any:
         """From a batch's output and mask to vectors."""
+        checked_flag(normalize, "normalize")
         skipped = self.prompt_tokens(prefix) if prefix and not self._include_prompt else 0
         return partial(self._finish, skipped=skipped, normalize=normalize, dimensions=truncate_dim)
 

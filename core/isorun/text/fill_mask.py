@@ -12,9 +12,8 @@ from isorun.errors import InvalidArgument, InvalidFeeds, InvalidModel
 from isorun.models.activations import softmax
 from isorun.models.tokenizer import Tokenizer
 from isorun.system.cleanup import closed_on_error
-from isorun.text.classifier import checked_top_k
 from isorun.text.heads import head_outputs
-from isorun.text.inputs import texts_of
+from isorun.text.inputs import checked_count, texts_of
 from isorun.text.model import Array
 from isorun.text.token_model import Part, TokenModel
 
@@ -114,7 +113,7 @@ class FillMask(TokenModel):
     ) -> Callable[[Part, list[Array]], list[list[Filling]]]:
         if top_k is None:
             raise InvalidArgument("top_k must be a whole number of at least 1, got None")
-        checked_top_k(top_k)
+        checked_count(top_k, "top_k")
         chosen = None if targets is None else self._target_ids(targets)
         library = self.tokenizer.library
 

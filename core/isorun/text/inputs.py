@@ -110,3 +110,23 @@ def _items(value: Any, name: str, expected: str) -> Iterable[object]:
 
 def _named(value: object, kind: str) -> str:
     return f"the class {value.__name__}" if isinstance(value, type) else f"{kind}, whose items are not texts in order"
+
+
+def checked_count(value: Any, name: str) -> None:
+    """Reject what is neither ``None`` nor a positive whole number.
+
+    Raises:
+        InvalidArgument: it is something else.
+    """
+    if value is not None and (type(value) is not int or value < 1):
+        raise InvalidArgument(f"{name} must be a whole number of at least 1, got {value!r}")
+
+
+def checked_flag(value: Any, name: str) -> None:
+    """Reject what is neither ``None`` nor a truth value: 0 is not ``False``.
+
+    Raises:
+        InvalidArgument: it is something else.
+    """
+    if value is not None and not isinstance(value, bool):
+        raise InvalidArgument(f"{name} must be True, False or None, got {value!r}")

@@ -9,7 +9,7 @@ import warnings
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple, Self, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn, Self, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -24,7 +24,7 @@ from isorun.session.session import Session
 from isorun.system.cache import Cache, expanded
 from isorun.system.cleanup import closed_on_error
 from isorun.text.encoded import Encoded, encoded_ids
-from isorun.text.inputs import checked, text_or_pair, texts_of, texts_or_pairs_of
+from isorun.text.inputs import checked, checked_count, text_or_pair, texts_of, texts_or_pairs_of
 
 if TYPE_CHECKING:
     from tokenizers import Encoding
@@ -77,10 +77,8 @@ class TextModel:
         batch_tokens: int | None,
         session_options: dict[str, Any],
     ) -> None:
-        if batch_tokens is not None and batch_tokens < 1:
-            raise InvalidArgument(f"batch_tokens must be at least 1, got {batch_tokens}")
-        if max_length is not None and max_length < 1:
-            raise InvalidArgument(f"max_length must be at least 1, got {max_length}")
+        checked_count(batch_tokens, "batch_tokens")
+        checked_count(max_length, "max_length")
         self._downloads = Cache(session_options.get("cache_dir"))  # kept: with False it ends with this object
         path = find_model(model, self._downloads)
         self.from_checkpoint = path.is_dir()
@@ -117,6 +115,11 @@ class TextModel:
         self._batch_tokens = batch_tokens
         shapes = [spec.shape for spec in self.session.get_inputs() if spec.shape and len(spec.shape) == 2]
         self._columns = next((shape[1] for shape in shapes if isinstance(shape[1], int)), None)
+
+    def __reduce__(self) -> NoReturn:
+        raise TypeError(
+            f"A {type(self).__name__} cannot be pickled or copied. Open one in each process; threads can share one."
+        )
 
     def limit_length(self, max_length: int | None) -> None:
         """Change the maximum number of tokens of a text; ``None`` for the one that the model was opened with.

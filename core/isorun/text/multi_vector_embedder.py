@@ -17,10 +17,10 @@ from isorun.models.tokenizer import Tokens
 from isorun.models.vectors import TOKENS, applied
 from isorun.system.cleanup import closed_on_error
 from isorun.text.encoded import Encoded
-from isorun.text.inputs import checked, texts_of
+from isorun.text.inputs import checked, checked_count, texts_of
 from isorun.text.max_sim import Vectors, max_sim
 from isorun.text.model import Array, Mask, warn_of_truncation
-from isorun.text.prompted import PromptedModel, checked_count
+from isorun.text.prompted import PromptedModel
 from isorun.text.ranked import Ranked, ranked
 from isorun.text.scored_tokens import Reader, ScoredTokens
 from isorun.text.steps import width_after

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import Any
 
 from isorun.errors import InvalidArgument, did_you_mean
 from isorun.text.encoded import Encoded
@@ -23,6 +22,10 @@ class PromptedModel(TextModel):
     default_prompt: str | None
 
     def _set_prompts(self, prompts: Mapping[str, str] | None, default: str | None) -> None:
+        if not isinstance(prompts, Mapping | None) or not all(
+            isinstance(text, str) for pair in (prompts or {}).items() for text in pair
+        ):
+            raise InvalidArgument(f"prompts must be a mapping of names to texts, got {prompts!r}")
         self.prompts = {**self.settings.prompts, **(prompts or {})}
         self.default_prompt = default or self.settings.default_prompt
         self._prompt(None, self.default_prompt)
@@ -60,6 +63,8 @@ class PromptedModel(TextModel):
     def _prompt(self, prompt: str | None, name: str | None, task: str | None = None) -> str:
         """The text to put before each text: the prompt itself, or that of a name, a task, or the default."""
         if prompt is not None:
+            if name is not None:
+                raise InvalidArgument(f"prompt_name={name!r} has no effect beside prompt. Pass one of the two")
             return checked(prompt, "prompt")
         task = task or self.task
         if name is None and task in ("query", "document"):
@@ -68,13 +73,3 @@ class PromptedModel(TextModel):
         if name is not None and name not in self.prompts:
             raise InvalidArgument(f"Unknown prompt {name!r}{did_you_mean(name, self.prompts)}")
         return "" if name is None else self.prompts[name]
-
-
-def checked_count(value: Any, name: str) -> None:
-    """Reject what is neither ``None`` nor a positive whole number.
-
-    Raises:
-        InvalidArgument: it is something else.
-    """
-    if value is not None and (type(value) is not int or value < 1):
-        raise InvalidArgument(f"{name} must be a whole number of at least 1, got {value!r}")

@@ -11,9 +11,8 @@ import numpy as np
 from isorun.errors import InvalidArgument, InvalidFeeds
 from isorun.models.activations import softmax
 from isorun.models.tokenizer import Text
-from isorun.text.classifier import checked_top_k
 from isorun.text.heads import head_outputs
-from isorun.text.inputs import texts_or_pairs_of
+from isorun.text.inputs import checked_count, texts_or_pairs_of
 from isorun.text.model import Array
 from isorun.text.token_model import Part, TokenModel
 
@@ -136,7 +135,7 @@ class QuestionAnswerer(TokenModel):
     ) -> tuple[Sequence[Text], Callable[[Part, list[Array]], _Found], int]:
         if top_k is None:
             raise InvalidArgument("top_k must be a whole number of at least 1, got None")
-        checked_top_k(top_k)
+        checked_count(top_k, "top_k")
         if not isinstance(longest, int) or isinstance(longest, bool) or longest < 1:
             raise InvalidArgument(f"max_answer_tokens must be a whole number of at least 1, got {longest!r}")
         assert self.max_length is not None

@@ -8,6 +8,8 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from isorun.text.inputs import checked_count
+
 
 class Ranked(NamedTuple):
     """A document in the order of its score.
@@ -30,6 +32,10 @@ def ranked(documents: Sequence[str], scores: npt.NDArray[np.float32], top_k: int
         documents: the texts.
         scores: (documents,).
         top_k: how many to return; ``None`` for all.
+
+    Raises:
+        InvalidArgument: ``top_k`` is not a positive number.
     """
+    checked_count(top_k, "top_k")
     order = np.argsort(-scores, kind="stable")[:top_k]
     return [Ranked(int(index), float(scores[index]), documents[index]) for index in order]

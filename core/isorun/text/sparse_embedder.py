@@ -16,8 +16,9 @@ from isorun.system.cleanup import closed_on_error
 from isorun.system.paths import inside
 from isorun.text.encoded import Encoded
 from isorun.text.heads import head_outputs
+from isorun.text.inputs import checked_count
 from isorun.text.model import Array, Mask
-from isorun.text.prompted import PromptedModel, checked_count
+from isorun.text.prompted import PromptedModel
 from isorun.text.sparse_lookup import SparseLookup
 from isorun.text.sparse_vectors import SparseVector, SparseVectors, largest, sparse_rows
 

@@ -44,18 +44,20 @@ def prune(
     from isorun_deepsparse import prune as pruning
 
     models.check_choice("pattern", pattern, pruning.PATTERNS)
-    models.check_output(output)
     cache = Cache()
     path = model_module.open_model(models.model_path(model, cache), cache).path
     weights = files.external_files(files.read_proto(path))
-    models.check_apart(path, weights, output)
+    read = [path, *(path.parent / name for name in weights)]
+    for written in (output, output.with_name(f"{output.stem}.weights.bin")):
+        models.check_output(written, read)
+    output = models.check_output(output, read)
 
     with console.working(f"Pruning {model}"), files.reading(str(path)):
         graph = pipeline.read(path).model
         pruned = pruning.prune(graph, sparsity, pattern, layers=layers)
     with (
         console.working(f"Writing {output}"),
-        whole(output, [path, *(path.parent / name for name in weights)]) as written,
+        whole(output, read) as written,
     ):
         files.write(graph, written, beside_above=0 if weights else files.SINGLE_FILE_LIMIT)
         tokenizer = models.copy_tokenizer(path, written)

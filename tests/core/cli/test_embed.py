@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -77,10 +78,54 @@ def test_a_model_that_was_changed_starts_again(
 
 def test_other_settings_start_again(isorun: Callable[..., Any], minilm: Path, texts: Path, tmp_path: Path) -> None:
     output = tmp_path / "vectors.npy"
-    part = VectorsFile(output, (3, 384), "another key")
-    part.add(np.ones((2, 384), np.float32))
+    with VectorsFile(output, (2, 384), "another key") as part:
+        part.add(np.ones((2, 384), np.float32))
+        for name in ("part", "progress"):
+            path = tmp_path / f"vectors.npy.{name}"
+            path.with_suffix(".kept").write_bytes(path.read_bytes())
+            path.with_suffix(".kept").rename(tmp_path / f"{name}.kept")
+    for name in ("part", "progress"):
+        (tmp_path / f"{name}.kept").rename(tmp_path / f"vectors.npy.{name}")
     ran = isorun("embed", texts, "-o", output, "--model", minilm, "--backend", "ort-cpu", "--truncate-dim", "8")
     assert (ran.code, np.load(output).shape) == (0, (3, 8))
+    assert "Starting again" in ran.err
+    assert sorted(path.name for path in tmp_path.glob("vectors*")) == ["vectors.identity.json", "vectors.npy"]
+
+
+def test_two_commands_do_not_write_one_file(
+    isorun: Callable[..., Any], minilm: Path, texts: Path, tmp_path: Path
+) -> None:
+    output = tmp_path / "vectors.npy"
+    with VectorsFile(output, (0, 384), "another command"):
+        ran = isorun("embed", texts, "-o", output, "--model", minilm, "--backend", "ort-cpu")
+        assert ran.code == 2
+        assert f"Another command is writing {output}" in ran.err
+
+
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="needs pipes with a name")
+def test_keeps_what_is_no_file_of_its_own(
+    isorun: Callable[..., Any], minilm: Path, texts: Path, tmp_path: Path
+) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    (tmp_path / "link.npy").symlink_to("target.npy")
+    kept = texts.read_bytes()
+    for output, reason in ((texts, "would be overwritten"), (tmp_path / "pipe", "is a device or a pipe")):
+        ran = isorun("embed", texts, "-o", output, "--model", minilm, "--backend", "ort-cpu")
+        assert (ran.code, reason in ran.err) == (2, True)
+    assert texts.read_bytes() == kept
+    ran = isorun("embed", texts, "-o", tmp_path / "link.npy", "--model", minilm, "--backend", "ort-cpu")
+    assert (ran.code, (tmp_path / "link.npy").is_symlink()) == (0, True)
+    assert np.load(tmp_path / "target.npy").shape == (3, 384)
+
+
+def test_record_of_other_vectors_is_refused(
+    isorun: Callable[..., Any], minilm: Path, texts: Path, tmp_path: Path
+) -> None:
+    output = tmp_path / "vectors.npy"
+    assert isorun("embed", texts, "-o", output, "--model", minilm, "--backend", "ort-cpu").code == 0
+    np.save(output, np.zeros((3, 7), np.float32))
+    ran = isorun("vectors", "compare", output, output)
+    assert (ran.code, "is not the record of" in ran.err) == (2, True)
 
 
 def test_an_empty_file_gives_no_vectors(isorun: Callable[..., Any], minilm: Path, tmp_path: Path) -> None:

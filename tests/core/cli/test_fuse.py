@@ -227,10 +227,10 @@ def test_files_are_checked_before_the_work(
         (checkpoint, free, "`isorun build`"),
         (tmp_path / "text.onnx", free, "is not an ONNX model"),
         (export, tmp_path, "is a folder"),
-        (export, export, "is the model itself"),
-        (export, link, "is the model itself"),
-        (beside, tmp_path / "out.weights.bin", "is the weights of"),
-        (beside, tmp_path / "out.onnx", "is the weights of"),
+        (export, export, "is a file that this command reads"),
+        (export, link, "is a file that this command reads"),
+        (beside, tmp_path / "out.weights.bin", "is a file that this command reads"),
+        (beside, tmp_path / "out.onnx", "is a file that this command reads"),
     ):
         ran = isorun("fuse", model, "-o", output)
         assert (ran.code, message in ran.err) == (2, True), ran.err

@@ -75,7 +75,7 @@ def test_keeps_its_inputs(isorun: Callable[..., Any], bert: Path, feeds: Path, t
         before = output.read_bytes()
         ran = isorun("run", model, "--feeds", feeds, "--output", output)
         assert (ran.code, ran.out) == (2, "")
-        assert f"{output} is also an input" in ran.err
+        assert f"{output} is a file that this command reads" in ran.err
         assert output.read_bytes() == before
 
 

@@ -62,6 +62,23 @@ def test_read_only_inputs_are_read_at_every_run(session):
         np.testing.assert_array_equal(binding.copy_outputs_to_cpu(), expected)
 
 
+def test_copies_of_bound_outputs_are_kept(session):
+    """A caller keeps the result of each run, as with ONNX Runtime."""
+    feeds = tiny.feeds()
+    target = np.empty_like(session.run(["pooler_output"], feeds)[0])
+    binding = bound(session, feeds)
+    bind_output_to(binding, "pooler_output", target)
+    kept, expected = [], []
+    for seed in range(3):
+        for name, array in tiny.feeds(seed=seed).items():
+            feeds[name][...] = array
+        session.run_with_iobinding(binding)
+        kept += binding.copy_outputs_to_cpu()
+        expected += session.run(["pooler_output"], feeds)
+        np.testing.assert_array_equal(target, expected[-1])
+    np.testing.assert_array_equal(kept, expected)
+
+
 def test_clearing_unbinds_outputs_and_inputs(session):
     binding = bound(session, tiny.feeds(), "last_hidden_state")
     binding.clear_binding_outputs()

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import array
+import asyncio
 import io
 import itertools
+import pickle
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -12,8 +15,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+import isorun
 from isorun.errors import InvalidArgument, InvalidFeeds, IsorunError
 from isorun.text.inputs import checked, stream_of, text_or_pair, texts_of, texts_or_pairs_of
+from isorun.text.ranked import ranked
 
 TEXTS = ["b", "", "ç 🙂", "b"]
 
@@ -217,3 +222,31 @@ def test_anything_else_is_isoruns_own_error(given_: Any) -> None:
             continue
         assert isinstance(given_, list | tuple)
         assert len(texts) == len(given_)
+
+
+def test_arguments_have_one_type(minilm: Path) -> None:
+    """Neither 0 for False, nor text for a number."""
+    with isorun.Embedder(minilm, backend="ort-cpu") as embedder:
+        for value in (0, 1, "no", np.False_):
+            with pytest.raises(InvalidArgument, match="normalize must be"):
+                embedder.embed(["a"], normalize=value)
+        with pytest.raises(InvalidArgument, match="has no effect beside prompt"):
+            embedder.embed(["a"], prompt="x: ", prompt_name="query")
+        with pytest.raises(TypeError, match="Embedder cannot be pickled"):
+            pickle.dumps(embedder)
+        for timeout in (-1, float("nan"), "1"):
+            with pytest.raises(InvalidArgument, match="timeout must be"):
+                asyncio.run(embedder.session.arun(None, embedder.feeds(embedder.tokens(["a"])), timeout=timeout))
+    for name in ("max_length", "batch_tokens", "truncate_dim"):
+        for value in (64.0, "64", 0, True):
+            with pytest.raises(InvalidArgument, match=f"{name} must be"):
+                isorun.Embedder(minilm, backend="ort-cpu", **{name: value})
+    for prompts in (["a"], {"query": 1}):
+        with pytest.raises(InvalidArgument, match="prompts must be"):
+            isorun.Embedder(minilm, backend="ort-cpu", prompts=prompts)
+
+
+@pytest.mark.parametrize("top_k", [0, -1, 1.5, "2", True])
+def test_a_number_of_documents_is_at_least_one(top_k: Any) -> None:
+    with pytest.raises(InvalidArgument, match="top_k must be a whole number of at least 1"):
+        ranked(["a", "b"], np.array([1, 2], np.float32), top_k)

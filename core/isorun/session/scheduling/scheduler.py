@@ -14,12 +14,12 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from isorun.compilation.compiled_model import CLOSED, CompiledModel
-from isorun.errors import DeadlineExceeded, InvalidFeeds, IsorunError, SessionClosed
+from isorun.errors import DeadlineExceeded, InvalidArgument, InvalidFeeds, IsorunError, SessionClosed
 from isorun.models.feeds import FeedChecker, refuse_options
 from isorun.session.backend_selection import Resolved
 from isorun.session.scheduling.callbacks import Callbacks
 from isorun.session.scheduling.calls import Batching, Call, Request
-from isorun.session.scheduling.collator import Collator
+from isorun.session.scheduling.collator import Collator, copied
 from isorun.session.scheduling.lane_models import LaneModels
 from isorun.session.scheduling.lanes import Lanes
 from isorun.session.scheduling.metrics import Metrics, Recorder
@@ -203,8 +203,8 @@ class Scheduler:
         call = Call(Batching(), bounded=False, all_threads=False)
         pending: deque[Future[list[Any]]] = deque()
         names = tuple(self._checker.outputs(output_names))
-        # The iterable may use a mapping for its next batch, which is read before this one is submitted.
-        remaining = (dict(feeds) if isinstance(feeds, Mapping) else feeds for feeds in batches)
+        # The next batch is read before this one is submitted.
+        remaining = (copied(feeds) if isinstance(feeds, Mapping) else feeds for feeds in batches)
         try:
             feeds = next(remaining, _END)
             while feeds is not _END:
@@ -324,6 +324,8 @@ class Scheduler:
     async def _answers(self, call: Call, requests: Sequence[Request], timeout: float | None) -> list[list[Any]]:
         import asyncio
 
+        if timeout is not None and not (isinstance(timeout, int | float) and timeout >= 0):
+            raise InvalidArgument(f"timeout must be a number of seconds of at least 0, or None, got {timeout!r}")
         self._lanes().put(call, requests)
         try:
             async with asyncio.timeout(timeout) as deadline:

@@ -41,7 +41,7 @@ def break_everything(site: Path) -> None:
     plugin(site, "unmet", "unmet", "def diagnose(self):\n    raise AssertionError('its package does not even import')")
     sites.install(site, "crash-dist", "3.1", {"crash/__init__.py": ABORTS})
     plugin(site, "crashes", "crash")
-    plugin(site, "crashes_too", "crash")
+    plugin(site, "crasher", "crash")
     plugin(site, "tells", None, "def diagnose(self):\n    return [Finding(self.name, 'warning', 'a', 'b', 'c')]")
     plugin(site, "raises", None, "def diagnose(self):\n    raise KeyError('its mistake')")
     plugin(site, "dies", None, "def diagnose(self):\n    import os\n    os._exit(3)")

@@ -142,6 +142,37 @@ def test_a_full_queue_and_a_deadline(model: Path, monkeypatch: pytest.MonkeyPatc
     assert session.metrics().waiting == 0
 
 
+@pytest.mark.parametrize("method", ["submit", "arun", "map", "run_batches"])
+def test_arrays_may_be_filled_for_the_next_request(model: Path, method: str) -> None:
+    samples = [small_bert.feeds(np.ones((1, 8), np.int64), seed) for seed in range(12)]
+    with isorun.Session(model, "ort-cpu", threads=2) as session:
+        buffers = {name: array.copy() for name, array in samples[0].items()}
+
+        def requests() -> Iterable[dict[str, np.ndarray]]:
+            for sample in samples:
+                for name, array in sample.items():
+                    buffers[name][...] = array
+                yield buffers
+
+        async def together() -> list[Any]:
+            tasks = []
+            for sample in requests():
+                tasks.append(asyncio.ensure_future(session.arun(None, sample)))
+                await asyncio.sleep(0)
+            return await asyncio.gather(*tasks)
+
+        if method == "submit":
+            results = [future.result() for future in [session.submit(None, sample) for sample in requests()]]
+        elif method == "arun":
+            results = asyncio.run(together())
+        elif method == "map":
+            results = list(session.map(requests()))
+        else:
+            results = list(session.run_batches(None, requests()))
+        for sample, result in zip(samples, results, strict=True):
+            assert_same(result, session.run(None, sample))
+
+
 @pytest.mark.parametrize("method", ["submit", "run_async", "arun", "run_batches"])
 @pytest.mark.parametrize("count", [1, 2])
 def test_a_mapping_may_be_used_for_the_next_request(model: Path, method: str, count: int) -> None:
