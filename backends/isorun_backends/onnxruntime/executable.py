@@ -127,7 +127,7 @@ class _OrtBinding(Binding):
         self._session = session
         self._targets = list(outputs.values())
         self._new = [key for key, target in outputs.items() if target is None]
-        self._feeds = {key: np.ascontiguousarray(array) for key, array in feeds.items()}
+        self._feeds = {key: np.asarray(array, order="C") for key, array in feeds.items()}
         self._copied = [(feeds[key], copy) for key, copy in self._feeds.items() if copy is not feeds[key]]
         self._binding = session.io_binding()
         for key, array in self._feeds.items():

@@ -40,4 +40,4 @@ def to_ort_value(name: str, result: Any) -> OrtValue:
     if not isinstance(result, np.ndarray) or result.dtype.kind in "OSU":
         kind = getattr(result, "dtype", type(result).__name__)
         raise InvalidFeeds(f"Output {name!r} ({kind}) cannot be an OrtValue. Use run()")
-    return OrtValue.ortvalue_from_numpy(np.ascontiguousarray(result))
+    return OrtValue.ortvalue_from_numpy(np.asarray(result, order="C"))

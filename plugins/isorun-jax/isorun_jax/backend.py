@@ -108,7 +108,7 @@ class JaxExecutable(Executable):
 
     def run(self, output_names: Sequence[str], feeds: Feeds) -> list[Any]:
         with runtime_errors(f"{self._name} failed while running"), _imported().enable_x64(True):
-            arrays = {key: np.ascontiguousarray(feeds.get(key, self._defaults.get(key))) for key in self._inputs}
+            arrays = {key: np.asarray(feeds.get(key, self._defaults.get(key)), order="C") for key in self._inputs}
             results = self._compiled(self._weights, arrays)
             return [np.array(results[self._outputs[key]]) for key in output_names]
 

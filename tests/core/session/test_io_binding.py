@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
+import onnx
 import pytest
 
 import backends
@@ -178,3 +179,17 @@ def test_bound_memory_is_not_copied(session, monkeypatch):
     finally:
         tracemalloc.stop()
     assert peak < hidden.nbytes / 4, "NumPy's memory is traced: a copy of the output would be seen"
+
+
+@pytest.mark.parametrize("backend", ["ort-cpu", "openvino", "reference"])
+def test_a_number_stays_one(backend):
+    """An array of rank 0, bound and returned, has no axis."""
+    model = onnx.parser.parse_model("""
+        <ir_version: 8, opset_import: ["" : 17]>
+        g (float s, float[n] x) => (float twice, float[n] y) { twice = Add (s, s) y = Mul (x, s) }
+    """)
+    with isorun.Session(model, backend) as opened:
+        binding = bound(opened, {"s": np.array(2, np.float32), "x": np.ones(3, np.float32)}, "twice", "y")
+        opened.run_with_iobinding(binding)
+        assert [value.shape() for value in binding.get_outputs()] == [[], [3]]
+        assert [array.tolist() for array in binding.copy_outputs_to_cpu()] == [4, [2, 2, 2]]

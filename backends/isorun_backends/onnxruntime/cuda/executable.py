@@ -216,7 +216,7 @@ class CudaBinding(Binding):
                 address = input_address(name, array, index, self._cuda.memory)
                 binding.bind_input(name, kind, index, array.dtype, array.shape, address)
             else:
-                binding.bind_cpu_input(name, np.ascontiguousarray(array))
+                binding.bind_cpu_input(name, np.asarray(array, order="C"))
 
     def _bind_outputs(self, binding: onnxruntime.IOBinding, *, first: bool) -> None:
         """Bind the caller's memory once; bind new outputs at every run, or a run would overwrite the previous one's."""

@@ -337,5 +337,5 @@ def constant(graph: ir.Graph, name: str, tensor: ir.TensorProtocol) -> ir.Value:
 def lazy(make: Callable[[], np.ndarray], dtype: ir.DataType, shape: Sequence[int]) -> ir.TensorProtocol:
     """A weight computed from others: immediately if it is small, else whenever it is read."""
     if int(np.prod(shape)) * dtype.itemsize <= _LARGE:
-        return ir.tensor(np.ascontiguousarray(make()))
-    return ir.LazyTensor(lambda: ir.tensor(np.ascontiguousarray(make())), dtype=dtype, shape=ir.Shape(shape))
+        return ir.tensor(np.asarray(make(), order="C"))
+    return ir.LazyTensor(lambda: ir.tensor(np.asarray(make(), order="C")), dtype=dtype, shape=ir.Shape(shape))
