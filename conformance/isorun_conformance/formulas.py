@@ -251,6 +251,7 @@ def joined() -> Formula:
 
 LOOKUPS: Mapping[str, str] = {
     "Gather": "y = Gather (table, sum)",
+    "Gather of rows": "picked = Gather (rows, sum)  y = ReduceMax <axes = [1], keepdims = 0> (picked)",
     "GatherElements": "y = GatherElements (table, sum)",
     "GatherND": "places = Unsqueeze (sum, last)  y = GatherND (table, places)",
 }
@@ -260,5 +261,7 @@ LOOKUPS: Mapping[str, str] = {
 def lookup(operator: str) -> bytes:
     """A table of five rows, read at ``i + j``."""
     return parsed(f"""<ir_version: {IR_VERSION}, opset_import: ["" : {OPSET}]>
-        g (int64[n] i, int64[n] j) => (float[n] y) <float[5] table = {{1, 2, 3, 4, 5}}, int64[1] last = {{-1}}>
+        g (int64[n] i, int64[n] j) => (float[n] y)
+        <float[5] table = {{1, 2, 3, 4, 5}}, float[5, 2] rows = {{1, 0, 2, 0, 3, 0, 4, 0, 5, 0}},
+         int64[1] last = {{-1}}>
         {{ sum = Add (i, j)  {LOOKUPS[operator]} }}""")

@@ -32,22 +32,21 @@ class Interval:
 def mean(figures: npt.NDArray[np.floating]) -> Interval:
     """The mean of one figure per query, between 0 and 1, with the percentile bootstrap over queries.
 
-    Where all figures are equal, a bootstrap has no width. The interval then reaches as far as one query in which the
-    figure is 0 (or 1) could remain unseen with a probability of 5 %.
+    The interval reaches down at least as far as queries in which the figure is 0 could remain unseen with a probability
+    of 5 %: a bootstrap draws from what was seen. Where all figures are equal, it reaches up likewise.
 
     Args:
         figures: (queries,), at least one.
     """
     from scipy import stats
 
-    value = float(figures.mean())
+    value, unseen = float(figures.mean()), _unseen(len(figures))
     if np.ptp(figures) == 0:
-        unseen = _unseen(len(figures))
         return Interval(value, value * (1 - unseen), value + (1 - value) * unseen)
     ends = stats.bootstrap(
         (figures,), np.mean, confidence_level=CONFIDENCE, n_resamples=_RESAMPLES, method="percentile", rng=0
     ).confidence_interval
-    return Interval(value, float(ends.low), float(ends.high))
+    return Interval(value, min(float(ends.low), value * (1 - unseen)), float(ends.high))
 
 
 def ratio(
@@ -55,7 +54,7 @@ def ratio(
 ) -> Interval:
     """The ratio of two figures of the same labels, with the percentile bootstrap over labels.
 
-    If it is the same in every resample, the interval reaches down as :func:`mean` says.
+    The interval reaches down at least as far as :func:`mean` says.
 
     Args:
         count: how many labels there are.
@@ -70,7 +69,7 @@ def ratio(
         return Interval(point, point * (1 - _unseen(count)), point)
     tail = (1 - CONFIDENCE) / 2
     low, high = np.quantile(ratios, [tail, 1 - tail])
-    return Interval(point, float(low), float(high))
+    return Interval(point, min(float(low), point * (1 - _unseen(count))), float(high))
 
 
 def _unseen(count: int) -> float:

@@ -7,21 +7,23 @@ seed of the feeds, as runs on several machines do.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from dataclasses import fields
+from pathlib import Path
 
 import numpy as np
 
 from isorun.errors import SpecError
 from isorun.system.cache import sha256
 from isorun_matrix.measurement import machine
+from isorun_matrix.measurement.statistics import latencies
 from isorun_matrix.measurement.statistics.verdicts import NEEDED
 from isorun_matrix.measurement.timing import kept_runs
 from isorun_matrix.results import reader
 from isorun_matrix.results.folder import RunFolder
-from isorun_matrix.results.layout import JOB, SAMPLES
+from isorun_matrix.results.layout import JOB, RESULT, SAMPLES
 from isorun_matrix.results.records import LACKING, MEASURED, PlannedCell, RoundResult, RunRecord
 
-_NS_PER_MS = 1e6
 Problem = tuple[str, str]
 
 
@@ -47,7 +49,10 @@ def _cell_problems(folder: RunFolder, record: RunRecord, planned: PlannedCell) -
     calm = sum(result.result is not None and not result.result.disturbed for result in rounds)
     if rounds and calm < max(NEEDED, record.spec.rounds):
         required = max(NEEDED, record.spec.rounds)
-        yield f"has {calm} undisturbed rounds, expected {required}. Use run --resume --remeasure disturbed"
+        remedy = "Use run --resume --remeasure disturbed"
+        if record.spec.rounds < NEEDED:
+            remedy = f"Set rounds to {NEEDED} or more, and run --resume"
+        yield f"has {calm} undisturbed rounds, expected {required}. {remedy}"
     if cell.result is not None and cell.result.cached:
         yield f"takes {cell.result.repeated:.2f} x as long when feeds repeat, as if answers were cached (TEST04)"
     if len({result.seed for result in rounds}) < len(rounds):
@@ -61,9 +66,7 @@ def _cell_problems(folder: RunFolder, record: RunRecord, planned: PlannedCell) -
 
 def _round_problems(folder: RunFolder, record: RunRecord, planned: PlannedCell, result: RoundResult) -> Iterator[str]:
     place = folder.round_folder(planned.id, planned.key or "", result.round.number)
-    for name, digest in result.files.items():
-        if not (place / name).is_file() or sha256((place / name).read_bytes()) != digest:
-            yield f"{name} was changed or removed after the measurement"
+    yield from _changes(place, result.files)
     job = reader.job_of(place)
     for name, value in planned.identity.items():
         if job["cell"].get(name) != value:
@@ -75,12 +78,29 @@ def _round_problems(folder: RunFolder, record: RunRecord, planned: PlannedCell, 
         yield "was measured on a machine that no session of the run used"
     if result.status in MEASURED and result.result is not None:
         samples = reader.read_samples(place / SAMPLES)
-        if not np.isclose(float(np.mean(samples)) / _NS_PER_MS, result.result.latency_ms.mean, rtol=1e-6):
-            yield f"the figures do not follow from {SAMPLES}"
+        expected_figures = latencies.latency(samples)
+        figures = [field.name for field in fields(expected_figures) if field.name != "notes"]
+        wrong = [name for name in figures if not _equal(result.result.latency_ms, expected_figures, name)]
+        if wrong:
+            yield f"the latency does not follow from {SAMPLES}: {', '.join(wrong)}"
         count = len(result.result.sampled)
         expected = {f"feeds-{index}": run for index, run in kept_runs(result.seed, len(samples), count).items()}
         if dict(result.result.sampled) != expected:
             yield "the compared outputs are not of the runs that the seed selects (TEST01)"
+
+
+def _changes(place: Path, files: Mapping[str, str]) -> Iterator[str]:
+    """What was changed in a folder after a job, whose result lists the digests of files."""
+    if not reader.is_sealed(place / RESULT):
+        yield f"{RESULT} was changed after the measurement"
+    for name, digest in files.items():
+        if not (place / name).is_file() or sha256((place / name).read_bytes()) != digest:
+            yield f"{name} was changed or removed after the measurement"
+
+
+def _equal(stored: latencies.Latency, expected: latencies.Latency, name: str) -> bool:
+    pair = getattr(stored, name), getattr(expected, name)
+    return pair[0] == pair[1] or (None not in pair and bool(np.isclose(*pair, rtol=1e-6)))
 
 
 def _reference_problems(
@@ -93,5 +113,9 @@ def _reference_problems(
     except SpecError as error:
         yield f"its reference cannot be read: {error}"
         return
+    found = folder.find_reference(f"{planned.model}/{planned.shape}", key)
+    if found is not None:
+        for change in _changes(folder.reference(f"{planned.model}/{planned.shape}", key), found.files):
+            yield f"its reference: {change}"
     if workload["seed"] != record.seed:
         yield f"its feeds have the seed {workload['seed']}, but the run has {record.seed}"

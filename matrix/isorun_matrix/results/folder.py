@@ -173,7 +173,7 @@ class RunFolder:
         """Move the folder that a job worked in to its place, with its result."""
         files = {path.name: sha256(path.read_bytes()) for path in sorted(work.glob("*.npz"))}
         content = {"schema": SCHEMA, **result.model_dump(mode="json"), "files": files}
-        _write_json(work / RESULT, content)
+        _write_json(work / RESULT, {**content, "seal": reader.seal(content)})
         self._move(work, place)
         self.written.append(str(place.relative_to(self.path)))
         return result

@@ -5,6 +5,8 @@ Another version or machine may have written a file, or someone may have edited i
 
 from __future__ import annotations
 
+import json
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +15,7 @@ from pydantic import ValidationError
 
 from isorun.errors import InvalidFeeds, SpecError
 from isorun.system import json_files
+from isorun.system.cache import sha256
 from isorun_matrix.measurement import feeds
 from isorun_matrix.results.layout import JOB, RESULT, RUN
 from isorun_matrix.results.records import SCHEMA, Content, reportable
@@ -29,8 +32,11 @@ def read(path: Path, kind: type[Content]) -> Content:
     """
     content = _object(path)
     if content.get("schema") != SCHEMA:
-        schema = cut(repr(content.get("schema")), _SHOWN)
-        raise SpecError(f"{path} has schema {schema}; this version of isorun reads schema {SCHEMA}. {_remedy(path)}")
+        schema = content.get("schema")
+        newer = isinstance(schema, int) and schema > SCHEMA
+        remedy = "It was written by a newer version: pip install --upgrade isorun" if newer else _remedy(path)
+        shown = cut(repr(schema), _SHOWN)
+        raise SpecError(f"{path} has schema {shown}; this version of isorun reads schema {SCHEMA}. {remedy}")
     try:
         return kind.from_plain(content)
     except ValidationError as error:
@@ -74,6 +80,22 @@ def job_of(folder: Path) -> dict[str, Any]:
     if not isinstance(job, dict):
         raise SpecError(f"{folder / JOB} is damaged: expected a job. {_remedy(folder / JOB)}")
     return job
+
+
+def seal(content: Mapping[str, Any]) -> str:
+    """SHA-256 of the members of a result, but the seal itself."""
+    members = {name: value for name, value in content.items() if name != "seal"}
+    return sha256(json.dumps(members, sort_keys=True).encode())
+
+
+def is_sealed(path: Path) -> bool:
+    """Whether a result is what was written; also of versions that wrote no seal.
+
+    Raises:
+        SpecError: the file cannot be read or is damaged.
+    """
+    content = _object(path)
+    return content.get("seal") in (None, seal(content))
 
 
 def is_job(folder: Path) -> bool:

@@ -72,6 +72,8 @@ class JobResult(Record):
         started: date and time.
         wall_s: how long the process ran.
         files: SHA-256 of the files with arrays beside it, by name.
+        seal: SHA-256 of all other members (:func:`isorun_matrix.results.reader.seal`), by which a change is found;
+            ``None`` in files of versions without it.
         result: what the job returned; given if the status is in :data:`MEASURED`.
     """
 
@@ -83,6 +85,7 @@ class JobResult(Record):
     started: str | None = None
     wall_s: float | None = None
     files: dict[str, str] = {}
+    seal: str | None = None
     result: Any = None
 
     @model_validator(mode="after")

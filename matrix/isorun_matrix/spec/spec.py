@@ -149,11 +149,14 @@ class Spec(Strict):
                     ("models", name),
                     f"model {name!r} has texts, which determine the lengths. Remove lengths from its shape {bad[0]}.",
                 )
+        for listed in ("precisions", "threads"):
+            if isinstance(items := getattr(self, listed), list) and (double := _repeated(items)):
+                yield (listed,), f"{listed} has {double!r} twice"
         for precision in dict.fromkeys(precision for variant in self.variants for precision in variant.precisions):
             try:
                 self.tolerance(precision)
             except ValueError as error:
-                yield ("tolerances",), str(error)
+                yield self._place_of(precision), str(error)
         known = {shape.name for name in self.models for shape in self.shapes_of(name)}
         for index, entry in enumerate(self.backends):
             for shape in entry.shapes or ():
@@ -259,6 +262,17 @@ class Spec(Strict):
                 names.setdefault(entry.environment, []).append(entry.name)
         return names
 
+    def _place_of(self, precision: str) -> tuple[str | int, ...]:
+        """Where a precision is requested first."""
+        if precision in self.precisions:
+            return "precisions", self.precisions.index(precision)
+        places = (
+            ("backends", index, "precisions", entry.precisions.index(precision))
+            for index, entry in enumerate(self.backends)
+            if entry.precisions and precision in entry.precisions
+        )
+        return next(places, ("tolerances",))
+
     def shapes_of(self, model: str) -> list[Shape]:
         """The shapes that a model runs at."""
         return [form for shape in self.models[model].shapes or self.shapes or [] for form in shape.each()]
@@ -278,11 +292,11 @@ class Spec(Strict):
         limits = self.tolerances.get(precision, Limits()).model_dump(exclude_none=True)
         if default is None and not {"max_rel", "rms", "cosine"} <= limits.keys():
             raise ValueError(
-                f"tolerances has no default for {precision!r} (only for {', '.join(DEFAULT_TOLERANCES)}). "
-                f"Add max_rel, rms and cosine to tolerances.{precision}."
+                f"unknown precision {precision!r}{did_you_mean(precision, DEFAULT_TOLERANCES)}. For one that a plugin "
+                f"adds, set max_rel, rms and cosine in tolerances.{precision}."
             )
         return Tolerance(**limits) if default is None else Tolerance(**{**vars(default), **limits})
 
 
-def _repeated(names: Iterable[str]) -> str | None:
+def _repeated(names: Iterable[str | int]) -> str | int | None:
     return next((name for name, count in Counter(names).items() if count > 1), None)

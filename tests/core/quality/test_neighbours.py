@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from isorun.errors import InvalidArgument
-from isorun.quality import agreement
+from isorun.quality import agreement, interval
 
 
 def vectors(count: int = 60, width: int = 16, seed: int = 0) -> np.ndarray:
@@ -38,6 +38,16 @@ def test_equal_vectors_keep_everything_and_the_interval_has_a_width() -> None:
     measured = agreement(vectors(), 3 * vectors())
     assert (measured.recall.value, measured.first.value, measured.tau.value) == (1, 1, 1)
     assert 0.9 < measured.recall.low < 1
+
+
+def test_losing_a_neighbour_does_not_raise_the_low_end() -> None:
+    """A bootstrap sees few losses, or none, of few queries."""
+    kept = np.ones(66)
+    ends = [interval.mean(kept).low]
+    for query in range(8):
+        kept[query] = 0.9
+        ends.append(interval.mean(kept).low)
+    assert ends == sorted(ends, reverse=True)
 
 
 def test_duplicates_have_no_order() -> None:

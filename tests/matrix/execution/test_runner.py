@@ -50,7 +50,7 @@ def test_every_status_of_a_cell(isorun: Isorun, tiny: Path, tmp_path: Path) -> N
     cells = {name.split("/")[2]: cell for name, cell in cells_of(isorun, out).items() if not name.endswith("bf16")}
     expected = {
         "right": ("ok", None),
-        "fake-broken": ("unavailable", "import"),
+        "fake-broken": ("unavailable", "does not exist"),
         "zeros": ("parity-failed", "max_rel is 1"),
         "nan": ("parity-failed", "NaN"),
         "crash": ("crashed", "SIGSEGV"),
@@ -218,6 +218,15 @@ def test_check_finds_what_was_changed(isorun: Isorun, tiny: Path, tmp_path: Path
 
     assert found() == []
     (place,) = out.glob("cells/*/*/*/*/*/round-1")
+    written = (place / "result.json").read_text(encoding="utf-8")
+    (place / "result.json").write_text(written.replace('"waited": ', '"waited": 1'))
+    assert "result.json was changed" in found()[0]
+    (place / "result.json").write_text(written)
+    (reference,) = out.glob("references/*/*/*/outputs.npz")
+    content = reference.read_bytes()
+    reference.write_bytes(content[:50])
+    assert "its reference: outputs.npz was changed" in found()[0]
+    reference.write_bytes(content)
     with np.load(place / "samples.npz") as samples:
         arrays = dict(samples)
     np.savez(place / "samples.npz", **{**arrays, "latency/ns": arrays["latency/ns"] // 2})
@@ -229,7 +238,13 @@ def test_check_finds_what_was_changed(isorun: Isorun, tiny: Path, tmp_path: Path
         part["mean"] *= 1.5
     (place / "result.json").write_text(json.dumps(result))
     text = "\n".join(found())
-    for problem in ("samples.npz was changed", "machine that no session", "the figures do not", "TEST01"):
+    for problem in (
+        "samples.npz was changed",
+        "machine that no session",
+        "the latency does not follow",
+        "result.json was changed",
+        "TEST01",
+    ):
         assert problem in text, text
 
 

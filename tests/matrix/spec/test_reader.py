@@ -147,16 +147,31 @@ exclude: [{model: zz}]
 environments: {old: {install: ["onnxruntime==1.15.0"]}}
 """,
     )
-    assert found[0] == "spec.yaml has 12 errors:"
+    assert found[0] == "spec.yaml has 11 errors:"
     starts = [line.partition(": ")[2].partition(": ")[0] for line in found[1:]]
     places = """
-        tolerances models.m.sed backends[0].options.bogus backends[1].name backends[2].precisions[0]
+        models.m.sed backends[0].options.bogus backends[1].name backends[2].precisions[0]
         backends[2].precisions[1] backends[3].threads shapes[1] secnds seed exclude[0] environments.old.install[0]
     """
     assert sorted(starts) == sorted(places.split())
     numbers = [int(line.removeprefix("line ").partition(":")[0]) for line in found[1:]]
     assert numbers == sorted(numbers)
     assert "onnxruntime 1.15.0 is not supported (required: onnxruntime>=" in found[-1]
+
+
+@pytest.mark.parametrize(
+    ("key", "place", "reason"),
+    [
+        ("precisions: [fp32, fp32]", "precisions", "'fp32' twice"),
+        ("precisions: [fp23]", "precisions[0]", "unknown precision 'fp23'; did you mean 'fp32'?"),
+        ("device: cuda", "device", "ort-cpu does not support device 'cuda'"),
+    ],
+)
+def test_settings_of_all_backends_are_checked(key: str, place: str, reason: str, tmp_path: Path) -> None:
+    text = f"models: {{m: {{preset: bert-3l}}}}\nbackends: [ort-cpu]\nshapes: [1x8]\n{key}\n"
+    found = " ".join(problems(tmp_path, text))
+    assert f" {place}: " in found
+    assert reason in found
 
 
 def test_anchors_and_merged_keys(tmp_path: Path) -> None:

@@ -185,7 +185,7 @@ class Change:
     """The time of a cell in a run divided by that in another run.
 
     Attributes:
-        ratio: of the medians of the rounds.
+        ratio: of the medians of the rounds; NaN without any.
         of: what was compared: ``p50``, or ``cpu`` (CPU time of a run).
         needed: the smallest ratio that chance, sessions and noise do not explain; ``None`` with too few rounds.
         verdict: ``slower`` or ``faster`` if the ratio exceeds that; ``same`` if not; ``too few rounds``.
@@ -208,6 +208,8 @@ def change(first: Medians, other: Medians, of: str, sessions: Sessions, compared
         noises: the noise floor of each run, as a ratio less 1.
     """
     logs = [np.log([*medians.values()]) for medians in (first, other)]
+    if not all(map(len, logs)):
+        return Change(math.nan, of, None, "too few rounds")
     middle = float(np.median(logs[1]) - np.median(logs[0]))
     if min(map(len, logs)) < NEEDED:
         return Change(math.exp(middle), of, None, "too few rounds")

@@ -131,3 +131,9 @@ def test_sessions_are_measured_from_three_runs() -> None:
     known = Sessions.of(runs)
     assert (known.runs, known.cells) == (3, 4)
     assert "3 runs" in str(known)
+
+
+def test_change_without_any_undisturbed_round_is_no_verdict() -> None:
+    """Nor a warning of NumPy, which would be an error here."""
+    compared = change({}, {1: 2.0}, "p50", Sessions(), 1)
+    assert (compared.verdict, compared.needed) == ("too few rounds", None)
