@@ -70,6 +70,13 @@ class Gate:
                 raise ApiError(504, "The request was not answered within its time", code="timeout") from error
         except _ClientLeft:
             answer.status = CLIENT_LEFT
+        except asyncio.CancelledError:  # the grace period is over
+            task = asyncio.current_task()
+            if task is None or answer.started or not self._traffic.draining:
+                raise
+            task.uncancel()
+            stopped = ApiError(503, "The server has stopped. Send the request again", headers={"Retry-After": "1"})
+            await error_response(stopped, scope["path"])(scope, receive, answer.send)
         except Exception as error:  # the client gets an answer in any case
             if answer.started:
                 raise

@@ -11,6 +11,9 @@ from fastapi.testclient import TestClient
 
 import isorun
 import served
+from isorun_serve.gate import Gate
+from isorun_serve.settings import Settings
+from isorun_serve.traffic import Traffic
 
 URL, BODY = "/v1/embeddings", {"input": "a"}
 
@@ -132,3 +135,34 @@ def test_other_origins_are_allowed_by_name(models: dict[str, Any]) -> None:
         assert (allowed.status_code, allowed.headers["access-control-allow-origin"]) == (200, "https://a.example")
         refused = client.post(URL, json=BODY, headers={"origin": "https://a.example"})
         assert (refused.status_code, refused.headers["access-control-allow-origin"]) == (401, "https://a.example")
+
+
+@pytest.mark.parametrize("draining", [True, False])
+def test_a_request_that_outlives_the_grace_period_is_told_so(draining: bool) -> None:
+    """The server cancels it then; its client may send it to another one."""
+
+    async def app(*_: object) -> None:
+        await asyncio.sleep(60)
+
+    traffic, sent = Traffic(), []
+    traffic.draining = draining
+    gate = Gate(app, Settings(api_keys=()), traffic)
+    scope = {"type": "http", "method": "GET", "path": "/v1/models", "headers": []}
+
+    async def send(message: Any) -> None:
+        sent.append(message)
+
+    async def use() -> None:
+        task = asyncio.ensure_future(gate(scope, send, send))
+        await asyncio.sleep(0.01)
+        task.cancel()
+        await task
+
+    if draining:
+        asyncio.run(use())
+        assert sent[0]["status"] == 503
+        assert (b"retry-after", b"1") in sent[0]["headers"]
+        assert b"The server has stopped" in sent[1]["body"]
+    else:
+        with pytest.raises(asyncio.CancelledError):
+            asyncio.run(use())

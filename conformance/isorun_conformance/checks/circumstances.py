@@ -168,14 +168,14 @@ class Circumstances(Checks):
         with self.under_test.open(model) as session:
             session.run(None, feeds)
             for moment in range(40):
-                with _interrupting(0.0005 * (1 + moment % 20)):
-                    try:
+                try:
+                    with _interrupting(0.0005 * (1 + moment % 20)):
                         while True:
                             session.run(None, feeds)
-                    except KeyboardInterrupt:
-                        pass
-                    except IsorunError as error:
-                        raise AssertionError(f"Ctrl-C during a run became {type(error).__name__}: {error}") from error
+                except KeyboardInterrupt:  # also before the first run
+                    pass
+                except IsorunError as error:
+                    raise AssertionError(f"Ctrl-C during a run became {type(error).__name__}: {error}") from error
             self.under_test.assert_accurate(model, session, feeds, what="a run after interrupts")
 
     @proves("application settings")

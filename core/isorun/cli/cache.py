@@ -37,7 +37,8 @@ def cache(
 ) -> None:
     """Show, verify, trim or clear the cache.
 
-    Removed entries are made again when they are needed. With --verify, the exit code is 1 if an entry is damaged.
+    Removed entries are made again when they are needed. With --verify, the exit code is 1 if an entry is damaged; with
+    --clear, if one that is not in use could not be removed.
     $ISORUN_CACHE_LIMIT sets the limit that is enforced automatically: 10 GiB or a tenth of the disk by default.
     """
     if clear + verify + (remove is not None) + (limit is not None) > 1:
@@ -76,7 +77,7 @@ def cache(
             )
         elif verify:
             print("no damaged entries")
-    if damaged:
+    if damaged or any("in use" not in why for why in left.values()):
         raise typer.Exit(CHECK_FAILED)
 
 

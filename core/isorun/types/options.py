@@ -101,4 +101,11 @@ def read(backend: str, declared: Mapping[str, Option | str], options: Mapping[st
     """
     for key, problem in problems(declared, options):
         raise InvalidOption(backend, key, problem)
-    return {key: options.get(key, Option.of(option).default) for key, option in declared.items()}
+    return {key: _own(options.get(key, Option.of(option).default)) for key, option in declared.items()}
+
+
+def _own(value: Any) -> Any:
+    """A value whose mappings and lists a plugin may change: neither the caller's nor the declared default."""
+    if type(value) is dict:
+        return {key: _own(item) for key, item in value.items()}
+    return [*map(_own, value)] if type(value) is list else value

@@ -69,3 +69,16 @@ def test_declared_defaults_are_valid(name):
     for key, option in registry.get(name).capabilities.options.items():
         assert isinstance(option, Option)
         assert option.problem(option.default) is None, key
+
+
+def test_a_plugin_may_change_what_it_reads() -> None:
+    """Neither the caller's settings nor the declared defaults."""
+    declared = {"hints": Option("", "mapping", default={"levels": [1]}), "own": Option("", "mapping")}
+    given = {"own": {"levels": [2]}}
+    for _ in range(2):
+        options = read("b", declared, given)
+        assert options == {"hints": {"levels": [1]}, "own": {"levels": [2]}}
+        for value in options.values():
+            value["levels"].append(3)
+            value["more"] = True
+    assert given == {"own": {"levels": [2]}}

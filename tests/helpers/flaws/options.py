@@ -81,6 +81,5 @@ class ChangesItsDefaults(Right):
     )
 
     def compile(self, model, config):
-        options = self.read_options(config.options)
-        options["hints"]["level"] = 1 + options["fast"]
+        self.capabilities.options["hints"].default["level"] += 1
         return Flawed(model, config)

@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from isorun.compilation import corpus
+from isorun.errors import InvalidFeeds
 from isorun.models.feeds import FeedChecker
 from isorun.models.lowering import ModelGraphs
 from isorun.parity.samples import MASKS, random_feeds, right_padded
@@ -58,6 +59,9 @@ def feeds(
         on = dict.fromkeys((batch, sequence or 1) for batch, sequence in fitted)
     requested = list(on)
     shapes = [shape for shape in requested if isinstance(shape, tuple)]
+    for shape in shapes:
+        if len(shape) != 2 or not all(isinstance(size, int) and size >= 1 for size in shape):
+            raise InvalidFeeds(f"A shape to warm up with must be (batch, sequence) of at least 1 each, got {shape}")
     samples: list[Any] = [sample for sample in requested if not isinstance(sample, tuple)]
     runs: list[Feeds] = list(corpus.as_feeds(graphs, samples)) if samples else []
     others: list[Feeds] = []
