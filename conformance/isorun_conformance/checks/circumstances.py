@@ -169,8 +169,8 @@ class Circumstances(Checks):
             session.run(None, feeds)
             for moment in range(40):
                 try:
-                    with _interrupting(0.0005 * (1 + moment % 20)):
-                        while True:
+                    with _interrupting(0.0005 * (1 + moment % 20)) as waiting:
+                        while waiting():
                             session.run(None, feeds)
                 except KeyboardInterrupt:  # also before the first run
                     pass
@@ -233,17 +233,22 @@ def _run(session: Session, feeds: dict[str, np.ndarray], what: str) -> dict[str,
 
 
 @contextmanager
-def _interrupting(seconds: float) -> Iterator[None]:
-    """Interrupt this thread after some time, as Ctrl-C does."""
+def _interrupting(seconds: float) -> Iterator[Callable[[], bool]]:
+    """Interrupt this thread once after some time, as Ctrl-C does; yields whether that is still to come."""
+    is_due = True
 
     def interrupt(*_: object) -> None:
-        raise KeyboardInterrupt
+        nonlocal is_due
+        if is_due:
+            is_due = False
+            raise KeyboardInterrupt
 
     before = signal.signal(signal.SIGALRM, interrupt)
-    signal.setitimer(signal.ITIMER_REAL, seconds)
     try:
-        yield
+        signal.setitimer(signal.ITIMER_REAL, seconds)
+        yield lambda: is_due
     finally:
+        is_due = False
         signal.setitimer(signal.ITIMER_REAL, 0)
         signal.signal(signal.SIGALRM, before)
 

@@ -8,9 +8,6 @@ importing the plugins of others into this process.
 from __future__ import annotations
 
 import importlib
-import inspect
-import re
-import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -18,8 +15,8 @@ from functools import cache
 from importlib import metadata
 from typing import Any
 
-from isorun.errors import BackendNotFound, BackendUnavailable, InvalidArgument, nearest
-from isorun.plugin import contract, signatures, validation
+from isorun.errors import BackendNotFound, BackendUnavailable, InvalidArgument
+from isorun.plugin import contract, signatures, unloadable, validation
 from isorun.plugin import names as backend_names
 from isorun.plugin.backend import Backend
 from isorun.types import Availability
@@ -30,9 +27,6 @@ _METHODS = (
     *("availability", "probe", "installed", "refuse_device_arrays", "diagnose", "version", "members", "read_options"),
     "compile",
 )
-_NEW_ARGUMENT = re.compile(r"(\w+)\.__init__\(\) got an unexpected keyword argument '(\w+)'")
-
-_NO_NAME = re.compile(r"cannot import name '(\w+)' from 'isorun\.plugin'")
 
 
 @dataclass(frozen=True, slots=True)
@@ -322,7 +316,7 @@ def _class(name: str, family: str) -> tuple[type[Backend], Entry]:
     except BaseException as error:
         if isinstance(error, KeyboardInterrupt):
             raise
-        reason, remedy = _unloadable(named, error)
+        reason, remedy = unloadable.why(error, named.target, named.distribution, named.owner)
         raise BackendUnavailable(name, reason, remedy) from error
 
 
@@ -339,45 +333,6 @@ def _load(entry: Entry) -> Any:
         raise error
 
     return One(GROUP, names=[entry.name], on_load_failure_callback=fail)[entry.name].plugin
-
-
-def _unloadable(entry: Entry, error: BaseException) -> tuple[str, str]:
-    """Why a plugin's module cannot be imported, and the remedy."""
-    what = f"{type(error).__name__}: {error}"
-    missing = isinstance(error, ImportError) and (error.name or "").partition(".")[0] == "isorun"
-    unknown = _NEW_ARGUMENT.search(str(error)) if isinstance(error, TypeError) else None
-    if missing or (unknown and unknown[1] in _public()):
-        near = _misspelt(error, unknown)
-        correct = f"Correct the name to {near!r}, or upgrade" if near else "Upgrade"
-        return (
-            f"{entry.owner} was not written for isorun {metadata.version('isorun')} and version {contract.CONTRACT} of "
-            f"the plugin contract ({what})",
-            f"{correct} both: pip install --upgrade isorun {entry.distribution}",
-        )
-    module, colon, name = entry.target.partition(":")
-    if not colon:
-        return f"its entry point must be 'module:Class', got {entry.target!r}", entry.report()
-    if isinstance(error, ModuleNotFoundError) and error.name:
-        if module == error.name or module.startswith(f"{error.name}."):
-            return f"its module {module!r} does not exist", f"Reinstall {entry.owner}, or report it to its authors."
-        reason = f"it needs the module {error.name!r}, which is not installed"
-        return reason, f"Install the package that has it, or report to the authors of {entry.owner} that it is missing."
-    if isinstance(error, AttributeError) and module in sys.modules and not hasattr(sys.modules[module], name):
-        return f"its entry point names {name!r}, which the module {module!r} does not have", entry.report()
-    return f"its module cannot be imported ({what})", entry.report()
-
-
-def _misspelt(error: BaseException, argument: re.Match[str] | None) -> str | None:
-    """What the author of a plugin may have meant by a name that isorun.plugin does not have."""
-    if argument and argument[1] in _public():
-        known = inspect.signature(getattr(importlib.import_module("isorun.plugin"), argument[1])).parameters
-        return nearest(argument[2], known)
-    name = _NO_NAME.search(str(error)) if isinstance(error, ImportError) else None
-    return nearest(name[1], _public()) if name else None
-
-
-def _public() -> Sequence[str]:
-    return importlib.import_module("isorun.plugin").__all__  # type: ignore[no-any-return]
 
 
 def _create(cls: Any, name: str, entry: Entry) -> Backend:

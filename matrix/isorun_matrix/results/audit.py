@@ -113,9 +113,9 @@ def _reference_problems(
     except SpecError as error:
         yield f"its reference cannot be read: {error}"
         return
-    found = folder.find_reference(f"{planned.model}/{planned.shape}", key)
-    if found is not None:
-        for change in _changes(folder.reference(f"{planned.model}/{planned.shape}", key), found.files):
+    computed = folder.find_reference(f"{planned.model}/{planned.shape}", key)
+    if computed is not None:
+        for change in _changes(folder.reference(f"{planned.model}/{planned.shape}", key), computed.files):
             yield f"its reference: {change}"
     if workload["seed"] != record.seed:
         yield f"its feeds have the seed {workload['seed']}, but the run has {record.seed}"

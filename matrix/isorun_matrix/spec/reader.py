@@ -175,7 +175,9 @@ def _backend_problems(spec: Spec) -> Iterator[Problem]:
             yield from _entry_problems(entry, ("backends", index), listing.load)
             if spec.device is not None and entry.device is None:
                 inherited = entry.model_copy(update={"device": spec.device})
-                yield from (found for found in _entry_problems(inherited, (), listing.load) if found[0] == ("device",))
+                yield from (
+                    problem for problem in _entry_problems(inherited, (), listing.load) if problem[0] == ("device",)
+                )
     used = {precision for variant in spec.variants for precision in variant.precisions}
     for precision in spec.tolerances:
         if precision not in used and precision not in DEFAULT_TOLERANCES:
