@@ -57,7 +57,6 @@ CASES = [
     Case("PadsEmptyFeeds", "dimension_of_no_elements", r"\(2, 0\) and \(2, 3\)"),
     Case("NaNForNothingButPadding", "batch_of_nothing_but_padding_is_finite", "not finite", {"padding": "keep"}),
     Case("RunsOutsideEventLoopsOnly", "run_inside_an_event_loop", "inside an event loop, a run raised"),
-    Case("WrapsInterrupts", "interrupt_ends_a_run_as_itself", "Ctrl-C during a run became BackendFailed"),
     Case("ComputesInOneProcess", "fork_harms_neither_process", "opened a session of its own, ended with 1"),
     Case("SixteenHandles", "many_sessions_at_once", "open at once is wrong"),
     Case("NeverExits", "process_ends_without_close", "not close its session did not finish", {"seconds": 8}),

@@ -7,12 +7,11 @@ import gc
 import os
 import shutil
 import signal
-import threading
 import time
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack, chdir, contextmanager, suppress
+from contextlib import ExitStack, chdir, suppress
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -24,7 +23,7 @@ from isorun import Session
 from isorun.errors import IsorunError
 from isorun.types import devices
 from isorun_conformance.backend_under_test import named
-from isorun_conformance.checks.base import DOES_NOT_APPLY, Checks, proves
+from isorun_conformance.checks.base import Checks, proves
 from isorun_conformance.formulas import four_outputs
 from isorun_conformance.sample_models import UNKNOWN_OPERATOR, dense, parsed
 
@@ -156,29 +155,6 @@ class Circumstances(Checks):
             self.under_test.assert_accurate(model, session, model.feeds(), outputs, what="a run inside an event loop")
 
     @proves("application settings")
-    @pytest.mark.skipif(not hasattr(signal, "setitimer"), reason="needs timers")
-    def test_interrupt_ends_a_run_as_itself(self) -> None:
-        """Ctrl-C reaches the application, at whatever moment of a run."""
-        if self.under_test.environment is not None:
-            pytest.skip(f"{DOES_NOT_APPLY}: the plugin runs in another process")
-        if threading.current_thread() is not threading.main_thread():
-            pytest.skip("needs the main thread, where signals arrive")
-        model = dense("heavy")
-        feeds = model.feeds()
-        with self.under_test.open(model) as session:
-            session.run(None, feeds)
-            for moment in range(40):
-                try:
-                    with _interrupting(0.0005 * (1 + moment % 20)) as waiting:
-                        while waiting():
-                            session.run(None, feeds)
-                except KeyboardInterrupt:  # also before the first run
-                    pass
-                except IsorunError as error:
-                    raise AssertionError(f"Ctrl-C during a run became {type(error).__name__}: {error}") from error
-            self.under_test.assert_accurate(model, session, feeds, what="a run after interrupts")
-
-    @proves("application settings")
     def test_garbage_collection_and_freed_feeds(self) -> None:
         model = self.under_test.encoder()
         with self.under_test.open(model) as session:
@@ -230,27 +206,6 @@ def _run(session: Session, feeds: dict[str, np.ndarray], what: str) -> dict[str,
         return named(session, session.run(None, feeds))
     except (IsorunError, ArithmeticError, Warning) as error:
         raise AssertionError(f"{what}, a run raised {type(error).__name__}: {error}") from error
-
-
-@contextmanager
-def _interrupting(seconds: float) -> Iterator[Callable[[], bool]]:
-    """Interrupt this thread once after some time, as Ctrl-C does; yields whether that is still to come."""
-    is_due = True
-
-    def interrupt(*_: object) -> None:
-        nonlocal is_due
-        if is_due:
-            is_due = False
-            raise KeyboardInterrupt
-
-    before = signal.signal(signal.SIGALRM, interrupt)
-    try:
-        signal.setitimer(signal.ITIMER_REAL, seconds)
-        yield lambda: is_due
-    finally:
-        is_due = False
-        signal.setitimer(signal.ITIMER_REAL, 0)
-        signal.signal(signal.SIGALRM, before)
 
 
 def _exit_code(pid: int) -> int | str:

@@ -171,15 +171,6 @@ class RunsOutsideEventLoopsOnly(Flawed):
 
 
 @backend
-class WrapsInterrupts(Flawed):
-    def run(self, output_names, feeds):
-        try:
-            return self.right(output_names, feeds)
-        except BaseException as error:
-            raise BackendFailed(f"the engine failed: {error}") from error
-
-
-@backend
 class ComputesInOneProcess(Flawed):
     """Its threads are those of the process that opened the first model."""
 
