@@ -106,9 +106,7 @@ def fuse(
     kept = None if outputs is None else models.names(outputs)
     weights = files.external_files(files.read_proto(model))
     read = [model, *(model.parent / name for name in weights), *filter(None, [calibrate])]
-    for written in (output, output.with_name(f"{output.stem}.weights.bin")):
-        models.check_output(written, read)
-    output = models.check_output(output, read)
+    output = models.check_graph_output(output, read)
 
     with console.working(f"Fusing {model}"), files.reading(str(model)):
         graph, fusion = _fuse(model, kept)

@@ -97,6 +97,13 @@ def check_output(path: Path, reads: Iterable[Path] = ()) -> Path:
     return path
 
 
+def check_graph_output(path: Path, reads: Iterable[Path]) -> Path:
+    """As :func:`check_output`, of a graph and the file with its weights."""
+    reads = list(reads)
+    check_output(path.with_name(f"{path.stem}.weights.bin"), reads)
+    return check_output(path, reads)
+
+
 def check_choice(what: str, value: str, choices: Sequence[str]) -> None:
     """Reject a value that is not one of the choices."""
     if value not in choices:

@@ -48,9 +48,7 @@ def prune(
     path = model_module.open_model(models.model_path(model, cache), cache).path
     weights = files.external_files(files.read_proto(path))
     read = [path, *(path.parent / name for name in weights)]
-    for written in (output, output.with_name(f"{output.stem}.weights.bin")):
-        models.check_output(written, read)
-    output = models.check_output(output, read)
+    output = models.check_graph_output(output, read)
 
     with console.working(f"Pruning {model}"), files.reading(str(path)):
         graph = pipeline.read(path).model

@@ -74,11 +74,11 @@ def test_declared_defaults_are_valid(name):
 def test_a_plugin_may_change_what_it_reads() -> None:
     """Neither the caller's settings nor the declared defaults."""
     declared = {"hints": Option("", "mapping", default={"levels": [1]}), "own": Option("", "mapping")}
-    given = {"own": {"levels": [2]}}
+    settings = {"own": {"levels": [2]}}
     for _ in range(2):
-        options = read("b", declared, given)
+        options = read("b", declared, settings)
         assert options == {"hints": {"levels": [1]}, "own": {"levels": [2]}}
         for value in options.values():
             value["levels"].append(3)
             value["more"] = True
-    assert given == {"own": {"levels": [2]}}
+    assert settings == {"own": {"levels": [2]}}

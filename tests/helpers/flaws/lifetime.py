@@ -209,7 +209,7 @@ class SixteenHandles(Flawed):
         self.place = (len(self.open) - 1) % 16
 
     def run(self, output_names, feeds):
-        return next(each for each in reversed(self.open) if each.place == self.place).right(output_names, feeds)
+        return next(model for model in reversed(self.open) if model.place == self.place).right(output_names, feeds)
 
     def close(self):
         if self in self.open:

@@ -43,14 +43,15 @@ class KeepsTheFirstOutputShape(Flawed):
         return [np.resize(result, size) for result, size in zip(results, sizes, strict=True)]
 
 
-AddsInDouble = returning(
-    lambda results: [each.astype(np.float64).astype(np.int64) if each.dtype == np.int64 else each for each in results]
-)
-AddsDoubleInFloat = returning(
-    lambda results: [
-        each.astype(np.float32).astype(np.float64) if each.dtype == np.float64 else each for each in results
-    ]
-)
+def through(wide, narrow):
+    """A backend that computes one type in another."""
+    return returning(
+        lambda results: [array.astype(narrow).astype(wide) if array.dtype == wide else array for array in results]
+    )
+
+
+AddsInDouble = through(np.int64, np.float64)
+AddsDoubleInFloat = through(np.float64, np.float32)
 PadsEmptyFeeds = reading(
     lambda feeds: {
         name: np.zeros((len(array), 1), np.float32) if array.shape[1:] == (0,) else array
@@ -65,4 +66,4 @@ class NaNForNothingButPadding(Flawed):
 
     def run(self, output_names, feeds):
         nothing = "attention_mask" in feeds and not feeds["attention_mask"].any()
-        return [each * np.float32(np.nan if nothing else 1) for each in self.right(output_names, feeds)]
+        return [result * np.float32(np.nan if nothing else 1) for result in self.right(output_names, feeds)]

@@ -169,9 +169,9 @@ environments: {old: {install: ["onnxruntime==1.15.0"]}}
 )
 def test_settings_of_all_backends_are_checked(key: str, place: str, reason: str, tmp_path: Path) -> None:
     text = f"models: {{m: {{preset: bert-3l}}}}\nbackends: [ort-cpu]\nshapes: [1x8]\n{key}\n"
-    found = " ".join(problems(tmp_path, text))
-    assert f" {place}: " in found
-    assert reason in found
+    message = " ".join(problems(tmp_path, text))
+    assert f" {place}: " in message
+    assert reason in message
 
 
 def test_anchors_and_merged_keys(tmp_path: Path) -> None:

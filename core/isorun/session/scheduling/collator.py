@@ -49,7 +49,7 @@ class Collator:
             InvalidFeeds: the model does not accept it.
         """
         outputs, feeds = self._checker.check_call(output_names, feeds)
-        outputs, feeds = tuple(outputs), copied(feeds)
+        outputs, feeds = tuple(outputs), _copied(feeds)
         if self.is_single(feeds) and shared():
             return self._single(outputs, feeds, keep_axis=True)
         return Request(outputs, feeds, rows=self._rows(feeds))
@@ -85,7 +85,7 @@ class Collator:
                     f"Input {name!r}: a request must be a single row, got shape {list(array.shape)}. "
                     "Use Session.run for a batch"
                 )
-        return self._single(tuple(outputs), copied(checked), keep_axis=keep_axis)
+        return self._single(tuple(outputs), _copied(checked), keep_axis=keep_axis)
 
     def _single(self, outputs: Sequence[str], feeds: Feeds, *, keep_axis: bool) -> Request:
         mask = None if self._mask is None else self._info.attended(feeds)
@@ -157,6 +157,6 @@ def _largest(feeds: Feeds) -> tuple[int, ...]:
     return max(shapes, key=len, default=())
 
 
-def copied(feeds: Feeds) -> Feeds:
+def _copied(feeds: Feeds) -> Feeds:
     """Feeds in memory of their own: the caller may use theirs for the next request."""
     return {name: array.copy() if isinstance(array, np.ndarray) else array for name, array in feeds.items()}

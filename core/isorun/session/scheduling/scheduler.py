@@ -5,9 +5,10 @@ from __future__ import annotations
 import itertools
 import logging
 import threading
+import time
 import weakref
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future
 from contextlib import ExitStack
 from functools import partial
@@ -19,7 +20,7 @@ from isorun.models.feeds import FeedChecker, refuse_options
 from isorun.session.backend_selection import Resolved
 from isorun.session.scheduling.callbacks import Callbacks
 from isorun.session.scheduling.calls import Batching, Call, Request
-from isorun.session.scheduling.collator import Collator, copied
+from isorun.session.scheduling.collator import Collator
 from isorun.session.scheduling.lane_models import LaneModels
 from isorun.session.scheduling.lanes import Lanes
 from isorun.session.scheduling.metrics import Metrics, Recorder
@@ -35,7 +36,6 @@ if TYPE_CHECKING:
 
 _MAX_TOKENS = 4096  # of a batch of map
 _AHEAD = 4  # batches that map reads ahead
-_END: Any = object()
 
 _logger = logging.getLogger("isorun")
 _streams = itertools.count(1)
@@ -203,18 +203,17 @@ class Scheduler:
         call = Call(Batching(), bounded=False, all_threads=False)
         pending: deque[Future[list[Any]]] = deque()
         names = tuple(self._checker.outputs(output_names))
-        # The next batch is read before this one is submitted.
-        remaining = (copied(feeds) if isinstance(feeds, Mapping) else feeds for feeds in batches)
+        remaining = (self._prepared(names, feeds) for feeds in batches)
         try:
-            feeds = next(remaining, _END)
-            while feeds is not _END:
-                following = next(remaining, _END)
-                if following is _END:
+            request = next(remaining, None)
+            while request is not None:
+                following = next(remaining, None)
+                if following is None:
                     call.all_threads = None
-                pending.append(self._submit(call, names, feeds))
+                pending.append(self._put(call, request))
                 if len(pending) > self.plan.lanes + 1:
                     yield pending.popleft().result()
-                feeds = following
+                request = following
             while pending:
                 yield pending.popleft().result()
         finally:
@@ -310,16 +309,27 @@ class Scheduler:
         self, call: Call, output_names: Sequence[str] | None, feeds: Feeds, run_options: object = None
     ) -> Future[list[Any]]:
         """Submit a request that shares no batch. The future has the error if it is invalid."""
-        lanes = self._lanes()
+        self._lanes()  # raises if the session is closed
+        return self._put(call, self._prepared(output_names, feeds, run_options))
+
+    def _prepared(
+        self, output_names: Sequence[str] | None, feeds: Feeds, run_options: object = None
+    ) -> Request | Future[list[Any]]:
+        """A request that shares no batch; for an invalid one, a future with the error."""
         try:
             refuse_options(run_options)
-            request = self._collator.request(output_names, feeds, shared=lambda: False)
+            return self._collator.request(output_names, feeds, shared=lambda: False)
         except Exception as error:  # noqa: BLE001  # delivered through the future
             future: Future[list[Any]] = Future()
             future.set_exception(error)
             return future
-        lanes.put(call, [request])
-        return request.future
+
+    def _put(self, call: Call, prepared: Request | Future[list[Any]]) -> Future[list[Any]]:
+        if isinstance(prepared, Future):
+            return prepared
+        prepared.arrived = time.monotonic()  # batches are read ahead
+        self._lanes().put(call, [prepared])
+        return prepared.future
 
     async def _answers(self, call: Call, requests: Sequence[Request], timeout: float | None) -> list[list[Any]]:
         import asyncio

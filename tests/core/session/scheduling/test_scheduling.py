@@ -142,6 +142,17 @@ def test_a_full_queue_and_a_deadline(model: Path, monkeypatch: pytest.MonkeyPatc
     assert session.metrics().waiting == 0
 
 
+async def one_by_one(
+    session: isorun.Session, names: list[str] | None, requests: Iterable[dict[str, np.ndarray]]
+) -> list[Any]:
+    """The results of requests of which each is read after the one before was submitted."""
+    tasks = []
+    for sample in requests:
+        tasks.append(asyncio.ensure_future(session.arun(names, sample)))
+        await asyncio.sleep(0)
+    return await asyncio.gather(*tasks)
+
+
 @pytest.mark.parametrize("method", ["submit", "arun", "map", "run_batches"])
 def test_arrays_may_be_filled_for_the_next_request(model: Path, method: str) -> None:
     samples = [small_bert.feeds(np.ones((1, 8), np.int64), seed) for seed in range(12)]
@@ -154,17 +165,10 @@ def test_arrays_may_be_filled_for_the_next_request(model: Path, method: str) -> 
                     buffers[name][...] = array
                 yield buffers
 
-        async def together() -> list[Any]:
-            tasks = []
-            for sample in requests():
-                tasks.append(asyncio.ensure_future(session.arun(None, sample)))
-                await asyncio.sleep(0)
-            return await asyncio.gather(*tasks)
-
         if method == "submit":
             results = [future.result() for future in [session.submit(None, sample) for sample in requests()]]
         elif method == "arun":
-            results = asyncio.run(together())
+            results = asyncio.run(one_by_one(session, None, requests()))
         elif method == "map":
             results = list(session.map(requests()))
         else:
@@ -190,13 +194,6 @@ def test_a_mapping_may_be_used_for_the_next_request(model: Path, method: str, co
                 yield reused
                 names[:] = others or [first]
 
-        async def together() -> list[Any]:
-            tasks = []
-            for sample in requests():
-                tasks.append(asyncio.ensure_future(session.arun(names, sample)))
-                await asyncio.sleep(0)
-            return await asyncio.gather(*tasks)
-
         results: list[Any] = []
         if method == "submit":
             results = [future.result() for future in [session.submit(names, sample) for sample in requests()]]
@@ -206,7 +203,7 @@ def test_a_mapping_may_be_used_for_the_next_request(model: Path, method: str, co
             wait_until(lambda: len(results) == len(samples))
             results = [outputs for _, outputs in sorted(results, key=lambda pair: pair[0])]
         elif method == "arun":
-            results = asyncio.run(together())
+            results = asyncio.run(one_by_one(session, names, requests()))
         else:
             results = list(session.run_batches(names, requests()))
         assert len(results) == len(samples)
