@@ -76,4 +76,8 @@ async def _warm_up(models: Models, settings: Settings) -> None:
 
 
 async def _answer_error(request: Request, error: Exception) -> Response:
+    kind = request.headers.get("content-type", "")
+    first = error.errors()[0] if isinstance(error, RequestValidationError) else {}
+    if first.get("loc") == ("body",) and first["type"] != "missing" and "json" not in kind:
+        error = ApiError(415, f"The body must be JSON, with the header Content-Type: application/json, got {kind!r}")
     return error_response(error, request.url.path)

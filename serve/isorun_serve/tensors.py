@@ -127,7 +127,8 @@ def _from_json(name: str, data: Any, spec: TensorSpec, shape: list[int]) -> Arra
         raise _wrong(name, f"data must be {dtype}")
     with np.errstate(over="ignore"):
         converted: Array = array.astype(dtype)
-    if dtype.kind in "iu" and (converted != array).any():
+    lost = converted != array if dtype.kind in "iu" else np.isinf(converted) & np.isfinite(array)
+    if lost.any():
         raise _wrong(name, f"data must be {dtype}, got a number outside its range")
     return converted
 

@@ -12,6 +12,7 @@ import numpy as np
 
 from isorun.errors import QueueFull
 from isorun.text.cross_encoder import CrossEncoder
+from isorun.text.embedder import Embedder
 from isorun.text.encoded import Encoded
 from isorun.text.prompted import PromptedModel
 from isorun_serve.answers import finite
@@ -79,6 +80,13 @@ def encoder_of(
     if prompt_name is not None:
         raise ApiError(400, "prompt_name is for texts, not for token ids. Omit it", param="prompt_name")
     return model.encode_ids
+
+
+def check_dimensions(embedder: Embedder, dimensions: int | None) -> None:
+    """Reject more dimensions than an embedder has, by the name that requests have for them."""
+    if dimensions is not None and dimensions > embedder.dimension:
+        message = f"dimensions must be from 1 to {embedder.dimension}, the model's dimension, got {dimensions}"
+        raise ApiError(400, message, param="dimensions")
 
 
 def check_count(settings: Settings, count: int, field: str) -> None:

@@ -130,6 +130,15 @@ def test_every_type_comes_back(every_type: isorun.Session, binary: bool) -> None
         }
 
 
+@pytest.mark.parametrize(("datatype", "value"), [("FP16", 7e4), ("FP32", 1e60), ("UINT8", -1), ("INT8", 300)])
+def test_number_outside_its_range(every_type: isorun.Session, datatype: str, value: float) -> None:
+    inputs = [{"name": name, "shape": [1], "datatype": name, "data": VALUES.get(name, [0])[:1]} for name in TYPES]
+    inputs[list(TYPES).index(datatype)]["data"] = [value]
+    with served.client({"types": every_type}) as client:
+        answer = client.post("/v2/models/types/infer", json={"inputs": inputs})
+    assert (answer.status_code, "outside its range" in answer.json()["error"]) == (400, True)
+
+
 def test_what_json_cannot_hold(every_type: isorun.Session) -> None:
     numbers = np.array([1, np.nan, np.inf], np.float32)
     inputs = [{"name": name, "shape": [3], "datatype": name, "data": VALUES.get(name, [0, 1, 2])} for name in TYPES]

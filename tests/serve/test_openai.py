@@ -91,7 +91,7 @@ def test_null_is_the_default(client: TestClient) -> None:
         ),
         ({"input": "a", "task": "retrieval.query"}, 400, None, "task", "unknown field 'task'; known: dimensions"),
         ({"input": "a", "dimensions": 0}, 400, None, "dimensions", "greater than or equal to 1"),
-        ({"input": "a", "dimensions": 33}, 400, None, None, "from 1 to 32"),
+        ({"input": "a", "dimensions": 33}, 400, None, "dimensions", "dimensions must be from 1 to 32"),
         ({"input": "a", "encoding_format": "hex"}, 400, None, "encoding_format", "'float' or 'base64'"),
         ({"input": ["a"] * 9}, 400, None, "input", "at most 8 texts, got 9"),
         ({"input": ["a " * 30] * 3}, 400, None, "input", "at most 64 tokens in all, got 96"),
@@ -122,6 +122,11 @@ def test_bodies_that_are_not_json_or_not_unicode(client: TestClient, body: bytes
     answer = client.post(URL, content=body, headers={"content-type": "application/json"})
     assert answer.status_code == 400
     assert message in answer.json()["error"]["message"]
+
+
+def test_body_without_its_content_type(client: TestClient) -> None:
+    answer = client.post("/v1/embeddings", data={"input": "a"})  # as curl sends -d
+    assert (answer.status_code, "application/json" in answer.json()["error"]["message"]) == (415, True)
 
 
 def test_texts_are_cut_only_if_the_server_says_so(models: dict[str, Any]) -> None:

@@ -15,11 +15,15 @@ code  meaning
 
 from __future__ import annotations
 
+import errno
 import os
+import shutil
 import sys
+import tempfile
 import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, nullcontext, suppress
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from isorun.errors import (
@@ -70,7 +74,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     except (IsorunError, OSError) as error:
         if debug:
             raise
-        print(f"isorun: {error}", file=sys.stderr)
+        print(f"isorun: {_described(error)}", file=sys.stderr)
         return _code(error)
     except MemoryError as error:
         if debug:
@@ -178,6 +182,20 @@ def _code(error: IsorunError | OSError) -> int:
     if isinstance(error, BackendUnavailable | BackendFailed | UnsupportedModel | EnvironmentBroken):
         return BACKEND_TROUBLE
     return BAD_INPUT
+
+
+def _described(error: IsorunError | OSError) -> str:
+    """An error's message; where the system does not say what is full, with the candidates."""
+    if not isinstance(error, OSError) or error.errno != errno.ENOSPC or error.filename is not None:
+        return str(error)
+    try:
+        sys.stdout.flush()
+    except OSError:
+        _drop_stdout()
+        return f"Cannot write to standard output: {error.strerror}"
+    free = {folder: shutil.disk_usage(folder).free for folder in (Path.cwd(), Path(tempfile.gettempdir()))}
+    places = ", ".join(f"{folder} has {count // 2**20} MiB" for folder, count in free.items())
+    return f"{error.strerror}: {places}. Free some, or choose other folders with $TMPDIR and $ISORUN_CACHE_DIR"
 
 
 def _drop_stdout() -> None:

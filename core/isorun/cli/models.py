@@ -55,9 +55,11 @@ def names(listed: str) -> list[str]:
 
 
 def check_input(path: Path, what: str) -> None:
-    """Reject a missing file, or a folder."""
+    """Reject a missing file, a folder, or a pipe, which cannot be read twice."""
     if path.is_dir():
         raise IsorunError(f"{path} is a folder; {what} must be a file")
+    if path.exists() and not path.is_file():
+        raise IsorunError(f"{path} is a pipe or a device; {what} must be a file, which can be read more than once")
     if not path.is_file():
         raise IsorunError(f"There is no file {path}{near_file(path)}")
 

@@ -92,21 +92,22 @@ class FillMask(TokenModel):
             progress: as in :meth:`isorun.Embedder.embed`.
 
         Raises:
-            InvalidFeeds: an item of ``texts`` is not a str, is not valid Unicode, or has no mask (in the part that is
-                not cut).
+            InvalidFeeds: an item of ``texts`` is not a str, is not valid Unicode, or has no mask, or one in the part
+                that is cut.
             InvalidArgument: ``texts`` is a single text, a table or a collection without order; a target is not in the
                 vocabulary; or ``top_k`` is not a positive number.
         """
         finish = self._finisher(top_k, targets)
         items = texts_of(texts)
-        return self._checked([parts[0] for parts in self._results(items, finish, progress=progress)])
+        return self._checked(items, [parts[0] for parts in self._results(items, finish, progress=progress)])
 
     async def afill(
         self, texts: Iterable[str], *, top_k: int = 5, targets: Sequence[str] | None = None
     ) -> list[list[list[Filling]]]:
         """As :meth:`fill`, without blocking the event loop."""
         finish = self._finisher(top_k, targets)
-        return self._checked([parts[0] for parts in await self._aresults(texts_of(texts), finish)])
+        items = texts_of(texts)
+        return self._checked(items, [parts[0] for parts in await self._aresults(items, finish)])
 
     def _finisher(
         self, top_k: int, targets: Sequence[str] | None
@@ -139,15 +140,20 @@ class FillMask(TokenModel):
         if isinstance(targets, str) or not targets:
             raise InvalidArgument(f"targets must be a list of at least one token, got {targets!r}")
         ids = [self.tokenizer.library.token_to_id(target) for target in targets]
-        for target, number in zip(targets, ids, strict=True):
-            if number is None:
+        for position, (target, number) in enumerate(zip(targets, ids, strict=True)):
+            if number is None:  # such as " word" of a byte-level vocabulary
                 encoding = self.tokenizer.library.encode(target, add_special_tokens=False)
-                tokens = ", ".join(map(repr, encoding.tokens))
-                raise InvalidArgument(f"targets has {target!r}, which is no token; its tokens are {tokens}")
+                if len(encoding.ids) != 1:
+                    tokens = ", ".join(map(repr, encoding.tokens))
+                    raise InvalidArgument(f"targets has {target!r}, which is no token; its tokens are {tokens}")
+                ids[position] = encoding.ids[0]
         return np.array(list(dict.fromkeys(ids)))
 
-    def _checked(self, filled: list[list[list[Filling]]]) -> list[list[list[Filling]]]:
-        for position, masks in enumerate(filled):
+    def _checked(self, items: Sequence[str], filled: list[list[list[Filling]]]) -> list[list[list[Filling]]]:
+        for position, (text, masks) in enumerate(zip(items, filled, strict=True)):
+            if len(masks) < text.count(self.mask):
+                count = f"{text.count(self.mask)} {self.mask}, and {len(masks)} of them"
+                raise InvalidFeeds(f"Text {position} has {count} in its first {self.max_length} tokens. Shorten it")
             if not masks:
                 raise InvalidFeeds(f"Text {position} has no {self.mask}")
         return filled

@@ -43,8 +43,7 @@ def texts_or_pairs_of(value: object, name: str = "texts") -> list[Text]:
     """As :func:`texts_of`, where an item may also be a tuple or list of two texts, such as a query and a document."""
     if isinstance(value, tuple) and len(value) == 2 and all(isinstance(part, str) for part in value):
         raise InvalidArgument(
-            f"Ambiguous {name}: got a tuple of two str. Pass [(query, document)] to score a pair, or a list to score "
-            "two texts"
+            f"Ambiguous {name}: got a tuple of two str. Pass [(first, second)] for one pair, or a list for two texts"
         )
     items = _items(value, name, "str or of pairs")
     return [text_or_pair(item, f"Text {position}") for position, item in enumerate(items)]

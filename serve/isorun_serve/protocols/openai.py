@@ -15,7 +15,7 @@ from isorun_serve.answers import finite, json_answer
 from isorun_serve.inputs import KnownFields, TextsOrIds, as_list
 from isorun_serve.models import Models, Served
 from isorun_serve.settings import Settings
-from isorun_serve.texts import admission, encoded, encoder_of
+from isorun_serve.texts import admission, check_dimensions, encoded, encoder_of
 
 
 class EmbeddingsRequest(KnownFields):
@@ -56,6 +56,7 @@ def router(models: Models, settings: Settings) -> APIRouter:
     async def embeddings(request: EmbeddingsRequest) -> Response:
         """Embed texts."""
         served, embedder = models.embedder(request.model)
+        check_dimensions(embedder, request.dimensions)
         items = as_list(request.input)
         encode = encoder_of(embedder, items, request.prompt_name)
         tokens = await encoded(served, settings, items, encode, truncate=None, field="input")

@@ -20,7 +20,15 @@ from isorun_serve.errors import ApiError
 from isorun_serve.inputs import KnownFields, TextOrPairs, TextsOrIds, as_list
 from isorun_serve.models import EMBED, RERANK, SPARSE, Models, Served
 from isorun_serve.settings import Settings
-from isorun_serve.texts import admission, check_characters, check_count, encoded, encoder_of, relevance
+from isorun_serve.texts import (
+    admission,
+    check_characters,
+    check_count,
+    check_dimensions,
+    encoded,
+    encoder_of,
+    relevance,
+)
 
 _OF_ONE_CLASS = {"sigmoid": "Sigmoid", "none": "Identity"}
 
@@ -103,8 +111,8 @@ def router(models: Models, settings: Settings) -> APIRouter:
         """Embed texts."""
         served, embedder = models.embedder(request.model)
         _check_direction(served, request)
+        check_dimensions(embedder, request.dimensions)
         items = as_list(request.inputs)
-
         encode = encoder_of(embedder, items, request.prompt_name)
         tokens = await encoded(served, settings, items, encode, truncate=request.truncate, field="inputs")
         with admission(served):

@@ -140,3 +140,5 @@ def test_rejects_what_is_not_text(isorun: Callable[..., Any], tmp_path: Path, mi
     ran = isorun("embed", tmp_path / "texts.txt", "-o", tmp_path / "v.npy", "--model", minilm)
     assert ran.code == 2
     assert "is not UTF-8 text" in ran.err
+    ran = isorun("embed", os.devnull, "-o", tmp_path / "v.npy", "--model", minilm)
+    assert (ran.code, "is a pipe or a device" in ran.err) == (2, True)

@@ -140,6 +140,17 @@ def test_closed_pipe_prints_no_error() -> None:
     assert done.returncode == 141
 
 
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="the system has no /dev/full")
+@pytest.mark.parametrize("arguments", [["--version"], ["models", "--json"]])
+def test_full_disk_of_standard_output_is_named(arguments: list[str]) -> None:
+    with Path("/dev/full").open("w", encoding="utf-8") as full:
+        command = [sys.executable, "-m", "isorun", *arguments]
+        done = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, text=True, check=False)
+    assert done.returncode == 2
+    assert done.stderr.startswith("isorun: Cannot write to standard output")
+    assert done.stderr.count("\n") == 1
+
+
 def test_exit_code_is_kept_with_closed_standard_streams(tmp_path: Path) -> None:
     shell = f"{sys.executable} -m isorun inspect {tmp_path / 'none.onnx'} >&- 2>&-"
     assert subprocess.run(shell, shell=True, check=False).returncode == 2

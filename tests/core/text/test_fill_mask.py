@@ -39,6 +39,11 @@ def test_rejects(tasks: Path) -> None:
         for targets, message in ((["unheard-of"], "unheard-of"), ("word", "targets"), ([], "targets")):
             with pytest.raises(isorun.InvalidArgument, match=message):
                 filler.fill(["[MASK]"], targets=targets)
+        with (
+            pytest.warns(isorun.TruncationWarning),
+            pytest.raises(isorun.InvalidFeeds, match=r"2 \[MASK\], and 1 of them"),
+        ):
+            filler.fill(["[MASK] " + "long " * filler.max_length + "[MASK]"])
         with pytest.raises(isorun.InvalidArgument, match="top_k"):
             filler.fill(["[MASK]"], top_k=0)
         assert filler.fill([]) == []

@@ -170,7 +170,7 @@ def test_pairs_are_for_rerankers(pair: Any) -> None:
 
 
 def test_rejects_an_ambiguous_tuple_and_pairs_of_another_length() -> None:
-    with pytest.raises(InvalidArgument, match=r"a tuple of two str. Pass \[\(query, document\)\]"):
+    with pytest.raises(InvalidArgument, match=r"a tuple of two str. Pass \[\(first, second\)\]"):
         texts_or_pairs_of(("query", "document"))
     for item in ((), ("a",), ["a", "b", "c"]):
         with pytest.raises(InvalidFeeds, match=f"Text 0 .* of {len(item)}"):

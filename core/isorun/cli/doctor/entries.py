@@ -17,14 +17,16 @@ def findings(cache: Cache) -> Iterator[Finding]:
     subject = f"the cache {cache.root}"
     nearest = next(path for path in (cache.root, *cache.root.parents) if path.exists())
     if not nearest.is_dir() or not os.access(nearest, os.W_OK | os.X_OK):
+        filled = nearest == cache.root and any(maintenance.survey(cache.root))
         yield Finding(
             subject,
-            "error",
+            "warning" if filled else "error",
             f"{nearest} cannot be written to" if nearest.is_dir() else f"{nearest} is not a folder",
-            "sessions store prepared models there and do not open without it",
+            f"sessions store prepared models there{', and open only those that it has' if filled else ''}",
             _ANOTHER,
         )
-        return
+        if not filled:
+            return
     try:
         trust.check(cache.root)
     except CacheError as error:

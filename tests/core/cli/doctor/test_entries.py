@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import os
+
+import pytest
+
 from isorun.cli.doctor import entries
 from isorun.system.cache import Cache
 
@@ -16,3 +20,13 @@ def test_cache_folder_in_place_of_a_file(tmp_path):
     (finding,) = entries.findings(Cache(tmp_path / "file" / "cache"))
     assert str(tmp_path / "file") in finding.what
     assert finding.command.startswith("export ISORUN_CACHE_DIR=")
+
+
+@pytest.mark.parametrize(("filled", "severity"), [(False, "error"), (True, "warning")])
+def test_read_only_cache_is_an_error_when_it_is_empty(tmp_path, monkeypatch, filled, severity):
+    cache = Cache(tmp_path)
+    if filled:
+        cache.get_or_make("engines", "0" * 64, lambda folder: (folder / "engine").write_text("content"))
+    monkeypatch.setattr(os, "access", lambda path, mode: not mode & os.W_OK)  # as root, everything can be written
+    (finding,) = entries.findings(cache)
+    assert (finding.severity, "cannot be written" in finding.what) == (severity, True)
