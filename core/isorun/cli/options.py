@@ -10,21 +10,51 @@ import typer
 
 from isorun.cli import models
 from isorun.errors import IsorunError
+from isorun.isolation import environments
 from isorun.plugin import registry
 from isorun.system.threads import MOST
+from isorun.types import PRECISIONS
+
+
+def _backends(incomplete: str) -> list[str]:
+    """What a shell completes ``ort-cpu,op`` to."""
+    before, comma, last = incomplete.rpartition(",")
+    return [f"{before}{comma}{name}" for name in ("auto", *registry.names()) if name.startswith(last)]
+
+
+def _precisions(incomplete: str) -> list[str]:
+    return [name for name in ("auto", *PRECISIONS) if name.startswith(incomplete)]
+
+
+def _environments(incomplete: str) -> list[str]:
+    return [name for name in environments.names() if name.startswith(incomplete)]
+
 
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 BackendNames = Annotated[
-    str, typer.Option(metavar="NAME", help="A backend, several in order of preference (A,B), or auto.")
+    str,
+    typer.Option(
+        metavar="NAME",
+        help="A backend, several in order of preference (A,B), or auto.",
+        autocompletion=_backends,
+    ),
 ]
 Precision = Annotated[
-    str, typer.Option(metavar="NAME", help="fp32, bf16, fp16, int8, fp64, or auto (the fastest accurate one).")
+    str,
+    typer.Option(
+        metavar="NAME",
+        help="fp32, bf16, fp16, int8, fp64, or auto (the fastest accurate one).",
+        autocompletion=_precisions,
+    ),
 ]
 Threads = Annotated[
     int | None, typer.Option(metavar="N", min=1, max=MOST, help="Threads of a run. Default: all usable cores.")
 ]
 Environment = Annotated[
-    str | None, typer.Option(metavar="NAME", help="Run in this isolated environment (see `isorun env`).")
+    str | None,
+    typer.Option(
+        metavar="NAME", help="Run in this isolated environment (see `isorun env`).", autocompletion=_environments
+    ),
 ]
 Settings = Annotated[list[str] | None, typer.Option(metavar="KEY=VALUE", help="A setting of the backend; repeatable.")]
 

@@ -151,6 +151,22 @@ def test_full_disk_of_standard_output_is_named(arguments: list[str]) -> None:
     assert done.stderr.count("\n") == 1
 
 
+@pytest.mark.parametrize(
+    ("words", "expected"),
+    [
+        ("isorun run --backend ort-c", {"ort-cpu", "ort-cuda"}),
+        ("isorun run --backend ort-cpu,openv", {"ort-cpu,openvino"}),
+        ("isorun embed --precision f", {"fp64", "fp32", "fp16"}),
+        ("isorun run --prov", {"--provenance"}),
+    ],
+)
+def test_shells_complete_values(words: str, expected: set[str]) -> None:
+    asked = {"_ISORUN_COMPLETE": "complete_bash", "COMP_WORDS": words, "COMP_CWORD": str(len(words.split()) - 1)}
+    command = [sys.executable, "-c", "import sys; from isorun.cli import main; sys.exit(main())"]
+    done = subprocess.run(command, env={**os.environ, **asked}, capture_output=True, text=True, check=True)
+    assert set(done.stdout.split()) == expected
+
+
 def test_exit_code_is_kept_with_closed_standard_streams(tmp_path: Path) -> None:
     shell = f"{sys.executable} -m isorun inspect {tmp_path / 'none.onnx'} >&- 2>&-"
     assert subprocess.run(shell, shell=True, check=False).returncode == 2
