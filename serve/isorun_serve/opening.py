@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from isorun.errors import InvalidArgument, did_you_mean
+from isorun.errors import InvalidArgument, InvalidModel, did_you_mean
 from isorun.models import sentences
 from isorun.models.tokenizer import places_of
 from isorun.session.session import Session
@@ -142,6 +142,11 @@ def task_of(path: Path) -> str:
     if settings.static:
         return EMBED
     folder = sentences.transformer_folder(path)
+    if not (folder / "config.json").is_file():
+        raise InvalidModel(
+            f"Cannot tell what {path} is for: {folder} has no config.json. Name its ONNX file, or choose with "
+            f"--task NAME=TASK ({', '.join(TASKS)})"
+        )
     config = json_files.read(folder / "config.json")
     if not any(str(name).endswith(_HEAD) for name in config.get("architectures") or ()):
         return EMBED

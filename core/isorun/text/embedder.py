@@ -352,7 +352,7 @@ class Embedder(PromptedModel):
         if len(shape) == 3 and not self.pooling:
             raise InvalidModel(
                 f"Cannot tell how to pool the tokens of this model: {self.folder} has no modules.json and no "
-                "1_Pooling/config.json. Pass pooling='mean' or another"
+                "1_Pooling/config.json. Pass pooling='mean' or another; to a command, --pooling mean"
             )
         if len(shape) not in (2, 3) or not isinstance(shape[-1], int):
             raise InvalidModel(f"The output {self.output.name!r} must have a fixed width, got shape {shape}")
