@@ -60,8 +60,8 @@ def run(
         progress: called as each check starts, with its name, the number of checks that have ended, and of all.
 
     Raises:
-        IsorunError: there is no such capability or check, a known failure is invalid, or the suite itself does not
-            run.
+        IsorunError: there is no such capability or check, a known failure is invalid, the device is absent, or the
+            suite itself does not run.
     """
     given = parse(known_failures or {})
     report = Report(backend, environment, dict(options or {}), device)
@@ -172,6 +172,9 @@ class _Run:
             self.about = event["about"] or self.about
             result = {key: event[key] for key in ("outcome", "seconds", "message", "wrong", "exceptions")}
             self._end(event["check"], **result)
+            device = self._settings.device
+            if device is not None and event["outcome"] == "failed" and "BackendUnavailable" in event["exceptions"]:
+                raise IsorunError(f"The device {device!r} cannot be tested. {event['check']}: {event['message']}")
 
     def _end(
         self, check: str, outcome: str, seconds: float, message: str, wrong: str = "", exceptions: Sequence[str] = ()

@@ -118,3 +118,10 @@ def test_without_pytest_it_says_what_to_install() -> None:
     ran = subprocess.run([sys.executable, "-c", script, "--help"], capture_output=True, text=True)
     assert ran.returncode == 0
     assert "conformance" in ran.stdout
+
+
+def test_absent_device_ends_the_suite(isorun: Callable[..., Any]) -> None:
+    ran = isorun("conformance", "openvino", "--device", "npu", "--only", "model one-node")
+    assert (ran.code, ran.out) == (2, "")
+    assert "'npu' cannot be tested" in ran.err
+    assert "available: cpu" in ran.err
