@@ -122,6 +122,10 @@ class BackendUnderTest:
 
     @cached_property
     def effects(self) -> dict[str, Any]:
+        """The result of the first :meth:`use_in_a_process`."""
+        return self.use_in_a_process()
+
+    def use_in_a_process(self) -> dict[str, Any]:
         """What the use of two models does to a new process: see :func:`isorun_conformance.process_state.use`.
 
         Also ``printed`` at the exit of the process, and ``left``: what it left in its folder, in the user's, and in

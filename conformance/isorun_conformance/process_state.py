@@ -40,6 +40,7 @@ _KERNEL_FILES = ("comm", "oom_score_adj", "coredump_filter", "timerslack_ns")
 _PRCTL_GET = {"dumpable": 3, "keeps capabilities": 7}  # linux/prctl.h
 _SENDING = ("socket.connect", "socket.sendto", "socket.sendmsg")
 _NAMED = 5  # members of a mapping that are named
+_WATCHED_SECONDS = 0.3
 _THREAD_COUNTS = re.compile(r"openblas|libgomp|libi?omp|libmkl_rt")
 _COUNTERS = (
     "omp_get_max_threads",
@@ -167,6 +168,36 @@ STATE: Mapping[str, Callable[[], Any]] = {
     },
 }
 """What to call it, and how to look it up. Linux only."""
+_WATCHED: Mapping[str, Callable[[], Any]] = {
+    "environment variables": lambda: dict(os.environ),
+    "the working directory": os.getcwd,
+    "the file mode mask": lambda: _status().get("Umask"),  # os.umask would change it
+    "signal handlers": STATE["signal handlers"],
+    "CPU affinity": STATE["CPU affinity"],
+    "the standard streams": _streams,
+}
+"""What a call may not change for a while either, since other threads use it. Safe to look up beside a call."""
+
+
+@contextmanager
+def watched() -> Iterator[set[str]]:
+    """Yields a set for what changes, even for a while, in the state that is watched from another thread."""
+    before = {what: function() for what, function in _WATCHED.items()}
+    changes: set[str] = set()
+    ended = threading.Event()
+
+    def watch() -> None:
+        while not ended.is_set():
+            changes.update(changed(before, {what: function() for what, function in _WATCHED.items()}))
+            ended.wait(0.0001)
+
+    watcher = threading.Thread(target=watch)
+    watcher.start()
+    try:
+        yield changes
+    finally:
+        ended.set()
+        watcher.join()
 
 
 def changed(before: Mapping[str, Any], after: Mapping[str, Any]) -> list[str]:
@@ -224,7 +255,8 @@ def use(request: Mapping[str, Any], folder: Path) -> dict[str, Any]:
     Returns:
         ``changed``: pairs of a step and what it changed. ``connected``: addresses. ``printed``: what was written to
         stdout. ``logged``: what runs but the first wrote to stderr. ``children``: the number of child processes left.
-        ``temporary``: the names of temporary files after the first model; some runtimes keep one.
+        ``temporary``: the names of temporary files after the first model; some runtimes keep one. ``written``: the
+        names of temporary files that were opened without being new, as far as Python's code did.
     """
     from isorun.isolation.worker.server import Server
     from isorun.system.process_usage import family
@@ -234,10 +266,17 @@ def use(request: Mapping[str, Any], folder: Path) -> dict[str, Any]:
         import scipy.special  # noqa: F401
 
     connected: dict[str, None] = {}
+    written: dict[str, None] = {}
+    temporary = tempfile.gettempdir()
 
     def audit(event: str, arguments: tuple[Any, ...]) -> None:
         if event in _SENDING and arguments[0].family != socket.AF_UNIX:
             connected[str(arguments[1])] = None
+        elif event == "open" and isinstance(arguments[0], str | bytes):
+            path, _, flags = arguments
+            parent, name = os.path.split(os.fsdecode(path))
+            if parent == temporary and flags & os.O_CREAT and not flags & os.O_EXCL:
+                written[name] = None
 
     sys.addaudithook(audit)
     look()  # which loads libraries of its own
@@ -262,6 +301,12 @@ def use(request: Mapping[str, Any], folder: Path) -> dict[str, Any]:
         for repetition in range(3):
             descriptors = (2,) if repetition else ()
             step("run()", lambda: server.executables[number][1].run(outputs, feeds), *descriptors)  # noqa: B023
+        with captured(folder / "stdout", 1), captured(folder / "stderr", 2), watched() as changes:
+            end = time.monotonic() + _WATCHED_SECONDS
+            while time.monotonic() < end:
+                server.executables[number][1].run(outputs, feeds)
+        for name in changes:
+            changed_at.setdefault(name, "run(), for a while")
         step("report()", lambda: server.report(number))  # noqa: B023
         step("close()", lambda: server.close(number))  # noqa: B023
         damaged = {**arguments, "model": {**model, "path": str(_damaged(Path(model["path"]), folder))}}
@@ -275,6 +320,7 @@ def use(request: Mapping[str, Any], folder: Path) -> dict[str, Any]:
         "connected": list(connected),
         "children": len(family()) - 1,
         "temporary": usual,
+        "written": list(written),
     }
 
 

@@ -51,6 +51,15 @@ class ProcessState(Checks):
         )
         assert not children, f"{children} child processes were left after close()"
 
+    @proves("process state")
+    def test_temporary_files_have_names_of_their_own(self) -> None:
+        """Another process may write them at the same time. As far as they are opened in Python."""
+        if names := self._effects()["written"]:
+            names = sorted({*names} & {*self.under_test.use_in_a_process()["written"]})  # else a number in the name
+        assert not names, (
+            f"each process writes {', '.join(names)} in the folder of temporary files: use tempfile, for a new name"
+        )
+
     def _effects(self) -> dict[str, Any]:
         self.under_test.require_available()
         return self.under_test.effects

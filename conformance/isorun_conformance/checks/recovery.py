@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import os
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import pytest
 
 from isorun.errors import BackendFailed
-from isorun_conformance.checks.base import Checks, proves
+from isorun_conformance.checks.base import DOES_NOT_APPLY, Checks, proves
 from isorun_conformance.checks.concurrency import assert_close, in_threads
 from isorun_conformance.sample_models import BEST_THREE, parsed
 
@@ -48,6 +50,33 @@ class Recovery(Checks):
                     assert_close(session.run(None, feeds), [expected], "a run beside a failed one is wrong")
 
             in_threads(work, calls=2, threads=2)
+
+    @proves("damaged cache")
+    def test_damaged_cache_is_made_again(self) -> None:
+        """As a process leaves it that is killed while it writes."""
+        self.under_test.require_available()
+        model = self.under_test.encoder()
+        lowered = self.under_test.lowered(model)
+        folder = self.under_test.folder / "damaged-cache"
+        config = replace(self.under_test.config, cache_dir=str(folder))
+
+        def outputs() -> dict[str, Any]:
+            names = [spec.name for spec in lowered.info.outputs]
+            with closing(self.under_test.backend.compile(lowered, config)) as executable:
+                return dict(zip(names, executable.run(names, model.feeds()), strict=True))
+
+        expected = outputs()
+        for kept in (0.5, 0):
+            files = [path for path in folder.rglob("*") if path.is_file() and path.stat().st_size]
+            if not files:
+                pytest.skip(f"{DOES_NOT_APPLY}: it keeps no files in config.cache_dir")
+            for path in files:
+                path.chmod(0o600)
+                os.truncate(path, int(path.stat().st_size * kept))
+            cut = ", ".join(str(path.relative_to(folder)) for path in files[:3])
+            for name, array in outputs().items():
+                what = f"{name} is wrong after files of the cache lost their ends: {cut}"
+                np.testing.assert_allclose(array, expected[name], rtol=1e-5, atol=1e-6, err_msg=what)
 
     @contextmanager
     def _failing_session(self) -> Iterator[Any]:

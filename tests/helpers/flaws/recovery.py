@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 
 from flaws.base import HONEST, Flawed, backend
 from isorun.errors import BackendFailed
@@ -23,3 +24,19 @@ class KeepsAShapeOfAFailedRun(Flawed):
             raise
         self.left -= 1
         return [result[::-1] * 1.5 for result in results] if self.left > 0 else results
+
+
+@backend
+class TrustsItsCache(Flawed):
+    """Reads a file of its cache without asking whether all of it is there."""
+
+    def __init__(self, model, config):
+        super().__init__(model, config)
+        engine = Path(config.cache_dir or "", "engine")
+        if not engine.is_file():
+            engine.parent.mkdir(parents=True, exist_ok=True)
+            engine.write_bytes(bytes(8))
+        self.factor = engine.stat().st_size / 8
+
+    def run(self, output_names, feeds):
+        return [result * self.factor for result in self.right(output_names, feeds)]
