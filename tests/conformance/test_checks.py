@@ -59,6 +59,8 @@ CASES = [
     Case("RunsOutsideEventLoopsOnly", "run_inside_an_event_loop", "inside an event loop, a run raised"),
     Case("ComputesInOneProcess", "fork_harms_neither_process", "opened a session of its own, ended with 1"),
     Case("SixteenHandles", "many_sessions_at_once", "open at once is wrong"),
+    Case("WrapsInterrupts", "interrupt_ends_a_run_as_itself", "KeyboardInterrupt, got BackendFailed"),
+    Case("SwallowsInterrupts", "interrupt_ends_a_run_as_itself", "KeyboardInterrupt, got nothing"),
     Case("NeverExits", "process_ends_without_close", "not close its session did not finish", {"seconds": 8}),
     Case("LeaksPerThread", "threads_that_have_ended_leak_nothing", "on 200 threads"),
     Case("KeepsWeightsPerShape", "new_shapes_keep_no_weights", "60 new shapes of a model of 4 MiB left"),
