@@ -272,6 +272,7 @@ CASES = [
     Case("ComputesInHalf", "error_matches_the_reported_precision", "reports fp32", {"precision": "fp32"}),
     Case("fake-lying", "error_matches_the_reported_precision", "reports bf16", {"precision": "bf16"}),
     Case("HalfPrecisionFor64Rows", "error_matches_the_reported_precision", "reports fp32", {"precision": "fp32"}),
+    Case("HalvesLargeProducts", "error_matches_the_reported_precision", "compute wide-node in", {"precision": "fp32"}),
     Case("InventsOperators", "operators_are_those_of_the_model", "one Softmax.*MegaKernel"),
     Case("InventsADevice", "operators_are_grouped_by_device_or_runtime", "'NPU0'", {"device": "cpu"}),
     Case("ReportsVersionsInNumbers", "installed_versions_are_reported", "whose `versions` is a mapping"),

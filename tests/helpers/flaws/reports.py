@@ -17,7 +17,8 @@ def rounded(feeds, where):
 
 ComputesInHalf = reading(lambda feeds: rounded(feeds, lambda each: each.dtype == np.float32))
 HalfPrecisionFor64Rows = reading(lambda feeds: rounded(feeds, lambda each: each.shape == (64, 256)))
-"""Both report fp32."""
+HalvesLargeProducts = reading(lambda feeds: rounded(feeds, lambda each: each.shape[1:] == (1024,)))
+"""All report fp32."""
 
 
 def reporting(capabilities=HONEST, **report):
