@@ -13,12 +13,14 @@ import numpy as np
 import onnx_ir as ir
 from onnx_ir.passes import common
 
+from isorun.graph.analysis import numbers
 from isorun.graph.analysis.evaluate import CannotEvaluate, Samples, data_inputs, is_constant, sizes
 from isorun.graph.matching import subgraph
-from isorun.graph.matching.probes import Probes
+from isorun.graph.matching.probes import Evaluate, Probes
 
 _LONG_LENGTH = 300
 """A length above those that exporters trace."""
+_LONGEST = 1 << 15
 
 
 def take(model: ir.Model) -> None:
@@ -45,13 +47,9 @@ class _Lengths:
     """Evaluates what depends on the lengths of a graph's inputs alone."""
 
     def __init__(self, graph: ir.Graph) -> None:
-        probes = Probes(graph)
-        lengths = probes.lengths if probes.fixed else (*probes.lengths, _LONG_LENGTH)
-        layers = list(_layers_of_tokens(graph))
-        self._evaluators = [
-            probes.evaluator({**_outputs(layers, probes.rows, length), **probes.feeds(length)}) for length in lengths
-        ]
-        self._lengths = lengths
+        self._probes = Probes(graph)
+        self._layers = list(_layers_of_tokens(graph))
+        self._evaluators: dict[int, Evaluate] = {}
 
     def decided(self, condition: ir.Value) -> bool | None:
         """The value of a condition if it is always the same and compares two lengths."""
@@ -61,14 +59,23 @@ class _Lengths:
             node = None if node.inputs[0] is None else node.inputs[0].producer()
         if node is None or not _is(node, "Equal") or data_inputs(node.outputs[0]):
             return None
-        for evaluate, length in zip(self._evaluators, self._lengths, strict=True):
+        beyond = [number + 1 for number in sorted(numbers.compared([condition])) if number >= _LONG_LENGTH]
+        if beyond and beyond[-1] > _LONGEST:
+            return None
+        for length in self._probes.lengths if self._probes.fixed else (*self._probes.lengths, _LONG_LENGTH, *beyond):
             try:
-                if any(value is None or (evaluate(value) != length).any() for value in node.inputs):
+                if any(value is None or (self._evaluated(value, length) != length).any() for value in node.inputs):
                     return None
             except CannotEvaluate:
-                if length != _LONG_LENGTH:  # which tables of positions may not have
+                if length < _LONG_LENGTH:  # longer ones, tables of positions may not have
                     return None
         return result
+
+    def _evaluated(self, value: ir.Value, length: int) -> np.ndarray:
+        if length not in self._evaluators:
+            outputs = _outputs(self._layers, self._probes.rows, length)
+            self._evaluators[length] = self._probes.evaluator({**outputs, **self._probes.feeds(length)})
+        return self._evaluators[length](value)
 
 
 def _layers_of_tokens(graph: ir.Graph) -> Iterator[subgraph.DenseLayer]:

@@ -67,7 +67,9 @@ def _move_rms(graph: ir.Graph, node: ir.Node) -> None:
     source, gamma = node.inputs[:2]
     if (
         source is None
+        or gamma is None
         or not subgraph.is_vector(gamma)
+        or sizes(gamma) == (1,)
         or node.attributes.get_int("axis", -1)
         not in (
             -1,
@@ -142,29 +144,35 @@ def _parameters(
     ]
     scalars = (subgraph.scalar(constant) for constant in constants)
     epsilons = [number for number in scalars if number is not None and 0 < number < 0.01]
-    if not vectors:
+    if not vectors or subgraph.rank(entry) == 1:
         return None
     (width,) = sizes(vectors[0])
     random = np.random.default_rng(0)
-    sample = random.normal(size=(3, 3, width)).astype(np.float32)
-    sample[1] *= 0.01  # small enough for epsilon to matter
-    sample[2] *= 100
+    rank = subgraph.rank(entry)
+    # Of the usual rank where it is not known; axes counted from the first are then of another one, too.
+    shapes = [(3,) * (axes - 1) + (width,) for axes in ((rank,) if rank else (3, 4))]
+    samples = [random.normal(size=shape).astype(np.float32) for shape in shapes]
+    for sample in samples:
+        sample[1] *= 0.01  # small enough for epsilon to matter
+        sample[2] *= 100
     try:
-        result = Evaluator(model.graph.opset_imports[""], {entry: sample})(value)
+        results = [Evaluator(model.graph.opset_imports[""], {entry: sample})(value) for sample in samples]
     except CannotEvaluate as why:
         _logger.debug("not a layer normalization: %s", why)
         return None
-    if result.shape != sample.shape:
-        return None
     biases = [None] if formula is _rms_norm else [None, *vectors]
     for epsilon in epsilons or [0.0]:
-        unit = formula(sample, epsilon)
+        units = [formula(sample, epsilon) for sample in samples]
         for gamma in vectors:
             for beta in biases:
-                expected = unit * array(gamma) + (0 if beta is None else array(beta))
-                if expected.shape == result.shape and np.allclose(expected, result, rtol=_TOLERANCE, atol=_TOLERANCE):
+                expected = [unit * array(gamma) + (0 if beta is None else array(beta)) for unit in units]
+                if all(map(_is_close, expected, results)):
                     return gamma, beta, epsilon
     return None
+
+
+def _is_close(expected: np.ndarray, result: np.ndarray) -> bool:
+    return expected.shape == result.shape and np.allclose(expected, result, rtol=_TOLERANCE, atol=_TOLERANCE)
 
 
 def _layer_norm(x: np.ndarray, epsilon: float) -> np.ndarray:

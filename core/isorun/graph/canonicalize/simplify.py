@@ -44,6 +44,7 @@ def simplify(model: ir.Model, report: FusionReport) -> None:
     if model.graph.opset_imports.get("", 0) < functions.opset(functions.BODIES):
         with suppress(UnsupportedModel):  # what stays may be gone after fusion
             opset.move(model.graph, functions.opset(functions.BODIES))  # ranks of a Reshape are inferred since 14
+    _free_names(model.graph)
     branches.take(model)
     contrib.expand(model, report)
     infer_shapes(model)
@@ -66,6 +67,16 @@ def simplify(model: ir.Model, report: FusionReport) -> None:
         if node.domain == "" and node.op_type == "MatMul":
             _unflatten(model, node)
     common.RemoveUnusedNodesPass()(model)
+
+
+def _free_names(graph: ir.Graph) -> None:
+    """Rename values that are called as those that the passes add, unless the passes have added them."""
+    if any(map(functions.is_fused, graph)):
+        return
+    computed = [value for node in graph for value in node.outputs]
+    for value in [*computed, *graph.initializers.values()]:
+        if (value.name or "").startswith("isorun.") and not (value.is_graph_input() or value.is_graph_output()):
+            value.name = f"model.{value.name}"
 
 
 def _canonicalize_operands(graph: ir.Graph) -> None:

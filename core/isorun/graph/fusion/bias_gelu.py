@@ -87,12 +87,19 @@ def _product_and_bias(entry: ir.Value) -> list[ir.Value]:
     total = entry.producer()
     if total is not None and total.op_type == "Add" and total.domain == "":
         for product, bias in (total.inputs, total.inputs[::-1]):
-            if product is not None and bias is not None and subgraph.is_vector(bias):
+            if product is not None and bias is not None and subgraph.is_vector(bias) and _is_as_wide(product, bias):
                 return [product, bias]
     if total is None or (layer := subgraph.dense(entry)) is None:
         raise CannotFuse(f"its input {entry.name!r} is not a sum with a bias, nor a product with weights")
     zeros = np.zeros(sizes(layer.weight)[1], subgraph.dtype(layer.weight).numpy())
     return [entry, subgraph.Before(total).constant(f"zeros.{zeros.size}", zeros)]
+
+
+def _is_as_wide(product: ir.Value, bias: ir.Value) -> bool:
+    """Whether a bias has a number for each column of a product, rather than one for all."""
+    layer = subgraph.dense(product)
+    width = sizes(layer.weight)[1] if layer is not None else None if product.shape is None else product.shape[-1]
+    return width == sizes(bias)[0] if isinstance(width, int) else sizes(bias) != (1,)
 
 
 def _gate(value: ir.Value) -> tuple[ir.Value, ir.Value] | None:

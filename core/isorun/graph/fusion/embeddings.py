@@ -245,8 +245,9 @@ def _positions(probes: Probes, node: ir.Node, rows: _Rows, ids: ir.Value) -> ir.
         if all((result == np.arange(result.shape[-1])).all() for result in results):
             return position_ops.in_order(subgraph.Before(node), ids)
     elif inputs == {source := _source(ids)} and source.dtype is not None:
-        shape = (probes.rows, probes.lengths[-1])
-        sample = np.random.default_rng(0).integers(0, 4, shape).astype(source.dtype.numpy())
+        known = sorted({0, 1, 2, 3} | {number + step for number in _whole_numbers(index) for step in (0, 1)})
+        shape = (probes.rows, max(probes.lengths[-1], 0 if probes.fixed else 2 * len(known)))
+        sample = np.random.default_rng(0).permuted(np.resize(known, shape), axis=1).astype(source.dtype.numpy())
         for padding in _whole_numbers(index):
             sample[:, ::3] = padding
             full = np.full((probes.rows, max(longest - padding - 1, shape[1])), padding + 1, sample.dtype)

@@ -70,6 +70,8 @@ def norm(node: ir.Node) -> tuple[ir.Value, ir.Value | None, float]:
     beta = node.inputs[2] if len(node.inputs) > 2 else None
     if gamma is None or not subgraph.is_vector(gamma) or (beta is not None and not subgraph.is_vector(beta)):
         raise CannotFuse("its weight and bias must be one-dimensional constants")
+    if sizes(gamma) == (1,) or (beta is not None and sizes(beta) != sizes(gamma)):
+        raise CannotFuse("its weight and bias must have a number for each column")
     return gamma, beta, node.attributes.get_float("epsilon", 1e-5)
 
 

@@ -14,8 +14,8 @@ import onnx_ir as ir
 
 from isorun.graph.analysis.evaluate import Evaluator, Samples, ancestors, is_constant
 
-MASK_KINDS = 5
-"""The number of kinds of mask: no padding, right, left, holes, fully masked."""
+MASK_KINDS = 8
+"""The number of kinds of mask: no padding, right, left, holes, fully masked, the first token, the last, all but one."""
 
 _LENGTHS = (5, 8)
 
@@ -49,6 +49,9 @@ class Probes:
         masks[2, : length // 3 + 1] = 0
         masks[3, 1::2] = 0
         masks[4] = 0
+        masks[5, 1:] = 0
+        masks[6, :-1] = 0
+        masks[7, length // 2] = 0
         return masks[np.arange(self.rows) % MASK_KINDS]
 
     def feeds(self, length: int) -> Samples:

@@ -44,7 +44,8 @@ def dense(value: ir.Value | None) -> DenseLayer | None:
         return _product(value, None, value)
     if node.op_type == "Add":
         for product, bias in (node.inputs, node.inputs[::-1]):
-            if is_vector(bias) and (layer := _product(product, bias, value)) is not None:
+            layer = _product(product, bias, value) if is_vector(bias) else None
+            if layer is not None and sizes(bias) == sizes(layer.weight)[1:]:  # type: ignore[arg-type]  # a vector
                 return layer
     return None
 
@@ -112,8 +113,12 @@ def part(value: ir.Value) -> tuple[DenseLayer, int, int] | None:
         begin = sum(widths[: value.index() or 0])
         return layer, begin, begin + widths[value.index() or 0]
     if node.op_type == "Slice" and len(node.inputs) > 3:
-        bounds = [array(operand).reshape(-1).tolist() for operand in node.inputs[1:] if operand is not None]
-        if all(len(bound) == 1 for bound in bounds) and bounds[2][0] in (-1, last) and bounds[3:] in ([], [[1]]):
+        bounds = [[] if operand is None else array(operand).reshape(-1).tolist() for operand in node.inputs[1:]]
+        if (
+            all(len(bound) == 1 for bound in bounds[:3])
+            and bounds[2][0] in (-1, last)
+            and bounds[3:] in ([], [[]], [[1]])
+        ):
             begin, end, _ = slice(bounds[0][0], bounds[1][0]).indices(width)
             return layer, begin, end
     return None

@@ -63,8 +63,8 @@ def values_by_place(model: ir.Model) -> None:
     [
         (bounded_queries, "it bounds values (Clip)"),
         (bounded_scores, "it bounds values (Max)"),
-        (scores_by_length, "another number in longer rows"),
-        (values_by_place, "another number in longer rows"),
+        (scores_by_length, "in another way in longer rows"),
+        (values_by_place, "in another way in longer rows"),
     ],
 )
 def test_an_attention_that_differs_beyond_the_samples_is_kept(change: Callable[[ir.Model], None], reason: str) -> None:

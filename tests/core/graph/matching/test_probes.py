@@ -24,12 +24,12 @@ def graph(*shapes: tuple[Size, Size]) -> ir.Graph:
     [
         ([("batch", "sequence")], MASK_KINDS, (5, 8), False),
         ([("batch", 7)], MASK_KINDS, (7,), True),
-        ([(2, "sequence"), (2, "sequence")], 6, (5, 8), False),
+        ([(3, "sequence"), (3, "sequence")], 9, (5, 8), False),
         ([(1, 7)], MASK_KINDS, (7,), True),
         ([(8, 7)], 8, (7,), True),
         ([(2, 7), (3, 7)], MASK_KINDS, (7,), True),  # which of the two counts cannot be told
         ([(0, 6)], MASK_KINDS, (6,), True),  # nothing can be tried on no rows
-        ([(6, 0)], 6, (5, 8), False),
+        ([(9, 0)], 9, (5, 8), False),
     ],
 )
 def test_probes_use_fixed_sizes(
@@ -57,10 +57,10 @@ def test_probes_of_images_have_the_length_that_most_dense_layers_read() -> None:
 
 
 def test_probes_contain_every_kind_of_mask() -> None:
-    masks = Probes(graph((2, 8))).masks(8)
-    assert masks.shape == (6, 8)
+    masks = Probes(graph((3, 8))).masks(8)
+    assert masks.shape == (9, 8)
     assert len(np.unique(masks, axis=0)) == MASK_KINDS
-    assert (masks[5] == masks[0]).all()
+    assert (masks[8] == masks[0]).all()
 
 
 @pytest.mark.parametrize("batch", ["batch", 1, 2, 5])

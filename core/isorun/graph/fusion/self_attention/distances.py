@@ -63,25 +63,52 @@ def along(probes: Probes, around: Around, value: ir.Value, lengths: Sequence[int
         length, squares = min([longest, *tables]), None
         while squares is None:
             try:
-                squares = probes.evaluator({**probes.feeds(length), **around(probes.rows, length)})(value)
+                squares = _evaluated(probes, around, value, length)
             except CannotEvaluate:  # beyond a table of positions that it reads the length from
                 shorter, length = True, length // 2
                 if probes.fixed or length < max(probes.lengths):
                     raise
-        if squares.ndim < 2 or squares.shape[-2:] != (length, length):
+        rows = _by_distance(squares, length)
+        if rows is None:
             return None
-        heads = squares.shape[-3] if squares.ndim > 2 else 1
-        squares = squares.reshape(-1, heads, length, length)
-        if (squares != squares[:1]).any():
-            return None
-        if (squares == squares[:, :1]).all():
-            squares = squares[:, :1]
-        rows = positions.along_distances(squares[0])
-        if rows is None or positions.slopes(rows) is not None or positions.trimmed(rows) is not rows:
-            return rows
+        if positions.slopes(rows) is not None or positions.trimmed(rows) is not rows:
+            longest = min([lengths[-1], *tables])
+            is_last = probes.fixed or shorter or longest <= length
+            return rows if is_last or _continues(rows, probes, around, value, longest) else None
         if shorter:
             return None  # the farthest distances may differ
     return rows
+
+
+def _evaluated(probes: Probes, around: Around, value: ir.Value, length: int) -> np.ndarray:
+    return probes.evaluator({**probes.feeds(length), **around(probes.rows, length)})(value)
+
+
+def _by_distance(squares: np.ndarray, length: int) -> np.ndarray | None:
+    """A value (..., S, S) of this length by distance; ``None`` if it depends on more."""
+    if squares.ndim < 2 or squares.shape[-2:] != (length, length):
+        return None
+    heads = squares.shape[-3] if squares.ndim > 2 else 1
+    squares = squares.reshape(-1, heads, length, length)
+    if (squares != squares[:1]).any():
+        return None
+    if (squares == squares[:, :1]).all():
+        squares = squares[:, :1]
+    return positions.along_distances(squares[0])
+
+
+def _continues(rows: np.ndarray, probes: Probes, around: Around, value: ir.Value, length: int) -> bool:
+    """Whether rows by distance, proportional to it or alike beyond some, are so in longer rows, as far as there are."""
+    try:
+        long = _by_distance(_evaluated(probes, around, value, length), length)
+    except CannotEvaluate:  # beyond a table of positions
+        return True
+    if long is None or long.shape[1:] != rows.shape[1:]:
+        return False
+    if positions.slopes(rows) is not None:
+        return positions.slopes(long) is not None
+    farthest, far = len(rows) // 2, len(long) // 2
+    return np.array_equal(long, rows[np.clip(np.arange(-far, far + 1), -farthest, farthest) + farthest])
 
 
 def _is_square(shape: tuple[int, ...]) -> bool:

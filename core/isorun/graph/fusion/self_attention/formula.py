@@ -27,8 +27,9 @@ from isorun.graph.matching.report import CannotFuse
 from isorun.graph.ops import functions
 
 _USUAL_SCORE = 10.0
-# Of queries without any key: beside a mask of -10,000, or in fp16 of -65,504, scores have few digits left.
-_KEYLESS_TOLERANCE, _HALF_KEYLESS_TOLERANCE = 1e-4, 5e-3
+# Of queries without any key: beside a mask of -10,000, where fp32 has steps of 1e-3, or in fp16 of -65,504, scores have
+# few digits left.
+_KEYLESS_TOLERANCE, _HALF_KEYLESS_TOLERANCE = 1e-3, 5e-3
 _TURN_TOLERANCE = 1e-3  # of queries rotated by hundreds of positions; rates that differ give other angles altogether
 
 
@@ -211,16 +212,19 @@ class AttentionProbe:
         scores = root.inputs[0]
         assert scores is not None
         (query, key), rows = (evaluate(value) for value in operands), self._probes.rows
+        product = np.matmul(query, key)
 
         def own(pairs: np.ndarray) -> np.ndarray:
             """What each token has with itself, in the row without padding: nothing masks it."""
+            if pairs.shape[-1] != product.shape[-1]:
+                raise CannotFuse(f"its scores have shape {pairs.shape}, and not one for each query and key")
             return np.diagonal(pairs.reshape(rows, -1, *pairs.shape[-1:] * 2)[0], axis1=-2, axis2=-1).astype(np.float64)
 
         first, second, both = (
             own(self._probes.evaluator({**sample, operands[0]: query_factor * query, operands[1]: other * key})(scores))
             for query_factor, other in ((2, 1), (1, 2), (2, 2))
         )
-        changes, products = both - first - second + own(evaluate(scores)), own(np.matmul(query, key))
+        changes, products = both - first - second + own(evaluate(scores)), own(product)
         return float((changes * products).sum() / np.square(products).sum())
 
     def sample(self, pattern: AttentionPattern, mask: KeyMask | None, length: int) -> tuple[Samples, np.ndarray]:

@@ -88,6 +88,7 @@ class _Fusion:
     def _mask_and_bias(self, pattern: AttentionPattern) -> tuple[KeyMask | None, ir.Value | None]:
         key_masks: list[KeyMask] = []
         biases: dict[ir.Value, Bias] = {}
+        self._lengths.check_cuts(pattern)
         for turn in pattern.turns:
             self._lengths.check(pattern, turn)
         for side in pattern.sides:

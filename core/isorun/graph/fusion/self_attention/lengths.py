@@ -1,16 +1,18 @@
-"""Numbers that an attention multiplies or adds, which have to be the same in rows longer than the samples."""
+"""What an attention reads or cuts, which has to follow the same rule in rows longer than the samples."""
 
 from __future__ import annotations
 
 import numpy as np
 import onnx_ir as ir
 
-from isorun.graph.analysis.evaluate import ancestors, is_constant, sizes
+from isorun.graph.analysis import numbers
+from isorun.graph.analysis.evaluate import ancestors, array, is_constant, sizes
 from isorun.graph.fusion.self_attention.pattern import AttentionPattern
 from isorun.graph.matching.probes import Probes
 from isorun.graph.matching.report import CannotFuse
 
-_MAX_LENGTH = 4096
+_LONG, _LONGEST = 4096, 1 << 15
+_FEW = 16  # elements of a value that is a number, or a shape
 
 
 class Lengths:
@@ -25,7 +27,8 @@ class Lengths:
         self._same: set[ir.Value] = set()
 
     def check(self, pattern: AttentionPattern, value: ir.Value) -> None:
-        """Check that a number, or a table of one number, is the same in long rows.
+        """Check that a value is in long rows what short ones let expect: a number, or a table of one number, is the
+        same, sizes grow by as much with each token, and a table by place has the same rows first.
 
         Raises:
             CannotFuse: it is not.
@@ -33,17 +36,62 @@ class Lengths:
         if is_constant(value) or value in self._same or self._probes.fixed:
             return
         self._same.add(value)
-        short_length = self._probes.lengths[0]
-        short = self._evaluated(pattern, value, short_length)
-        if short.dtype.kind != "f" or not short.size or not (short == short.flat[0]).all():
+        lengths = self._probes.lengths[:2]
+        first, second = (self._evaluated(pattern, value, length) for length in lengths)
+        by_place = [
+            axis for axis, sizes_of in enumerate(zip(first.shape, second.shape, strict=False)) if sizes_of == lengths
+        ]
+        is_number = bool(second.size and (second == second.flat[0]).all())
+        if second.dtype.kind == "f" and (is_number or len(by_place) == 1):
+            length = self._long_length(value) if len(by_place) < 2 else _LONG
+            long = self._evaluated(pattern, value, length)
+            if not is_number and long.ndim == second.ndim and long.shape[by_place[0]] == length:
+                long = np.take(long, np.arange(lengths[1]), by_place[0])
+            expected = second.flat[0] if is_number else second
+        elif second.dtype.kind in "iu" and second.size <= _FEW and first.shape == second.shape:
+            length = min(max(numbers.compared([value]), default=0) + 2, _LONGEST)
+            if (
+                length <= lengths[1]
+            ):  # nothing that it is compared with: whole sizes, whose evaluation takes all of them
+                return
+            long = self._evaluated(pattern, value, length)
+            expected = first + (second - first) / (lengths[1] - lengths[0]) * (length - lengths[0])
+        else:
             return
-        tables = (max(sizes(constant), default=1) for constant in filter(is_constant, ancestors(value)))
-        longest = min((rows for rows in tables if rows > max(self._probes.lengths)), default=_MAX_LENGTH)
-        long = self._evaluated(pattern, value, min(longest, _MAX_LENGTH))
-        if not np.allclose(long, short.flat[0], rtol=1e-5, atol=0):
+        if (not is_number and long.shape != expected.shape) or not np.allclose(long, expected, rtol=1e-5, atol=1e-6):
             self._same.discard(value)
-            raise CannotFuse(f"it multiplies or adds {value.name!r}, which is another number in longer rows")
+            raise CannotFuse(f"it reads {value.name!r}, which is computed in another way in longer rows")
+
+    def check_cuts(self, pattern: AttentionPattern) -> None:
+        """Check that no slice of its own values cuts long rows.
+
+        Raises:
+            CannotFuse: one does.
+        """
+        for node in pattern.inside:
+            if node.op_type != "Slice" or self._probes.fixed:
+                continue
+            limits = {int(end) for end in _list(node.inputs[2]) if max(self._probes.lengths) < end < _LONGEST}
+            if not limits:
+                continue
+            source = node.inputs[0]
+            assert source is not None
+            short, longer = (self._evaluated(pattern, source, length).shape for length in self._probes.lengths[:2])
+            axes = _list(node.inputs[3]) if len(node.inputs) > 3 else range(len(short))
+            if any(short[int(axis)] != longer[int(axis)] for axis in axes):
+                raise CannotFuse(f"it does not compute softmax(scale Q K^T + mask) V: it cuts rows at {max(limits)}")
+
+    def _long_length(self, value: ir.Value) -> int:
+        """A length above the numbers that places are compared with, within the tables that are read."""
+        tables = (max(sizes(constant), default=1) for constant in filter(is_constant, ancestors(value)))
+        longest = min((rows for rows in tables if rows > max(self._probes.lengths)), default=_LONGEST)
+        compared = [number + 2 for number in numbers.compared([value]) if number + 2 <= _LONGEST]
+        return min(max([_LONG, *compared]), longest)
 
     def _evaluated(self, pattern: AttentionPattern, value: ir.Value, length: int) -> np.ndarray:
         samples = {**self._probes.feeds(length), **pattern.around(self._probes.rows, length)}
         return self._probes.evaluator(samples)(value)
+
+
+def _list(value: ir.Value | None) -> list[float]:
+    return [] if value is None or not is_constant(value) else array(value).reshape(-1).tolist()

@@ -32,7 +32,8 @@ from itertools import product
 import numpy as np
 import onnx_ir as ir
 
-from isorun.graph.analysis.evaluate import CannotEvaluate, Samples, ancestors, array, data_inputs, is_constant, sizes
+from isorun.graph.analysis import numbers
+from isorun.graph.analysis.evaluate import CannotEvaluate, Samples, ancestors, data_inputs, is_constant, sizes
 from isorun.graph.matching.probes import Evaluate, Probes
 from isorun.graph.matching.report import CannotFuse
 from isorun.graph.ops import functions
@@ -257,12 +258,15 @@ class MaskClassifier:
         floating = False
         reaches: dict[int, Reach] = {}
         rows = self._probes.rows
-        lengths = self._probes.lengths if self._probes.fixed else (*self._probes.lengths, self._long_length(value))
+        origin = frozenset((supposed.origin,))
+        lengths = self._probes.lengths
+        lengths = lengths if self._probes.fixed else (*lengths, self._long_length(value, origin))
         for length in lengths:
             masks = self._probes.masks(length)
             result = self._evaluator(around, length, {supposed.origin: supposed.of_origin(masks)})(value)
             if result.shape[:1] == (rows,) and result.size == rows:
-                return self._guard(value, supposed, result.reshape(rows), masks)
+                self._check_guard(value, supposed, around)
+                return supposed
             if result.ndim not in (2, 4) or result.shape[0] != rows or result.shape[-1] != length:
                 raise CannotFuse(f"{value.name!r} is not a key mask: shape {result.shape} for a mask of {masks.shape}")
             floating = result.dtype.kind == "f"
@@ -286,26 +290,47 @@ class MaskClassifier:
             {**self._probes.feeds(length), **around(self._probes.rows, length), **(samples or {})}
         )
 
-    def _guard(self, value: ir.Value, supposed: KeyMask, result: np.ndarray, masks: np.ndarray) -> KeyMask:
-        """A value that distinguishes fully masked rows. Its effect is tested on the attention as a whole."""
-        some = masks.any(axis=1)
-        if len(np.unique(result[some])) != 1 or result[some][0] in result[~some]:
-            raise CannotFuse(f"{value.name!r} is not a key mask: it is {result.tolist()} for rows with different masks")
-        return supposed
+    def _check_guard(self, value: ir.Value, supposed: KeyMask, around: Around) -> None:
+        """Check that a value with a number for each row distinguishes fully masked rows from all others. Its effect is
+        tested on the attention as a whole.
 
-    def _long_length(self, value: ir.Value) -> int:
-        """A length above twice every whole number in a value's computation, within the tables that it slices."""
+        Raises:
+            CannotFuse: it does not.
+        """
+        assert supposed.origin is not None
+        length = (
+            self._probes.lengths[-1] if self._probes.fixed else self._long_length(value, frozenset((supposed.origin,)))
+        )
+        near = {number + step for number in numbers.whole([value]) for step in (-1, 0, 1)}
+        counts = np.array(sorted({1, 2, 3, length} | {count for count in near if 0 < count <= length}))
+        some: set[float] = set()
+        for first in range(0, len(counts), self._probes.rows - 1):
+            part = counts[first : first + self._probes.rows - 1]
+            part = np.append(part, [0] * (self._probes.rows - len(part)))
+            mask = (np.arange(length) < part[:, None]).astype(np.int64)
+            sample = {supposed.origin: supposed.of_origin(mask)}
+            result = self._evaluator(around, length, sample)(value).reshape(-1)
+            some.update(result[part > 0].tolist())
+            if len(some) != 1 or result[-1] in some:
+                raise CannotFuse(f"{value.name!r} is not a key mask: it is {result.tolist()} for {part.tolist()} keys")
+
+    def _long_length(self, value: ir.Value, stop: frozenset[ir.Value] = frozenset()) -> int:
+        """A length above twice every whole number in a value's computation, within the tables that it slices.
+
+        Raises:
+            CannotFuse: it compares places with a number beyond the longest mask that is evaluated.
+        """
         shortest = max(self._probes.lengths)
-        length, limits = shortest + 1, [_MAX_LENGTH]
-        for constant in filter(is_constant, ancestors(value)):
-            shape = sizes(constant)
-            if len(shape) >= 2 and max(shape) > shortest:
-                limits.append(max(shape))
-            if np.prod(shape) <= 64:
-                for number in array(constant).reshape(-1).tolist():
-                    if isinstance(number, int | float) and abs(number) <= _MAX_LENGTH:
-                        length = max(length, 2 * int(abs(number)) + 2)
-        return min(length, *limits)
+        shapes = [sizes(constant) for constant in filter(is_constant, ancestors(value, stop))]
+        limits = [max(shape) for shape in shapes if len(shape) >= 2 and max(shape) > shortest]
+        lengths = [2 * number + 2 for number in numbers.whole([value], stop) if number <= _MAX_LENGTH]
+        length = min(max([shortest + 1, *lengths]), _MAX_LENGTH, *limits)
+        unseen = [number for number in numbers.compared([value], stop) if number + 2 > length]
+        if unseen and length == _MAX_LENGTH:
+            raise CannotFuse(
+                f"{value.name!r} compares places in a row with {max(unseen)}, and is tried on rows of {length} at most"
+            )
+        return length
 
 
 def ids(graph: ir.Graph) -> ir.Value | None:

@@ -17,13 +17,17 @@ _MAX_NODES = 80  # more than any exported attention has
 _BY_TOKEN = frozenset(("Add", "Cast", "LayerNormalization", "MatMul", "Mul"))
 _SAME_NUMBERS = frozenset(("Cast", "Identity", "Reshape", "Squeeze", "Transpose", "Unsqueeze"))
 _SHAPE_ALONE = ("Shape", "Size")
-_BOUNDING = frozenset(
+_BOUNDING = frozenset(("Clip", "Max", "Min"))
+"""Operators that change large values in another way than small ones, unless the bounds are the ends of a type."""
+_INSIDE = frozenset(
     (
-        *("Atan", "Clip", "Erf", "Greater", "GreaterOrEqual", "HardSigmoid", "Less", "LessOrEqual", "Max", "Min"),
-        *("Sigmoid", "Softsign", "Tanh"),
+        *("Add", "Attention", "Cast", "Concat", "Div", "Einsum", "Expand", "Flatten", "Gather", "GatherElements"),
+        *("Identity", "IsInf", "IsNaN", "LayerNormalization", "MatMul", "Mul", "Neg", "Not", "Or", "Pow", "Reciprocal"),
+        *("ReduceMean", "Reshape", "RMSNormalization", "RotaryEmbedding", "Slice", "Softmax", "Split", "Sqrt"),
+        *("Squeeze", "Sub", "Sum", "Tile", "Transpose", "Unsqueeze", "Where"),
     )
 )
-"""Operators that change large values in another way than small ones, such as those of the samples."""
+"""The operators of attentions. Others may do with large numbers, or in long rows, what the samples do not show."""
 _ENDLESS = 1e30
 
 
@@ -154,6 +158,8 @@ def _subgraph_of(root: ir.Node) -> AttentionPattern:
     for node in inside:
         if node.op_type in _BOUNDING and _bounds(node):
             raise CannotFuse(f"it does not compute softmax(scale Q K^T + mask) V: it bounds values ({node.op_type})")
+        if node.op_type not in _INSIDE | _BOUNDING:
+            raise CannotFuse(f"it does not compute softmax(scale Q K^T + mask) V: it has {node.op_type}")
         for value in node.outputs:
             if value is not context and subgraph.is_used_outside(value, inside):
                 what = "its probabilities" if node is root else f"its intermediate value {value.name!r}"
@@ -184,9 +190,7 @@ def _bounds(node: ir.Node) -> bool:
     limits += [node.attributes.get_float(name, np.inf) for name in ("min", "max")]
     dtype = node.outputs[0].dtype
     endless = 65504 if dtype == ir.DataType.FLOAT16 else _ENDLESS
-    return node.op_type not in ("Clip", "Max", "Min") or not all(
-        limit is not None and abs(limit) >= endless for limit in limits
-    )
+    return not all(limit is not None and abs(limit) >= endless for limit in limits)
 
 
 def _read_outside(

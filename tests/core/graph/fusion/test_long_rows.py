@@ -1,0 +1,143 @@
+"""What models of people's own do in rows longer than the samples, or with numbers that these lack."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+import onnx_ir as ir
+import pytest
+
+import exports
+from isorun.graph.pipeline import fuse
+from rewrites import LAYERS, PLAIN, before, check, first, number
+
+NAMES = ["input_ids", "attention_mask", "token_type_ids"]
+
+
+def softmax(model: ir.Model) -> ir.Node:
+    return first(model, "Softmax")
+
+
+def put(before_node: ir.Node, operator: str, *inputs: ir.Value, outputs: int = 1, **attributes: int) -> ir.Value:
+    node = ir.node(operator, list(inputs), attributes, num_outputs=outputs)
+    graph = before_node.graph
+    assert isinstance(graph, ir.Graph)
+    graph.insert_before(before_node, node)
+    return node.outputs[0]
+
+
+def best_sixteen(model: ir.Model) -> None:
+    """Each query attends to the 16 keys with the highest scores."""
+    node = softmax(model)
+    scores = node.inputs[0]
+    count = put(node, "Min", put(node, "Shape", scores, start=3, end=4), number(model, "most", [16], np.int64))
+    best = put(node, "TopK", scores, count, outputs=2, axis=-1)
+    low = put(node, "Add", put(node, "Sub", scores, scores), number(model, "low", -1e30))
+    node.replace_input_with(0, put(node, "ScatterElements", low, best.producer().outputs[1], best, axis=3))
+
+
+def first_sixteen(model: ir.Model) -> None:
+    """Each query attends to the first 16 keys, without a mask."""
+    node = softmax(model)
+    node.replace_input_with(0, node.inputs[0].producer().inputs[0])
+    product = next(use for use in node.outputs[0].consumers() if use.op_type == "MatMul")
+    for index, axis in ((0, 3), (1, 2)):
+        numbers = [number(model, f"{axis}.{value}", [value], np.int64) for value in (0, 16, axis)]
+        product.replace_input_with(index, put(product, "Slice", product.inputs[index], *numbers))
+
+
+def relu(model: ir.Model) -> None:
+    before(before(softmax(model), 0, "Add", number(model, "least", 25.0)).outputs[0].consumers()[0], 0, "Relu")
+
+
+def guard_of_two(model: ir.Model) -> None:
+    """Rows of fewer than two tokens give zeros."""
+    node = softmax(model)
+    product = next(use for use in node.outputs[0].consumers() if use.op_type == "MatMul")
+    mask = next(value for value in model.graph.inputs if value.name == "attention_mask")
+    count = put(product, "ReduceSum", mask, number(model, "along", [1], np.int64), keepdims=1)
+    some = put(product, "Cast", put(product, "Greater", count, number(model, "one", 1, np.int64)), to=1)
+    factor = put(product, "Reshape", some, number(model, "shape", [-1, 1, 1, 1], np.int64))
+    product.replace_input_with(0, put(product, "Mul", node.outputs[0], factor))
+
+
+@pytest.mark.parametrize("change", [best_sixteen, first_sixteen, relu, guard_of_two])
+def test_attention_of_another_kind_is_kept(change: Callable[[ir.Model], None]) -> None:
+    model = exports.model(PLAIN)
+    change(model)
+    feeds = exports.feeds(NAMES, length=40)
+    feeds["attention_mask"][1, 1:] = 0
+    _, report = check(model, feeds)
+    assert report.fused["SelfAttention"] == LAYERS - 1
+
+
+@pytest.mark.parametrize(("tokens", "local"), [(1500, 2), (2047, 0)])
+def test_window_beyond_the_longest_mask_that_is_tried(tokens: int, local: int) -> None:
+    model = exports.model("modernbert-torchscript17-sdpa")
+    constant = next(node for node in model.graph if node.outputs[0].name == "/model/Constant_32_output_0")
+    old = constant.attributes["value"].value.numpy()
+    constant.attributes["value"] = ir.AttrTensor("value", ir.tensor(np.full(old.shape, tokens, old.dtype)))
+    fuse(model)
+    windows = [node.attributes.get_int("window", None) for node in model.graph if "Attention" in node.op_type]
+    assert sum(width is not None for width in windows) == local
+
+
+def test_angles_that_change_in_long_rows() -> None:
+    """As those of dynamic NTK and LongRoPE."""
+    model = exports.model("eurobert-torchscript17-eager")
+    assert fuse(exports.model("eurobert-torchscript17-eager")).fused["SelfAttention"]
+    node = next(node for node in model.graph if node.op_type in ("Cos", "Sin"))
+    ids = next(value for value in model.graph.inputs if value.name == "input_ids")
+    length = put(node, "Shape", ids, start=1, end=2)
+    is_long = put(node, "Greater", length, number(model, "trained", [350], np.int64))
+    factor = put(node, "Where", is_long, number(model, "half", 0.5), number(model, "whole", 1.0))
+    angles = put(node, "Mul", node.inputs[0], factor)
+    for use in [node for node in model.graph if node.op_type in ("Cos", "Sin")]:
+        use.replace_input_with(0, angles)
+    _, report = check(model, exports.feeds(["input_ids", "attention_mask"], length=360))
+    assert not report.fused["SelfAttention"]
+
+
+def test_buckets_that_begin_far_away() -> None:
+    model = exports.model("t5-torchscript17-eager")
+    name = "/model/encoder/block.0/layer.0/SelfAttention/Constant_20_output_0"
+    constant = next(node for node in model.graph if node.outputs[0].name == name)
+    old = constant.attributes["value"].value.numpy()
+    far = np.full(old.shape, np.log(200_000 / 2), old.dtype)
+    constant.attributes["value"] = ir.AttrTensor("value", ir.tensor(far))
+    check(model, exports.feeds(["input_ids", "attention_mask"], length=700))
+
+
+def test_positions_that_skip_another_id() -> None:
+    model = exports.model("roberta-torchscript17-eager")
+    equal = first(model, "Equal")
+    (inverse,) = equal.outputs[0].consumers()
+    ids = next(value for value in model.graph.inputs if value.name == "input_ids")
+    is_mask = put(inverse, "Equal", ids, number(model, "mask", 50, np.int64))
+    inverse.replace_input_with(0, put(inverse, "Or", equal.outputs[0], is_mask))
+    feeds = exports.feeds([value.name for value in model.graph.inputs])
+    feeds["input_ids"][:, 2] = 50
+    check(model, feeds)
+
+
+@pytest.mark.parametrize("length", [250, 401])
+def test_condition_on_lengths_beyond_the_samples(length: int) -> None:
+    """``If`` of whether a row has at most 400 tokens."""
+    model = exports.model("t5-torchscript17-eager")
+    output = model.graph.outputs[0]
+    ids = next(value for value in model.graph.inputs if value.name == "input_ids")
+    branches = {}
+    for name, operator in (("then_branch", "Identity"), ("else_branch", "Neg")):
+        node = ir.node(operator, [output])
+        node.outputs[0].name, node.outputs[0].type = f"{name}.y", output.type
+        branches[name] = ir.AttrGraph(name, ir.Graph([], node.outputs, nodes=[node], name=name))
+    tokens = ir.node("Shape", [ids], {"start": 1, "end": 2})
+    shorter = ir.node("Min", [tokens.outputs[0], number(model, "most", [400], np.int64)])
+    condition = ir.node("Equal", [tokens.outputs[0], shorter.outputs[0]])
+    chosen = ir.Node("", "If", condition.outputs, attributes=branches.values(), num_outputs=1)
+    chosen.outputs[0].name, chosen.outputs[0].type = "chosen", output.type
+    model.graph.extend([tokens, shorter, condition, chosen])
+    model.graph.outputs[:] = [chosen.outputs[0]]
+    fused, _ = check(model, exports.feeds(["input_ids", "attention_mask"], length=length))
+    assert any(node.op_type == "If" for node in fused.graph)
