@@ -6,12 +6,13 @@ the whole batch. Where shapes are unknown, the batch is taken to be the first ax
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable
 
 import numpy as np
 import onnx_ir as ir
 
-from isorun.graph.analysis.batch_sizes import BatchSizes
+from isorun.graph.analysis.batch_sizes import BATCHES, BatchSizes
 from isorun.graph.ops import functions
 from isorun.graph.ops.inline import inlined
 
@@ -38,6 +39,7 @@ _BATCH_FIRST = (
     *("GlobalAveragePool", "GlobalMaxPool", "GlobalLpPool", "GroupNormalization", "InstanceNormalization", "LRN"),
     *("DepthToSpace", "SpaceToDepth", "Attention"),
 )
+_SHAPED = ("Reshape", "Expand", "Tile", "ConstantOfShape")
 _RECURRENT = ("LSTM", "GRU", "RNN")
 # How many inputs operators read the data of that read only the shape or type of others.
 _READS = {"Shape": 0, "Size": 0, "CastLike": 1}
@@ -105,7 +107,7 @@ class _Search:
         key = (node.domain, node.op_type)
         if key in _WHOLE or node.domain not in _KNOWN_DOMAINS:  # of others' operators nothing is known
             return True
-        if self._loses_rows(node, read):
+        if self._loses_rows(node, read) or self._counts_rows(node):
             return True
         if key in _PRODUCTS:
             return self._multiplies_rows(node, *_PRODUCTS[key])
@@ -123,6 +125,32 @@ class _Search:
             if after is not None and (len(after) != 1 or not all(after.values())):
                 return True
         return False
+
+    def _counts_rows(self, node: ir.Node) -> bool:
+        """Whether a number that a node computes with depends on how many rows there are, or is that of the row."""
+        return node.op_type not in _SHAPED and any(map(self._sizes.counts_rows, node.inputs))
+
+    def _moves_rows(self, node: ir.Node) -> bool:
+        """Whether a reshape takes the numbers of other rows for those of a row."""
+        before, after = (self._sizes.axes(value) for value in (node.inputs[0], node.outputs[0]))
+        shapes = self._sizes.shape(node.inputs[0]), self._sizes.shape(node.outputs[0])
+        if not before or not after or None in shapes:
+            return False
+        ends = [(shape or (), min(axes)) for shape, axes in zip(shapes, (before, after), strict=True)]
+        if any(shape[axis] != BATCHES[0] for shape, axis in ends):
+            return False  # merged with others, and separated later
+        return len({math.prod(shape[:axis]) for shape, axis in ends}) > 1
+
+    def _reads_other_rows(self, node: ir.Node, axes: set[int], axis: int) -> bool:
+        """Whether the rows that an index selects, along the axis of rows, may be others than each its own."""
+        index = self._sizes.array(node.inputs[1])
+        if axis not in axes:
+            return False
+        if index is None:
+            return node.op_type == "GatherElements"
+        numbers = index[..., 0] if node.op_type == "GatherND" else np.moveaxis(index, axis, 0)
+        own = np.arange(len(numbers)).reshape(-1, *(1 for _ in numbers.shape[1:]))
+        return bool((numbers != own).any())
 
     def _multiplies_rows(self, node: ir.Node, left: int, right: int) -> bool:
         for index, name, contracted in ((left, "transA", 1), (right, "transB", 0)):
@@ -176,6 +204,18 @@ class _Search:
                 return self._contracts(node)
             case "Slice":
                 return self._reverses(node, axes, at)
+            case "Reshape":
+                return self._moves_rows(node)
+            case "Trilu" | "EyeLike":
+                return rank is None or not axes.isdisjoint((rank - 2, rank - 1))
+            case "GatherElements":
+                return self._reads_other_rows(node, axes, at(node.attributes.get_int("axis", 0)))
+            case "GatherND":
+                return not node.attributes.get_int("batch_dims", 0) and self._reads_other_rows(node, axes, 0)
+            case "ScatterElements":
+                return at(node.attributes.get_int("axis", 0)) in axes
+            case "ScatterND":
+                return 0 in axes and self._sizes.array(node.inputs[1]) is not None
             case "Gather":
                 return at(node.attributes.get_int("axis", 0)) in axes and self._permutes(node.inputs[1])
         if operator in _RECURRENT:

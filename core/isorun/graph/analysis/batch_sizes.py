@@ -68,6 +68,33 @@ class BatchSizes:
             return tensor.numpy()
         return None if value is None else self._arrays[0].get(value.name or "")
 
+    def counts_rows(self, value: ir.Value | None) -> bool:
+        """Whether a small value that follows from shapes has other numbers in a larger batch, or in another row of it.
+        Sizes and places, which are integers, do not count."""
+        pair = [arrays.get("" if value is None else value.name or "") for arrays in self._arrays]
+        if None in [array if array is None else 0 for array in pair]:
+            return False
+        few, many = pair
+        assert few is not None
+        assert many is not None
+        if few.dtype.kind not in "fb":
+            return False
+        differing = [axis for axis, sizes in enumerate(zip(few.shape, many.shape, strict=False)) if len({*sizes}) > 1]
+        if few.ndim != many.ndim or len(differing) > 1:
+            return True
+        if not differing:
+            return not np.array_equal(few, many)
+        by_row = [np.moveaxis(array, differing[0], 0) for array in (few, many)]
+        count = len(by_row[0]) // BATCHES[0]
+        if any(len(array) != count * batch for array, batch in zip(by_row, BATCHES, strict=True)):
+            return True
+        # What rows are merged with comes after them, or before.
+        first, second = (array.reshape(batch, count, -1) for array, batch in zip(by_row, BATCHES, strict=True))
+        turned = [array.reshape(count, batch, -1).swapaxes(0, 1) for array, batch in zip(by_row, BATCHES, strict=True)]
+        return not any(
+            (few == few[:1]).all() and (many == few[:1]).all() for few, many in ((first, second), tuple(turned))
+        )
+
 
 def _has_batch(graph: ir.Graph, value: ir.Value) -> bool:
     if value.name in graph.initializers or isinstance(value.type, ir.SequenceType | ir.OptionalType):

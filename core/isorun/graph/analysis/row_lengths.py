@@ -10,7 +10,7 @@ import numpy as np
 import onnx_ir as ir
 
 from isorun.graph.analysis import mask_input
-from isorun.graph.analysis.evaluate import CannotEvaluate, Evaluator, is_constant
+from isorun.graph.analysis.evaluate import CannotEvaluate, Evaluator, array, is_constant
 from isorun.graph.analysis.intervals import dtype_of, scalar
 from isorun.graph.ops import functions
 
@@ -18,6 +18,7 @@ from isorun.graph.ops import functions
 _SHAPES = {"Reshape": (1,), "Expand": (1,), "ConstantOfShape": (0,), "Tile": (1,), "Slice": (2,), "Range": (1,)}
 
 _LENGTH = 6  # of the rows of samples, in tokens
+_NO_PLACE = 2**31 - 1  # as the end of a slice, the last element
 
 
 def find(graph: ir.Graph) -> ir.Node | None:
@@ -29,6 +30,8 @@ def find(graph: ir.Graph) -> ir.Node | None:
                 lengths.update(node.outputs)
             continue
         captured = {value for attribute in node.attributes.values() for value in _captured(attribute)}
+        if _reads_later_places(node):
+            return node
         read = {index for index, value in enumerate(node.inputs) if value in lengths}
         if not read and lengths.isdisjoint(captured):
             continue
@@ -49,6 +52,28 @@ def find(graph: ir.Graph) -> ir.Node | None:
             return node
         lengths.update(node.outputs)
     return None
+
+
+def _reads_later_places(node: ir.Node) -> bool:
+    """Whether a node reads, or cuts rows at, a place that a short row does not have."""
+    data = node.inputs[0] if node.inputs else None
+    if node.domain != "" or node.op_type not in ("Gather", "Slice") or data is None or is_constant(data):
+        return False
+    dtype, shape = dtype_of(data), data.shape
+    if dtype is None or not dtype.is_floating_point() or (shape is not None and len(shape) < 2):
+        return False
+    if node.op_type == "Gather":
+        axes, places = [node.attributes.get_int("axis", 0)], [node.inputs[1]]
+    else:
+        along = node.inputs[3] if len(node.inputs) > 3 else None
+        axes = [] if along is None or not is_constant(along) else array(along).reshape(-1).tolist()
+        places = [node.inputs[2]]
+    rank = None if shape is None else len(shape)
+    by_place = [axis % rank if rank else axis for axis in axes] == [1]
+    if not by_place or (shape is not None and isinstance(shape[1], int)) or not is_constant(places[0]):
+        return False
+    last = np.max(array(places[0]), initial=0) + (node.op_type == "Gather")  # type: ignore[arg-type]  # a constant
+    return bool(1 < last < _NO_PLACE)
 
 
 def _reads_same(graph: ir.Graph, index: ir.Value | None) -> bool:

@@ -10,7 +10,7 @@ import numpy as np
 from isorun.errors import InvalidFeeds, IsorunError
 from isorun.models.feeds import FeedChecker, is_binary
 from isorun.session.scheduling.calls import Request
-from isorun.types import Feeds, ModelInfo
+from isorun.types import Feeds, ModelInfo, TensorSpec
 
 
 class Collator:
@@ -37,6 +37,14 @@ class Collator:
             for spec in (*info.inputs, *info.outputs)
             if isinstance(symbol, str) and spec.shape and len(spec.shape) > 1 and spec.shape[1] == symbol
         } | set(info.token_outputs or ())
+        self._splits = {spec.name for spec in info.outputs if self._is_split(spec)}
+
+    def _is_split(self, spec: TensorSpec) -> bool:
+        """Whether it is known which part of a longer row's output is a request's: all of it, or one for each token."""
+        sizes = list(spec.shape or ())[1:]
+        if spec.name in self._by_token:
+            return spec.name in (self._info.token_outputs or ()) or all(isinstance(size, int) for size in sizes[1:])
+        return spec.shape is not None and all(isinstance(size, int) for size in sizes)
 
     def request(self, output_names: Sequence[str] | None, feeds: Feeds, *, shared: Callable[[], bool]) -> Request:
         """Validate a request.
@@ -91,7 +99,12 @@ class Collator:
         mask = None if self._mask is None else self._info.attended(feeds)
         # With other values in a mask, the model runs as given, and may see padding and other rows.
         as_given = any(not is_binary(feeds[name]) for name in self._masks if name in feeds)
-        stretches = mask is not None and not as_given and bool(self._info.may_be_padded(mask).all())
+        stretches = (
+            mask is not None
+            and not as_given
+            and self._splits.issuperset(outputs)
+            and bool(self._info.may_be_padded(mask).all())
+        )
         length = mask.shape[1] if mask is not None else max(array.size for array in feeds.values())
         shapes = (
             (name, array.shape[2:] if stretches and name in self._by_token else array.shape[1:])
@@ -127,12 +140,13 @@ class Collator:
                     f"Output {name!r} does not have one row for each of the {len(requests)} requests of a batch, so it "
                     "cannot be split. Leave it out of output_names, or use Session.run"
                 )
+        longest = max(request.length for request in requests)
         results = []
         for index, request in enumerate(requests):
             row: list[Any] = []
             for name, output in zip(names, outputs, strict=True):
                 part = output[index : index + 1] if request.keep_axis else output[index]
-                if name in self._by_token:
+                if name in self._by_token and request.length < longest:
                     part = part[:, : request.length] if request.keep_axis else part[: request.length]
                 row.append(part.copy())
             results.append(row)

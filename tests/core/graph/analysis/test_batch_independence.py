@@ -41,7 +41,34 @@ INDEPENDENT = {
     "an average of images": "i = Unsqueeze (x, one)  y = GlobalAveragePool (i)",
     "einsum by rows": 'y = Einsum <equation = "bsh,bth->bst"> (x, x)',
 }
+_BATCH = "shape = Shape (x)  z = Constant <value_int = 0> ()  b = Gather (shape, z)"
+_ROWS = f"{_BATCH}  by = Constant <value_int = 1> ()  rows = Range (z, b, by)"
 MIXING = {
+    "a division by the size of the batch": (f"{_BATCH}  f = Cast <to = 1> (b)  y = Div (x, f)", "Div"),
+    "a product with the number of elements": ("n = Size (x)  f = Cast <to = 1> (n)  y = Mul (x, f)", "Mul"),
+    "the number of the row": (
+        f"{_ROWS}  f = Cast <to = 1> (rows)  axes = Constant <value_ints = [1, 2]> ()"
+        "  u = Unsqueeze (f, axes)  y = Add (x, u)",
+        "Add",
+    ),
+    "another row, by GatherND": (
+        f"{_ROWS}  none = Mul (rows, z)  i = Unsqueeze (none, last)  y = GatherND (x, i)",
+        "GatherND",
+    ),
+    "other rows, by GatherElements": ("s = Shape (x)  i = ConstantOfShape (s)  y = GatherElements (x, i)", "GatherE"),
+    "a row replaced": (
+        "i = Constant <value_ints = [0]> ()  at = Unsqueeze (i, one)  s = Shape <start = 1> (x)"
+        "  o = Expand (one_f, s)  u = Unsqueeze (o, zero)  y = ScatterND (x, at, u)",
+        "ScatterND",
+    ),
+    "a triangle of rows": ("s = ReduceSum <keepdims = 0> (x, one)  y = Trilu (s)", "Trilu"),
+    "rows taken for tokens": (
+        f"{_BATCH}  one_t = Constant <value_int = 1> ()  t = Gather (shape, one_t)"
+        "  four_i = Constant <value_ints = [4]> ()"
+        "  b1 = Unsqueeze (b, zero)  t1 = Unsqueeze (t, zero)  d = Concat <axis = 0> (t1, b1, four_i)"
+        "  y = Reshape (x, d)",
+        "Reshape",
+    ),
     "dynamic quantization": ("q, s, z = DynamicQuantizeLinear (x)  y = DequantizeLinear (q, s, z)", "DynamicQuantize"),
     "a reduction of all axes": ("y = ReduceMax <keepdims = 1> (x)", "ReduceMax"),
     "a mean over the batch": ("m = ReduceMean <axes = [0]> (x)  y = Sub (x, m)", "ReduceMean"),

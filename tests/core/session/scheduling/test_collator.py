@@ -5,8 +5,10 @@ from __future__ import annotations
 from dataclasses import replace
 
 import numpy as np
+import onnx
 import pytest
 
+import exports
 import isorun
 from isorun.errors import InvalidFeeds, IsorunError
 from isorun.models.feeds import FeedChecker
@@ -62,3 +64,35 @@ def test_outputs_without_rows_are_refused() -> None:
 def test_an_unknown_output_is_refused_at_once(encoder: isorun.Session) -> None:
     with pytest.raises(InvalidFeeds, match="pooler_output"):
         encoder.map([], output_names=["pooler"])
+
+
+@pytest.mark.parametrize("declared", [["batch", "sequence"], ["batch", "Add_dim_1", 16], [None, None, None]])
+def test_outputs_with_other_axes_than_they_declare(declared: list[str | int | None]) -> None:
+    """Exporters name the axes of every output alike, or as they like."""
+    proto = onnx.load_from_string(exports.content("bert-torchscript17-eager"))
+    words = next(node for node in proto.graph.node if node.op_type == "Gather" and "word" in node.input[0])
+    of_tokens = len(declared) == 3
+    name = words.output[0] if of_tokens else proto.graph.output[1].name
+    if not of_tokens:
+        del proto.graph.output[1]
+    proto.graph.output.append(onnx.helper.make_tensor_value_info(name, onnx.TensorProto.FLOAT, declared))
+    requests = [exports.feeds(["input_ids", "attention_mask", "token_type_ids"], length) for length in (5, 12, 9, 9)]
+    requests = [{name: array[:1] for name, array in feeds.items()} for feeds in requests]
+    with isorun.Session(proto, "ort-cpu", cache_dir=False) as session:
+        for feeds, result in zip(requests, session.map(requests, max_wait=0.2), strict=True):
+            assert_same(result, session.run(None, feeds))
+
+
+def test_places_that_short_rows_do_not_have() -> None:
+    proto = onnx.load_from_string(exports.content("bert-torchscript17-eager"))
+    hidden = proto.graph.output[0].name
+    for name, value in (("from", 0), ("to", 12), ("along", 1)):
+        proto.graph.initializer.append(onnx.numpy_helper.from_array(np.array([value]), name))
+    proto.graph.node.append(onnx.helper.make_node("Slice", [hidden, "from", "to", "along"], ["y"]))
+    del proto.graph.output[:]
+    proto.graph.output.append(onnx.helper.make_tensor_value_info("y", onnx.TensorProto.FLOAT, [None] * 3))
+    requests = [exports.feeds(["input_ids", "attention_mask", "token_type_ids"], length) for length in (5, 20, 9)]
+    requests = [{name: array[:1] for name, array in feeds.items()} for feeds in requests]
+    with isorun.Session(proto, "ort-cpu", cache_dir=False) as session:
+        results = list(session.map(requests, max_wait=0.2))
+    assert [result[0].shape[1] for result in results] == [5, 12, 9]
