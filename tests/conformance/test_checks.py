@@ -48,6 +48,7 @@ ON_DEVICE = [
 CASES = [
     *ON_DEVICE,
     Case("RoundsByBatch", "rows_are_the_same_bits_in_every_batch", "in batches of 7,", {"precision": "fp32"}),
+    Case("RoundsByBatch", "row_is_the_same_bits_beside_a_longer_one", "a row of 1 tokens", {"precision": "fp32"}),
     Case("ClampsIndices", "index_outside_its_table_is_an_error", "at index 5 of 5", {"operator": "Gather"}),
     Case("KeepsTheFirstBranch", "control_flow_follows_the_feeds", "If does not follow", {"operator": "If"}),
     Case("KeepsTheFirstBranch", "control_flow_follows_the_feeds", "Loop does not follow", {"operator": "Loop"}),

@@ -7,7 +7,7 @@ import numpy as np
 from isorun_conformance.checks.base import Checks, proves
 from isorun_conformance.sample_models import encoder
 
-_ROWS, _LENGTH = 40, 72
+_ROWS, _LENGTH, _LONG = 40, 72, 140
 _BATCHES = (1, 7, _ROWS)
 _MODEL = "bert-2x128"
 
@@ -52,4 +52,26 @@ class Determinism(Checks):
                     assert not changed, (
                         f"in batches of {size}, with threads={threads}, {len(changed)} of {_ROWS} rows are not the "
                         "bits that they are alone"
+                    )
+
+    @proves("determinism")
+    def test_row_is_the_same_bits_beside_a_longer_one(self, precision: str) -> None:
+        """At every length: kernels work in blocks, and a block that is cut short may be summed in another order."""
+        offers = self.under_test.capabilities
+        self.under_test.require(offers.deterministic or offers.repeatable, "determinism")
+        self.under_test.require(offers.dynamic_shapes, "dynamic shapes")
+        model = encoder(_MODEL, dynamic=True)
+        feeds = model.feeds(batch=2, sequence=_LONG, mask="none")
+        with self.under_test.open(model, precision=precision, deterministic=True) as session:
+            tokens = session.model_info.token_outputs or ()
+            by_token = [spec.name in tokens for spec in session.get_outputs()]
+            for length in range(1, _LONG):
+                alone = session.run(None, {name: array[:1, :length] for name, array in feeds.items()})
+                feeds["attention_mask"][0] = np.arange(_LONG) < length
+                beside = session.run(None, feeds)
+                feeds["attention_mask"][0] = 1
+                for first, second, token in zip(alone, beside, by_token, strict=True):
+                    row = second[:1, :length] if token else second[:1]
+                    assert np.array_equal(first, row), (
+                        f"a row of {length} tokens is not the bits beside one of {_LONG} that it is alone"
                     )
