@@ -92,7 +92,6 @@ class Embedder(PromptedModel):
         checked_flag(normalize, "normalize")
         self.task = task
         self._pools = bool(modes)
-        self._by_row = bool(session_options.get("deterministic"))
         super().__init__(model, self._choose, max_length, batch_tokens, session_options)
         with closed_on_error(self):
             settings = self.settings
@@ -267,7 +266,7 @@ class Embedder(PromptedModel):
         prefixed = (prefix + text for text in stream_of(texts))
         finish = self._finisher(prefix)
         return in_order(
-            (batch.positions, self._stored(finish(output, batch.mask)))
+            (batch.positions, self._stored(np.asarray(self._finished(finish, output, batch.mask))))
             for batch, (output,) in self._run(self._batches(prefixed))
         )
 
@@ -320,10 +319,6 @@ class Embedder(PromptedModel):
         normalize: bool | None,
         dimensions: int | None,
     ) -> Array:
-        if self._by_row and len(output) > 1:  # matrix products of NumPy depend on the number of rows
-            rows = [slice(index, index + 1) for index in range(len(output))]
-            finished = (self._finish(output[row], mask[row], skipped, normalize, dimensions) for row in rows)
-            return np.concatenate(list(finished))
         vectors = output
         if output.ndim == 3:
             if skipped:

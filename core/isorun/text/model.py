@@ -113,6 +113,7 @@ class TextModel:
             self.max_length = self._opened_length = min([*limits, *filter(None, [chosen])], default=None)
             self.tokenizer.limit = self.max_length
         self._batch_tokens = batch_tokens
+        self._by_row = bool(session_options.get("deterministic"))
         shapes = [spec.shape for spec in self.session.get_inputs() if spec.shape and len(spec.shape) == 2]
         self._columns = next((shape[1] for shape in shapes if isinstance(shape[1], int)), None)
 
@@ -216,7 +217,7 @@ class TextModel:
         results = np.empty((len(texts), *width), np.float32)
         with progress_bar(len(texts), progress) as bar:
             for batch, (output,) in self._run(self._batches(texts)):
-                results[batch.positions] = finish(output, batch.mask)
+                results[batch.positions] = np.asarray(self._finished(finish, output, batch.mask))
                 bar.update(len(batch.positions))
         return results
 
@@ -246,7 +247,7 @@ class TextModel:
         results: dict[int, Result] = {}
         with progress_bar(len(texts), progress) as bar:
             for batch, (output,) in self._run(self._batches(texts)):
-                results |= zip(batch.positions, finish(output, batch.mask), strict=True)
+                results |= zip(batch.positions, self._finished(finish, output, batch.mask), strict=True)
                 bar.update(len(batch.positions))
         return [results[position] for position in range(len(texts))]
 
@@ -264,7 +265,23 @@ class TextModel:
             encodings = self._encode(texts)
         else:
             encodings = await asyncio.to_thread(self._encode, texts)
-        return [row for mask, (output,) in await self._aoutputs(encodings) for row in finish(output, mask)]
+        outputs = await self._aoutputs(encodings)
+        return [row for mask, (output,) in outputs for row in self._finished(finish, output, mask)]
+
+    def _finished(
+        self, finish: Callable[[Array, Mask], Iterable[Result]], output: Array, mask: Mask
+    ) -> Iterable[Result]:
+        """The results of a batch; with ``deterministic=True`` of each row alone, without its padding, since sums and
+        products of NumPy depend on how many numbers there are."""
+        if not self._by_row:
+            return finish(output, mask)
+        by_token = output.ndim == 3 and output.shape[1] == mask.shape[1]
+        results: list[Result] = []
+        for row, kept in enumerate(mask > 0):
+            end = int(np.flatnonzero(kept).max(initial=0)) + 1
+            part = output[row : row + 1, :end] if by_token else output[row : row + 1]
+            results.extend(finish(part, mask[row : row + 1, :end]))
+        return results
 
     async def _aoutputs(self, encodings: Sequence[Tokens]) -> list[tuple[npt.NDArray[np.int64], list[Array]]]:
         """The mask and the outputs of each text, one row each, sharing batches with other callers."""
