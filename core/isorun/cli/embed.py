@@ -61,6 +61,9 @@ def embed(
     cache = Cache()
     path = models.model_path(model, cache)
     output = models.check_output(output, [texts, path])
+    if output.suffix != ".npy":
+        raise IsorunError(f"VECTORS.npy must end with .npy, got {output}")
+    record = models.check_output(output.with_name(f"{output.stem}.identity.json"), [texts, path])
     lines = sum(1 for _ in text_files.lines(texts))
     settings: dict[str, Any] = {"precision": precision, "pooling": pooling, "normalize": normalize}
     settings |= {"default_prompt": prompt, "truncate_dim": truncate_dim, "batch_tokens": batch_tokens}
@@ -72,8 +75,9 @@ def embed(
             if part.done:
                 console.note(f"Continuing after {part.done} of {lines} lines")
             _embed(embedder, itertools.islice(text_files.lines(texts), part.done, None), part)
-        record = output.with_name(f"{output.stem}.identity.json")
-        write_atomically(record, json.dumps(embedder.vector_record(), indent=1).encode())
+            content = json.dumps(embedder.vector_record(), indent=1).encode()
+            record.unlink(missing_ok=True)  # that of earlier vectors, should this end before there is a new one
+        write_atomically(record, content)
     print(f"{output}: {lines} x {embedder.dimension}, float32")
 
 

@@ -52,11 +52,26 @@ def _record(path: Path) -> dict[str, Any]:
         raise IsorunError(f"{path} is not a record of vectors: {error}") from error
     if not isinstance(record, dict):
         raise IsorunError(f"{path} is not a record of vectors: expected a JSON object")
-    if vectors is not None and vectors.is_file():
-        shape = np.load(vectors, mmap_mode="r").shape
-        if shape[1:] != (record.get("dimension"),):
-            raise IsorunError(
-                f"{path} is not the record of {vectors}: these vectors have the shape {shape}, and the record is of "
-                f"{record.get('dimension')} values each"
-            )
+    if vectors is not None:
+        _check_vectors(vectors, path, record)
     return record
+
+
+def _check_vectors(path: Path, described: Path, record: dict[str, Any]) -> None:
+    """Reject vectors that a record is not of."""
+    models.check_input(path, "the vectors")
+    try:
+        vectors = np.load(path, mmap_mode="r", allow_pickle=False)
+    except (ValueError, EOFError, OSError) as error:
+        raise IsorunError(f"{path} is not a file of vectors (.npy): {error}") from error
+    if not isinstance(vectors, np.ndarray) or vectors.dtype.kind not in "fiu":
+        raise IsorunError(f"{path} is not a file of vectors: expected an array of numbers")
+    if vectors.shape[1:] != (record.get("dimension"),):
+        raise IsorunError(
+            f"{described} is not the record of {path}: these vectors have the shape {vectors.shape}, and the record is "
+            f"of {record.get('dimension')} values each"
+        )
+    if not record.get("stored") and vectors.dtype != np.float32:
+        raise IsorunError(f"{described} is not the record of {path}: these vectors are {vectors.dtype}, not float32")
+    if vectors.dtype.kind == "f" and not np.isfinite(vectors).all():
+        raise IsorunError(f"{path} has vectors with NaN or infinity, which nothing can be searched with")

@@ -26,6 +26,13 @@ from isorun.text.prompted import PromptedModel
 from isorun.text.steps import output_by_token, steps_after, width_after
 
 
+def _described(step: Layer | str) -> Iterator[Any]:
+    """What a layer is, for a digest."""
+    yield step if isinstance(step, str) else step.kind
+    for name, tensor in () if isinstance(step, str) else step.tensors.items():
+        yield from (name, np.shape(tensor), tensor)
+
+
 class Embedder(PromptedModel):
     """Turns texts into vectors, as sentence-transformers would.
 
@@ -118,8 +125,9 @@ class Embedder(PromptedModel):
         """What the vectors of this embedder depend on, with its default prompt."""
         provenance = self.session.provenance
         versions = (f"{name} {version}" for name, version in sorted(provenance.versions.items()) if name != "isorun")
-        steps = [*self.settings.token_steps, *self._steps]
-        layers = [part for step in steps if not isinstance(step, str) for part in (step.kind, *step.tensors.values())]
+        is_told = self._steps == (NORMALIZE,) and self._truncate_dim is None  # by `normalized`
+        steps = [*self.settings.token_steps, *(() if is_told else ("pooled", *self._steps) if self._steps else ())]
+        layers = [part for step in steps for part in _described(step)]
         quantizer = provenance.details.get("graph", {}).get("int8")
         return VectorIdentity(
             model=provenance.fingerprint,

@@ -128,6 +128,46 @@ def test_record_of_other_vectors_is_refused(
     assert (ran.code, "is not the record of" in ran.err) == (2, True)
 
 
+@pytest.mark.parametrize(
+    ("array", "reason"),
+    [
+        (np.zeros((3, 384)), "are float64"),
+        (np.full((3, 384), np.nan, np.float32), "NaN"),
+        (np.full((3, 384), "a"), "array of numbers"),
+        (None, "not a file of vectors"),
+    ],
+)
+def test_vectors_that_nothing_can_be_searched_with(
+    isorun: Callable[..., Any], minilm: Path, texts: Path, tmp_path: Path, array: np.ndarray | None, reason: str
+) -> None:
+    output = tmp_path / "vectors.npy"
+    assert isorun("embed", texts, "-o", output, "--model", minilm, "--backend", "ort-cpu").code == 0
+    if array is None:
+        output.write_bytes(output.read_bytes()[:40])
+    else:
+        np.save(output, array)
+    ran = isorun("vectors", "compare", output, output)
+    assert (ran.code, reason in ran.err) == (2, True)
+    output.unlink()
+    assert "no file" in isorun("vectors", "compare", output, output).err
+
+
+def test_no_record_of_earlier_vectors_stays(
+    isorun: Callable[..., Any], minilm: Path, texts: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    command = ("embed", texts, "-o", tmp_path / "v.npy", "--model", minilm, "--backend", "ort-cpu")
+    assert isorun(*command).code == 0
+
+    def interrupted(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(embed, "write_atomically", interrupted)  # after the vectors are in their place
+    assert isorun(*command, "--pooling", "cls").code == 130
+    assert not (tmp_path / "v.identity.json").exists()
+    ran = isorun("embed", texts, "-o", tmp_path / "v.vec", "--model", minilm, "--backend", "ort-cpu")
+    assert (ran.code, "must end with .npy" in ran.err) == (2, True)
+
+
 def test_an_empty_file_gives_no_vectors(isorun: Callable[..., Any], minilm: Path, tmp_path: Path) -> None:
     (tmp_path / "texts.txt").write_text("")
     ran = isorun("embed", tmp_path / "texts.txt", "-o", tmp_path / "v.npy", "--model", minilm, "--backend", "ort-cpu")

@@ -137,3 +137,11 @@ def test_rejects_settings_that_it_does_not_have(
     (folder / file).write_text(json.dumps(change))
     with pytest.raises(UnsupportedModel, match=message):
         isorun.Embedder(folder, backend="ort-cpu")
+
+
+def test_identity_tells_whether_vectors_were_normalized_before_they_were_cut(minilm: Path) -> None:
+    identities = set()
+    for normalize in (None, False, True):
+        with isorun.Embedder(minilm, backend="ort-cpu", truncate_dim=8, normalize=normalize) as embedder:
+            identities.add(str(embedder.identity))
+    assert len(identities) == 3
