@@ -21,11 +21,10 @@ from isorun_matrix.execution.processes.launch import Process, run_job
 from isorun_matrix.execution.processes.take_turns import take_turns
 from isorun_matrix.execution.progress import Lines
 from isorun_matrix.jobs import CONTROL, Cell, CellJob, PreparedModel, Reference, Workload
-from isorun_matrix.measurement.load.search import TRIALS
 from isorun_matrix.report import summary
 from isorun_matrix.results.folder import RunFolder
 from isorun_matrix.results.records import MEASURED, LoadResult, RoundResult, Run, TrialResult
-from isorun_matrix.spec.load_scenario import Load
+from isorun_matrix.spec.load_scenario import TRIALS, Load
 from isorun_matrix.spec.spec import Spec
 
 

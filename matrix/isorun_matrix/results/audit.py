@@ -59,6 +59,10 @@ def _cell_problems(folder: RunFolder, record: RunRecord, planned: PlannedCell) -
         yield "has two rounds with the same seed (TEST05)"
     if rounds:
         yield from _reference_problems(folder, record, planned, rounds[-1])
+    loads = [folder.load_folder(planned.id, planned.key, scenario) for scenario in record.spec.load]
+    for place in (folder.trial_folder(planned.id, planned.key), *loads):
+        if (place / RESULT).is_file() and not reader.is_sealed(place / RESULT):
+            yield f"{place.name}: {RESULT} was changed after the measurement"
     for result in rounds:
         for problem in _round_problems(folder, record, planned, result):
             yield f"round {result.round.number}: {problem}"

@@ -11,6 +11,11 @@ from isorun_matrix.spec.field_types import Count, Name, OrString, Seconds
 _NEEDS = {"closed": "clients", "server": "p99_ms"}
 
 
+_MOST = 100  # milliseconds of the bound for each second of a measurement
+TRIALS = 24
+"""How many measurements a search for a rate makes."""
+
+
 class Load(OrString):
     """A load scenario. A name alone is one without settings: ``single-stream`` or ``offline``."""
 
@@ -35,6 +40,18 @@ class Load(OrString):
             is_set = getattr(self, key) is not None
             if is_set != (self.scenario == scenario):
                 raise ValueError(f"scenario {self.scenario} {'does not support' if is_set else 'requires'} {key}")
+        if self.p99_ms is not None and self.p99_ms > _MOST * self.seconds:
+            # A queue that grows for so long delays the last requests by less than the bound at any rate.
+            raise ValueError(
+                f"p99_ms must be at most a tenth of seconds ({_MOST * self.seconds:g}), got {self.p99_ms:g}: in less "
+                "time, an overloaded server answers within the bound, too"
+            )
+        least = self.seconds * (TRIALS if self.scenario == "server" else 1)
+        if least >= self.time_limit:
+            raise ValueError(f"time_limit must be more than the {least:g} seconds of its measurements")
+        if self.workers > 1 and (self.through == "scheduler" or self.scenario == "single-stream"):
+            where = "through: scheduler" if self.through == "scheduler" else f"scenario {self.scenario}"
+            raise ValueError(f"workers has no effect with {where}. Omit it")
         if not self.name:
             detail = "" if self.clients is None else f"-{self.clients}"
             detail += "" if self.p99_ms is None else f"-{self.p99_ms:g}ms"

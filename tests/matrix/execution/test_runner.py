@@ -182,7 +182,7 @@ def test_rejects_a_folder_that_is_not_writable(isorun: Isorun, tiny: Path, tmp_p
 def test_load_scenarios(isorun: Isorun, tiny: Path, tmp_path: Path) -> None:
     pytest.importorskip("mlperf_loadgen")
     text = SLOW.replace("{backend: fake}", "{backend: ort-cpu, precision: fp32}")
-    text = text.replace("backends:", "load: [{scenario: server, p99_ms: 50, seconds: 0.1}]\nbackends:")
+    text = text.replace("backends:", "load: [{scenario: server, p99_ms: 50, seconds: 0.5}]\nbackends:")
     text += "  - ort-cpu\n  - {name: fake, options: {do: zeros}}\n"
     out = tmp_path / "out"
     done = isorun("run", spec_file(tmp_path, text), "--out", out)
@@ -222,6 +222,11 @@ def test_check_finds_what_was_changed(isorun: Isorun, tiny: Path, tmp_path: Path
     (place / "result.json").write_text(written.replace('"waited": ', '"waited": 1'))
     assert "result.json was changed" in found()[0]
     (place / "result.json").write_text(written)
+    (trial,) = out.glob("cells/*/*/*/*/*/trial/result.json")
+    tried = trial.read_text(encoding="utf-8")
+    trial.write_text(tried.replace('"wall_s": ', '"wall_s": 1'))
+    assert any("trial: result.json was changed" in line for line in found()), found()
+    trial.write_text(tried)
     (reference,) = out.glob("references/*/*/*/outputs.npz")
     content = reference.read_bytes()
     reference.write_bytes(content[:50])

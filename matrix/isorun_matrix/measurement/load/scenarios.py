@@ -19,8 +19,9 @@ from isorun.system.disturbance import Attempts
 from isorun_matrix.jobs import Scenario
 from isorun_matrix.measurement.load.figures import PERCENTILES, LoadFigures, Trial
 from isorun_matrix.measurement.load.generator import Generator
-from isorun_matrix.measurement.load.search import TRIALS, search
+from isorun_matrix.measurement.load.search import search
 from isorun_matrix.measurement.load.targets import Target
+from isorun_matrix.spec.load_scenario import TRIALS
 
 _REPEATS = 12
 _SLOTS = 3

@@ -10,9 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from isorun_matrix.measurement.load.figures import Trial
-
-TRIALS = 24
-"""How many measurements a search makes."""
+from isorun_matrix.spec.load_scenario import TRIALS
 
 _LARGEST, _LEAST = log(1.5), log(1.07)  # the step of the rate's logarithm
 _HARDLY = 1 / 20  # of the first rate: requests hardly meet

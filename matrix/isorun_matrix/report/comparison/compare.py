@@ -21,7 +21,10 @@ from isorun_matrix.report.formatting import shortened
 from isorun_matrix.results.records import SCHEMA, CellId, CellResult, Run, plain
 
 _MOMENTARY = ("load_average", "used_mib", "clock_mhz", "throttled_by")  # never the same in two runs
-_SPEC = ("masks", "feeds", "reference", "rounds", "warmup", "repetitions", "seconds", "quality")
+_SPEC = (
+    *("masks", "feeds", "reference", "rounds", "common_rounds", "warmup", "repetitions", "seconds", "turns"),
+    *("quality", "threads", "device"),
+)
 _BY = {"shapes": "name", "backends": "label", "gpus": "name"}  # lists whose items have a unique name
 
 
