@@ -146,7 +146,7 @@ def _recommendation(choice: Choice, default: Candidate | None) -> str:
         (candidate for candidate in choice.candidates if (candidate.backend, candidate.precision) == _key(choice)), None
     )
     if chosen is None:
-        return "Nothing can be recommended: no candidate ran."
+        return "Nothing can be recommended: no candidate ran and was accurate enough."
     why = "it is the fastest that is accurate enough"
     others = [candidate for candidate in choice.candidates if not candidate.reason]
     if chosen is not others[0]:

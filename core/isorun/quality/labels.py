@@ -13,6 +13,7 @@ Each line of the file is a JSON object, of one of three kinds:
 from __future__ import annotations
 
 import json
+import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -193,7 +194,7 @@ def objects(path: Path) -> dict[int, Any]:
         if line.strip():
             try:
                 parsed[number] = json.loads(line)
-            except ValueError as error:
+            except (ValueError, RecursionError) as error:
                 raise InvalidArgument(f"{path}, line {number} is not JSON: {error}") from error
     return parsed
 
@@ -219,18 +220,25 @@ def parse(items: Mapping[int, Any], path: str) -> Labels:
     rows: list[tuple[int, ...]] = []
     gold: list[Any] = []
     documents: list[int] = []
+    classes: dict[str, Any] = {}
     for number, item in items.items():
         texts = _texts(item)
-        if not texts or not all(isinstance(text, str) and text.strip() for text in texts):
-            raise InvalidArgument(f"{path}, line {number}: texts must be str and not empty, got {texts!r}")
+        if not texts or not all(map(_is_text, texts)):
+            raise InvalidArgument(f"{path}, line {number}: texts must be valid Unicode and not empty, got {texts!r}")
         indices = tuple(places.setdefault(text, len(places)) for text in texts)
         documents += indices if item.keys() == _DOCUMENT else indices[1:] if kind == "queries" else ()
         if item.keys() == _DOCUMENT:
+            if kind != "queries":
+                raise InvalidArgument(f"{path}, line {number}: a document belongs to queries, and the file has {kind}")
             continue
         if kind == "queries" and len(indices) < 2:
             raise InvalidArgument(f"{path}, line {number}: the query has no relevant document")
-        if kind == "pairs" and (len(indices) != 2 or not isinstance(item["score"], int | float)):
-            raise InvalidArgument(f"{path}, line {number}: expected two texts and a number, got {item!r}")
+        if kind == "pairs" and (len(indices) != 2 or not _is_number(item["score"])):
+            raise InvalidArgument(f"{path}, line {number}: expected two texts and a finite number, got {item!r:.200}")
+        if kind == "classes" and not (isinstance(item["class"], str) or type(item["class"]) is int):
+            raise InvalidArgument(f"{path}, line {number}: a class must be a str or an integer, got {item['class']!r}")
+        if kind == "classes" and classes.setdefault(texts[0], item["class"]) != item["class"]:
+            raise InvalidArgument(f"{path}, line {number}: the text has another class in an earlier line: {texts[0]!r}")
         rows.append(indices)
         gold.append(item.get("score", item.get("class")))
     if len(rows) < FEWEST:
@@ -245,6 +253,16 @@ def parse(items: Mapping[int, Any], path: str) -> Labels:
 def _check(path: str, number: int, item: Any) -> None:
     if not isinstance(item, dict) or item.keys() not in (*_KINDS.values(), _DOCUMENT):
         raise InvalidArgument(f"{path}, line {number}: expected {_expected()}, got {json.dumps(item)[:80]}")
+
+
+def _is_text(value: Any) -> bool:
+    return (
+        isinstance(value, str) and bool(value.strip()) and not any("\ud800" <= letter <= "\udfff" for letter in value)
+    )
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and abs(value) <= sys.float_info.max
 
 
 def _texts(item: Mapping[str, Any]) -> Sequence[Any]:

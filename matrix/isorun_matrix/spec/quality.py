@@ -16,12 +16,16 @@ from isorun_matrix.spec.models import Texts, existing_file
 
 def _read_labels(value: Any, info: ValidationInfo) -> Any:
     try:
-        items = [*labels.objects(existing_file(value, info)).values()] if isinstance(value, str) else value
-        if isinstance(items, list):
-            labels_of(items)
+        if isinstance(value, str):
+            path = existing_file(value, info)
+            lines = labels.objects(path)
+            labels.parse(lines, str(path))
+            return [*lines.values()]
+        if isinstance(value, list):
+            labels_of(value)
     except InvalidArgument as error:
         raise ValueError(str(error)) from error
-    return items
+    return value
 
 
 def labels_of(items: list[Any]) -> Labels:
