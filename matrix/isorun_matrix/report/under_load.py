@@ -7,6 +7,8 @@ from isorun_matrix.report.formatting import NONE, number, shortened
 from isorun_matrix.report.summary import Group
 from isorun_matrix.results.records import LoadResult
 
+_NEAR = 1.02  # rates that differ by less count as equal
+
 
 def rates(group: Group) -> tuple[list[str], list[list[str]]]:
     """Requests a second of each cell under load: the scenarios, and a row for each cell with its name; both are empty
@@ -48,7 +50,8 @@ def best(group: Group) -> list[str]:
         leader, scenario, figures = ranked[0]
         within = f" with 99% of the answers within {scenario['p99_ms']:g} ms" if scenario.get("p99_ms") else ""
         least = figures.requests_per_s if figures.between is None else figures.between[0]
-        close = [name for name, _, other in ranked[1:] if (other.between or (0, other.requests_per_s))[1] >= least]
+        highest = {name: (other.between or (0, other.requests_per_s))[1] for name, _, other in ranked[1:]}
+        close = [name for name, high in highest.items() if high * _NEAR >= least]
         tied = f"; {shortened(close)} may answer as many" if close else ""
         most = "the most requests, " if ranked[1:] and not close else ""
         conclusions.append(f"{name}: {leader} answers {most}{_between(figures)} a second{within}{tied}")

@@ -158,5 +158,5 @@ def test_measurements_beside_other_programs_are_repeated(tmp_path: Path) -> None
         for burner in ran.stdout.split():
             os.kill(int(burner), signal.SIGTERM)
         target.close()
-    assert len(found.trials) == 15
+    assert len(found.trials) == 17
     assert all(trial.disturbed for trial in found.trials)

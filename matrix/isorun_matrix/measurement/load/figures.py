@@ -6,6 +6,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 PERCENTILES = (50, 90, 99)
+SLOTS = 5
+"""How many measurements have other scenarios than ``server``. By chance, all of one cell's are above all of an equal
+cell's in 1 of 126 pairs; of three measurements, in 1 of 10."""
 
 
 @dataclass(frozen=True)
@@ -39,7 +42,7 @@ class LoadFigures:
         result: the measurement that it is from, or the nearest one within the bound; ``None`` if no rate is within it.
         trials: all measurements, in order.
         generator: what issued the requests, with its version.
-        between: how sure the rate is: for ``server``, an interval; else, the lowest and highest of three rates.
+        between: how sure the rate is: for ``server``, an interval; else, the lowest and highest of five rates.
     """
 
     requests_per_s: float

@@ -11,14 +11,14 @@ from typing import Any
 
 from isorun.errors import IsorunError
 from isorun_matrix.jobs import Scenario
-from isorun_matrix.measurement.load.figures import PERCENTILES, Trial
+from isorun_matrix.measurement.load.figures import PERCENTILES, SLOTS, Trial
 from isorun_matrix.measurement.load.targets import Target
 
 _PACKAGE = "mlcommons-loadgen"
 _REQUESTS = {"server": 300, "single-stream": 100, "offline": 1}
 """The minimum of a measurement. Of 300, three are expected above the 99th percentile."""
 
-_SLOTS = {"server": 1}  # others divide their time into three measurements
+_SLOTS = {"server": 1}  # others divide their time
 _SUMMARY = "mlperf_log_summary.txt"
 
 
@@ -70,7 +70,7 @@ class Generator:
         settings = self._loadgen.TestSettings()
         settings.scenario = getattr(self._loadgen.TestScenario, names[self._scenario.scenario])
         settings.mode = self._loadgen.TestMode.PerformanceOnly
-        settings.min_duration_ms = int(self._scenario.seconds / _SLOTS.get(self._scenario.scenario, 3) * 1000)
+        settings.min_duration_ms = int(self._scenario.seconds / _SLOTS.get(self._scenario.scenario, SLOTS) * 1000)
         settings.min_query_count = _REQUESTS[self._scenario.scenario]
         settings.single_stream_expected_latency_ns = int(typical * 1e9)
         settings.offline_expected_qps = 1 / typical

@@ -17,14 +17,13 @@ import numpy as np
 
 from isorun.system.disturbance import Attempts
 from isorun_matrix.jobs import Scenario
-from isorun_matrix.measurement.load.figures import PERCENTILES, LoadFigures, Trial
+from isorun_matrix.measurement.load.figures import PERCENTILES, SLOTS, LoadFigures, Trial
 from isorun_matrix.measurement.load.generator import Generator
 from isorun_matrix.measurement.load.search import search
 from isorun_matrix.measurement.load.targets import Target
 from isorun_matrix.spec.load_scenario import TRIALS
 
 _REPEATS = 12
-_SLOTS = 3
 
 
 def measure(
@@ -38,7 +37,7 @@ def measure(
     logs: Path,
     pause: Callable[[int], None],
 ) -> LoadFigures:
-    """Measure a target in a scenario: ``server`` by a search, the others three times.
+    """Measure a target in a scenario: ``server`` by a search, the others five times.
 
     Args:
         scenario: what to measure.
@@ -53,7 +52,7 @@ def measure(
     Raises:
         IsorunError: the package of LoadGen is missing.
     """
-    watched = _Watched(pause, TRIALS if scenario.scenario == "server" else _SLOTS)
+    watched = _Watched(pause, TRIALS if scenario.scenario == "server" else SLOTS)
     if scenario.scenario == "closed":
         return _repeated(watched, lambda: _closed(scenario, target), rows, "threads")
     generator = Generator(scenario, target, sets, seed, logs)
@@ -67,8 +66,9 @@ def measure(
 
 
 def _repeated(watched: _Watched, measure: Callable[[], Trial], rows: int, generator: str) -> LoadFigures:
-    """Three measurements: the one with the middle rate, between the others."""
-    low, middle, high = sorted((watched(measure) for _ in range(_SLOTS)), key=lambda trial: trial.requests_per_s)
+    """Five measurements: the one with the middle rate, between the others."""
+    low, *_, high = ordered = sorted((watched(measure) for _ in range(SLOTS)), key=lambda trial: trial.requests_per_s)
+    middle = ordered[SLOTS // 2]
     rate = middle.requests_per_s
     between = low.requests_per_s, high.requests_per_s
     return LoadFigures(rate, rate * rows, middle, watched.trials, generator, between)
@@ -93,7 +93,7 @@ def _closed(scenario: Scenario, target: Target) -> Trial:
     """Clients that each wait for an answer before they send the next request."""
     assert scenario.clients is not None
     begin = perf_counter_ns()
-    end = begin + int(scenario.seconds / _SLOTS * 1e9)
+    end = begin + int(scenario.seconds / SLOTS * 1e9)
     taken: list[list[int]] = [[] for _ in range(scenario.clients)]
 
     def client(number: int) -> None:
