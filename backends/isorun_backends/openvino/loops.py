@@ -1,4 +1,4 @@
-"""What OpenVINO computes wrongly in loops."""
+"""What OpenVINO computes wrongly in loops and branches."""
 
 from __future__ import annotations
 
@@ -65,7 +65,30 @@ def _count_iterations(node: ir.Node) -> list[ir.Node]:
     return [zero, first, vector, loop, count, *same, *cut]
 
 
+def _reads_an_output(node: ir.Node, _: int) -> bool:
+    """Whether a branch reads a value that is an output of the graph, too."""
+    branches = [attribute.as_graph() for attribute in node.attributes.values()]
+    read = (value for branch in branches for inner in branch.all_nodes() for value in inner.inputs)
+    return any(value is not None and value.is_graph_output() and value.graph is node.graph for value in read)
+
+
+_BRANCHES = """g (float[a] x) => (float[a] h, float[b] y) <float least = {9}, float[1] w = {2}> {
+    h = Mul (x, w)
+    m = ReduceMax <keepdims = 0> (h)
+    c = Greater (m, least)
+    y = If (c) <then_branch = t () => (float[c] n) { n = Neg (h) }, else_branch = e () => (float[d] p) { p = Abs (h) }>
+}"""
+
 ROWS = (
+    Fault(
+        operator="If",
+        condition="a branch reads a value that is an output of the graph, too",
+        result="that value",
+        versions=VERSIONS,
+        applies=_reads_an_output,
+        model=_BRANCHES,
+        feeds={"x": np.array([-1, 1], np.float32)},
+    ),
     Fault(
         operator="Loop",
         condition="no iteration, where results of each are collected",
