@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from isorun_conformance.checks.base import Checks, proves
-from isorun_conformance.sample_models import encoder
+from isorun_conformance.sample_models import Encoder, encoder
 
 _ROWS, _LENGTH, _LONG = 40, 72, 140
 _BATCHES = (1, 7, _ROWS)
@@ -18,10 +18,7 @@ class Determinism(Checks):
     @proves("determinism")
     def test_rows_are_the_same_bits_in_every_batch(self, precision: str) -> None:
         """In any order, beside rows of any length, with any number of threads."""
-        offers = self.under_test.capabilities
-        self.under_test.require(offers.deterministic or offers.repeatable, "determinism")
-        self.under_test.require(offers.dynamic_shapes, "dynamic shapes")
-        model = encoder(_MODEL, dynamic=True)
+        offers, model = self.under_test.capabilities, self._encoder()
         feeds = model.feeds(batch=_ROWS, sequence=_LENGTH, mask="right")
         lengths = feeds["attention_mask"].sum(axis=1)
         random = np.random.default_rng(0)
@@ -57,10 +54,7 @@ class Determinism(Checks):
     @proves("determinism")
     def test_row_is_the_same_bits_beside_a_longer_one(self, precision: str) -> None:
         """At every length: kernels work in blocks, and a block that is cut short may be summed in another order."""
-        offers = self.under_test.capabilities
-        self.under_test.require(offers.deterministic or offers.repeatable, "determinism")
-        self.under_test.require(offers.dynamic_shapes, "dynamic shapes")
-        model = encoder(_MODEL, dynamic=True)
+        model = self._encoder()
         feeds = model.feeds(batch=2, sequence=_LONG, mask="none")
         with self.under_test.open(model, precision=precision, deterministic=True) as session:
             tokens = session.model_info.token_outputs or ()
@@ -75,3 +69,10 @@ class Determinism(Checks):
                     assert np.array_equal(first, row), (
                         f"a row of {length} tokens is not the bits beside one of {_LONG} that it is alone"
                     )
+
+    def _encoder(self) -> Encoder:
+        """The model of the checks, for a backend that declares determinism."""
+        offers = self.under_test.capabilities
+        self.under_test.require(offers.deterministic or offers.repeatable, "determinism")
+        self.under_test.require(offers.dynamic_shapes, "dynamic shapes")
+        return encoder(_MODEL, dynamic=True)

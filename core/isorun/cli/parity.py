@@ -94,7 +94,8 @@ def parity(
             raise typer.BadParameter("--reduce does not support int8, which depends on calibration")
         info = ModelGraphs(open_model(path, Cache()), Cache()).info
         request = Request(str(path), names[0], against, precision, threads)
-        parity_reduce.run(request, info, comparison.cases(info), reduce, as_json=as_json)
+        reads = [path, *([feeds] if feeds is not None else [])]
+        parity_reduce.run(request, info, comparison.cases(info), reduce, reads, as_json=as_json)
         return
     if layers:
         with parity_layers.exposed(path) as (path, operators):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 
@@ -15,7 +15,13 @@ from isorun.types import ModelInfo
 
 
 def run(
-    request: Request, info: ModelInfo, cases: Mapping[str, Mapping[str, np.ndarray]], output: Path, *, as_json: bool
+    request: Request,
+    info: ModelInfo,
+    cases: Mapping[str, Mapping[str, np.ndarray]],
+    output: Path,
+    reads: Sequence[Path],
+    *,
+    as_json: bool,
 ) -> None:
     """Reduce a model, and print the result.
 
@@ -23,13 +29,16 @@ def run(
         request: the model and the backends.
         info: the model's.
         cases: feeds by kind of mask.
-        output: the ONNX file to write.
+        output: the ONNX file to write; those of feeds and of outputs have its name.
+        reads: the files that the command reads.
         as_json: print JSON.
 
     Raises:
         ParityError: the backend computes the model wrongly.
     """
-    output = models.check_output(output, [Path(request.model)])
+    output = models.check_output(output, reads)
+    for end in ("feeds", "expected"):
+        models.check_output(output.with_name(f"{output.stem}.{end}.npz"), reads)
     backend = request.backend
     masks = {case: info.attended(feeds) for case, feeds in cases.items()}
     with console.working(f"Reducing {request.model}") as show:

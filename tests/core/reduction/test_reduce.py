@@ -10,6 +10,7 @@ import numpy as np
 import onnx
 import pytest
 
+import exports
 import sites
 from isorun import Session
 from isorun.reduction import Request, reduce
@@ -49,6 +50,37 @@ def test_finds_the_operator_of_a_known_fault(
     assert ran.json["reduction"]["kind"] == "differs"
     assert any("Shrink" in known for known in ran.json["reduction"]["known"])
     assert [node.op_type for node in onnx.load(output).graph.node] == ["Shrink"]
+
+
+def test_feeds_are_not_overwritten(isorun: Callable[..., Any], model: Path, feeds: Path, tmp_path: Path) -> None:
+    own = feeds.rename(tmp_path / "small.feeds.npz")
+    kept = own.read_bytes()
+    ran = isorun("parity", model, "--backends", "openvino", "--feeds", own, "--reduce", tmp_path / "small.onnx")
+    assert (ran.code, "would be overwritten" in ran.err) == (2, True)
+    assert own.read_bytes() == kept
+
+
+def test_finds_a_fault_behind_a_fused_encoder(isorun: Callable[..., Any], tmp_path: Path) -> None:
+    """With the reference, which computes in fp64: a part of the fused graph may have none of its operators."""
+    proto = exports.proto("bert-torchscript17-eager")
+    hidden = proto.graph.output[0].name
+    for name, value in (("bound", 2.0), ("endless", np.inf)):
+        proto.graph.initializer.append(onnx.numpy_helper.from_array(np.float32(value), name))
+    proto.graph.node.extend(
+        [
+            onnx.helper.make_node("Greater", [hidden, "bound"], ["is_large"]),
+            onnx.helper.make_node("Where", ["is_large", "endless", hidden], ["infinite"]),
+            onnx.helper.make_node("Shrink", ["infinite"], ["shrunk"], lambd=0.0),
+        ]
+    )
+    del proto.graph.output[:]
+    proto.graph.output.append(onnx.helper.make_tensor_value_info("shrunk", onnx.TensorProto.FLOAT, [None] * 3))
+    onnx.save(proto, tmp_path / "encoder.onnx")
+    ran = isorun(
+        "parity", tmp_path / "encoder.onnx", "--backends", "openvino", "--reduce", tmp_path / "small.onnx", "--json"
+    )
+    assert ran.code == 1, ran.err
+    assert [node.split()[0] for node in ran.json["reduction"]["nodes"]] == ["Shrink"]
 
 
 def test_the_files_show_the_difference(isorun: Callable[..., Any], model: Path, feeds: Path, tmp_path: Path) -> None:

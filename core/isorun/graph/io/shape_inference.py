@@ -72,7 +72,12 @@ def _agreed(declared: ir.Shape, computed: ir.Shape, named: Collection[str]) -> i
     known = [size if isinstance(size, int) or size.value in named else None for size in computed]
     if len(declared) != len(known):
         return ir.Shape(known)
-    return ir.Shape([stated if size is None else size for stated, size in zip(declared, known, strict=True)])
+    return ir.Shape(
+        [
+            size if isinstance(stated, int) and size is not None else stated
+            for stated, size in zip(declared, known, strict=True)
+        ]
+    )
 
 
 def _without_weights(model: ir.Model) -> onnx.ModelProto:

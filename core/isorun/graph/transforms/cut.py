@@ -61,8 +61,11 @@ class Cutter:
             array = self._known[value.name or ""]
             value.type = ir.TensorType(ir.DataType.from_numpy(array.dtype))
             value.shape = value.shape or ir.Shape(array.shape)
-        functions = list(self._model.functions.values())
-        return ir.Model(graph, ir_version=self._model.ir_version, functions=functions)
+        functions = self._model.functions
+        is_called = any(node.op_identifier() in functions for node in graph.all_nodes())
+        return ir.Model(
+            graph, ir_version=self._model.ir_version, functions=list(functions.values()) if is_called else ()
+        )
 
     def _leaves(self, value: ir.Value, inside: set[ir.Node]) -> bool:
         readers = self._readers[value]

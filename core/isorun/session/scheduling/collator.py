@@ -41,9 +41,11 @@ class Collator:
 
     def _is_split(self, spec: TensorSpec) -> bool:
         """Whether it is known which part of a longer row's output is a request's: all of it, or one for each token."""
-        sizes = list(spec.shape or ())[1:]
-        if spec.name in self._by_token:
-            return spec.name in (self._info.token_outputs or ()) or all(isinstance(size, int) for size in sizes[1:])
+        if self._info.token_outputs is not None and spec.name in self._info.token_outputs:
+            return True
+        # What a fused model declares of other axes may be wrong: exporters give all outputs the same names.
+        declared = self._info.token_outputs is None and spec.name in self._by_token
+        sizes = list(spec.shape or ())[2 if declared else 1 :]
         return spec.shape is not None and all(isinstance(size, int) for size in sizes)
 
     def request(self, output_names: Sequence[str] | None, feeds: Feeds, *, shared: Callable[[], bool]) -> Request:
