@@ -144,7 +144,11 @@ class _Removal(PackedReads):
             ir.node(
                 "PackedPlaces",
                 [self.mask, *([self.joined(self.computed)] if self.computed else [])],
-                {"positions": sorted(self.positions), **({} if self.read_tokens() == () else {"whole": 1})},
+                {
+                    "positions": sorted(self.positions),
+                    **({} if self.read_tokens() == () else {"whole": 1}),
+                    **({"exact": 1} if self._reads_pairs() else {}),
+                },
                 domain=functions.DOMAIN,
                 outputs=list(self.layout.values()),
                 name="padding.places",
@@ -157,13 +161,19 @@ class _Removal(PackedReads):
     def read_tokens(self) -> tuple[int, ...] | None:
         """The positions that must hold real tokens: one that is padding, and read, may see no key, and attends to all
         positions of its row then. ``None`` for all positions."""
-        packed = [node for node in self.graph if node.op_type == functions.PACKED]
+        packed, pairs = self._packed_attentions(), self._reads_pairs()
         reasons = {name for node in packed for name in _BY_QUERY.intersection(node.attributes)}
-        if not self.reads_positions or not (reasons or any("first_pairs" in functions.inputs(node) for node in packed)):
+        if not self.reads_positions or not (reasons or pairs):
             return ()
-        if reasons == {"causal"} and not any("first_pairs" in functions.inputs(node) for node in packed):
+        if reasons == {"causal"} and not pairs:
             return (0,)  # every later position sees it
         return None if self.computed else tuple(sorted(self.positions))
+
+    def _packed_attentions(self) -> list[ir.Node]:
+        return [node for node in self.graph if node.op_type == functions.PACKED]
+
+    def _reads_pairs(self) -> bool:
+        return any("first_pairs" in functions.inputs(node) for node in self._packed_attentions())
 
     def _first_not_by_token(self, embedding: ir.Node) -> ir.Node | None:
         """The first node up to the attentions that does not process an embedding token by token."""
