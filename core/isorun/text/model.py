@@ -14,17 +14,17 @@ from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn, Self, TypeVar
 import numpy as np
 import numpy.typing as npt
 
-from isorun.errors import InvalidArgument, InvalidModel, IsorunError
+from isorun.errors import InvalidArgument, IsorunError
 from isorun.models import checkpoint, modules, sentence_settings, sentences
-from isorun.models.hub import checkpoint_folder
 from isorun.models.modules import Modules
 from isorun.models.sentence_settings import SentenceSettings
 from isorun.models.tokenizer import Text, Tokenizer, Tokens, TruncationWarning, feeds_of
 from isorun.session.session import Session
-from isorun.system.cache import Cache, expanded
+from isorun.system.cache import Cache
 from isorun.system.cleanup import closed_on_error
 from isorun.text.encoded import Encoded, encoded_ids
 from isorun.text.inputs import checked, checked_count, text_or_pair, texts_of, texts_or_pairs_of
+from isorun.text.model_files import find_model, settings_folder
 
 if TYPE_CHECKING:
     from tokenizers import Encoding
@@ -375,26 +375,6 @@ def progress_bar(total: int, progress: bool | None) -> Any:
     disable = None if progress is None else not progress
     delay = _BAR_AFTER if progress is None else 0
     return tqdm(total=total, unit=" texts", disable=disable, delay=delay, leave=False)
-
-
-def find_model(model: str | os.PathLike[str], cache: Cache) -> Path:
-    """The folder of a checkpoint or the ONNX file for what a caller passes; a name is downloaded.
-
-    Raises:
-        InvalidModel: there is none.
-    """
-    path = expanded(model)
-    if path.exists():
-        return path.absolute()
-    if path.suffix == ".onnx" or path.is_absolute():
-        raise InvalidModel(f"There is no model at {path}")
-    return checkpoint_folder(os.fspath(model), cache)
-
-
-def settings_folder(model: Path) -> Path:
-    """The folder with a sentence model's settings: the file's own, or the one above, where Optimum leaves them."""
-    folders = (model.parent, model.parent.parent)
-    return next((folder for folder in folders if (folder / "modules.json").is_file()), model.parent)
 
 
 def _info(model: Path, session_options: dict[str, Any]) -> ModelInfo:

@@ -19,7 +19,8 @@ from isorun.models.tokenizer import Tokenizer as Reader
 from isorun.session.session import Session
 from isorun.system.cache import Cache
 from isorun.text.inputs import text_or_pair, texts_or_pairs_of
-from isorun.text.model import find_model, settings_folder, warn_of_truncation
+from isorun.text.model import warn_of_truncation
+from isorun.text.model_files import find_model, settings_folder
 
 if TYPE_CHECKING:
     from tokenizers import Encoding

@@ -223,10 +223,10 @@ def test_check_finds_what_was_changed(isorun: Isorun, tiny: Path, tmp_path: Path
     assert "result.json was changed" in found()[0]
     (place / "result.json").write_text(written)
     (trial,) = out.glob("cells/*/*/*/*/*/trial/result.json")
-    tried = trial.read_text(encoding="utf-8")
-    trial.write_text(tried.replace('"wall_s": ', '"wall_s": 1'))
+    content_of_trial = trial.read_text(encoding="utf-8")
+    trial.write_text(content_of_trial.replace('"wall_s": ', '"wall_s": 1'))
     assert any("trial: result.json was changed" in line for line in found()), found()
-    trial.write_text(tried)
+    trial.write_text(content_of_trial)
     (reference,) = out.glob("references/*/*/*/outputs.npz")
     content = reference.read_bytes()
     reference.write_bytes(content[:50])

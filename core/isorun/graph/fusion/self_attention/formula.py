@@ -17,9 +17,10 @@ import onnx_ir as ir
 from isorun.graph.analysis.evaluate import HALVES, CannotEvaluate, Samples
 from isorun.graph.fusion.self_attention import disentangled, rotation
 from isorun.graph.fusion.self_attention.disentangled import Disentangled
-from isorun.graph.fusion.self_attention.masks import FINITE_MASK, KeyMask, Reach
+from isorun.graph.fusion.self_attention.masks import KeyMask
 from isorun.graph.fusion.self_attention.pattern import AttentionPattern
 from isorun.graph.fusion.self_attention.projection import Projection, assignments
+from isorun.graph.fusion.self_attention.reach import FINITE_MASK, Reach
 from isorun.graph.fusion.self_attention.rotation import TOLERANCE, Norm, Turn
 from isorun.graph.matching import subgraph
 from isorun.graph.matching.probes import Evaluate, Probes

@@ -37,10 +37,11 @@ from isorun.graph.fusion.self_attention import distances, masks, rotation
 from isorun.graph.fusion.self_attention.disentangled import Disentangled
 from isorun.graph.fusion.self_attention.formula import AttentionProbe, Formula
 from isorun.graph.fusion.self_attention.lengths import Lengths
-from isorun.graph.fusion.self_attention.masks import FINITE_MASK, Bias, KeyMask, MaskClassifier, Reach
+from isorun.graph.fusion.self_attention.masks import Bias, KeyMask, MaskClassifier
 from isorun.graph.fusion.self_attention.pair_masks import PairMasks
 from isorun.graph.fusion.self_attention.pattern import AttentionPattern, find, is_candidate
 from isorun.graph.fusion.self_attention.projection import Projection
+from isorun.graph.fusion.self_attention.reach import FINITE_MASK, Reach
 from isorun.graph.fusion.self_attention.rotation_inputs import Rotations
 from isorun.graph.matching import subgraph
 from isorun.graph.matching.probes import Probes

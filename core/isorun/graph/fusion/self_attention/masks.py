@@ -34,6 +34,7 @@ import onnx_ir as ir
 
 from isorun.graph.analysis import numbers
 from isorun.graph.analysis.evaluate import CannotEvaluate, Samples, ancestors, data_inputs, is_constant, sizes
+from isorun.graph.fusion.self_attention.reach import EVERY_KEY, Reach, is_within, reach_of_mask
 from isorun.graph.matching.probes import Evaluate, Probes
 from isorun.graph.matching.report import CannotFuse
 from isorun.graph.ops import functions
@@ -41,44 +42,9 @@ from isorun.graph.ops import functions
 Around = Callable[[int, int], Samples]
 """Samples of the values around an attention, for a number of rows and a length."""
 
-FINITE_MASK = -1e30  # with a mask value above this, the scores of a fully masked row still differ
 _MAX_LENGTH = 2048  # the longest mask that is evaluated
 _MAX_BIAS = 5e3  # a larger value is meant to mask; ALiBi adds up to 1 for each token between two
 _BOOLEAN = frozenset(("Equal", "Not", "Greater", "GreaterOrEqual", "Less", "LessOrEqual", "And", "Or", "Cast"))
-
-
-@dataclass(frozen=True)
-class Reach:
-    """Which of the keys that are not masked a query attends to.
-
-    Attributes:
-        window: those up to a distance in tokens; ``None`` for any.
-        causal: those that are not after it.
-        paired: those of a query that is not masked as a key.
-        by_pair: those of a mask of pairs.
-    """
-
-    window: int | None = None
-    causal: bool = False
-    paired: bool = False
-    by_pair: bool = False
-
-    def pairs(self, attend: np.ndarray) -> np.ndarray:
-        """Which keys each query attends to, (B, S, S), of a key mask (B, S); in a mask of pairs, an example: the first
-        query attends to all keys, the second to itself."""
-        at = np.arange(attend.shape[1])
-        behind = at[:, None] - at
-        near = np.abs(behind) <= (len(at) if self.window is None else self.window)
-        allowed = (attend != 0)[:, None, :] & near & ((behind >= 0) | (not self.causal))
-        others = (at[:, None] != 1) & (at[:, None] * (at[:, None] + 2 * at) % 5 < 3)
-        example = (behind == 0) | others
-        allowed &= example | (not self.by_pair)
-        return np.asarray(allowed & ((attend != 0)[:, :, None] | (not self.paired)))
-
-    def __and__(self, other: Reach) -> Reach:
-        windows = [mask.window for mask in (self, other) if mask.window is not None]
-        flags = (getattr(self, name) or getattr(other, name) for name in ("causal", "paired", "by_pair"))
-        return Reach(min(windows, default=None), *flags)
 
 
 @dataclass(frozen=True)
@@ -96,7 +62,7 @@ class KeyMask:
 
     origin: ir.Value | None
     masked: float | None
-    reach: Reach = Reach()
+    reach: Reach = EVERY_KEY
     inverted: bool = False
 
     def of_origin(self, attend: np.ndarray) -> np.ndarray:
@@ -182,10 +148,10 @@ class MaskClassifier:
             return []
         if any(result.dtype.kind != "f" or not np.abs(result).max() < _MAX_BIAS for result in results):
             pairs = [result if result.ndim > 2 else result[None, None] for result in results]
-            reaches = [_reach(result, np.ones((1, result.shape[-1]), bool)) for result in pairs]
+            reaches = [reach_of_mask(result, np.ones((1, result.shape[-1]), bool)) for result in pairs]
             if reaches[-1] is not None:
                 reach, masked = reaches[-1]
-                if all(reach_of is None or _is_within(reach_of[0], reach) for reach_of in reaches):
+                if all(reach_of is None or is_within(reach_of[0], reach) for reach_of in reaches):
                     return [KeyMask(None, masked if results[-1].dtype.kind == "f" else None, reach)]
             raise CannotFuse(
                 f"{value.name!r} masks by position, and is no window or causal mask: {_example(results[0])}"
@@ -270,18 +236,14 @@ class MaskClassifier:
             if result.ndim not in (2, 4) or result.shape[0] != rows or result.shape[-1] != length:
                 raise CannotFuse(f"{value.name!r} is not a key mask: shape {result.shape} for a mask of {masks.shape}")
             floating = result.dtype.kind == "f"
-            measured = _reach(result, masks != 0, supposed.reach)
+            measured = reach_of_mask(result, masks != 0, supposed.reach)
             if measured is None:
                 raise CannotFuse(f"{value.name!r} is not a key mask: {_counterexample(result, masks)}")
             reaches[length], lowered = measured
             masked.add(lowered)
             attended.add(float(result.reshape(-1)[_attended_at(masks, result.shape)]))
         reach = reaches[lengths[-1]]
-        if (
-            len(attended) != 1
-            or len(masked) != 1
-            or not all(_is_within(reached, reach) for reached in reaches.values())
-        ):
+        if len(attended) != 1 or len(masked) != 1 or not all(is_within(reached, reach) for reached in reaches.values()):
             raise CannotFuse(f"{value.name!r} is not a key mask: it differs between lengths")
         return replace(supposed, masked=masked.pop() if floating else None, reach=reach)
 
@@ -360,47 +322,9 @@ def _table_rows(value: ir.Value) -> int:
     return longest
 
 
-def _reach(result: np.ndarray, attend: np.ndarray, supposed: Reach = Reach()) -> tuple[Reach, float] | None:
-    """The reach of a mask and its value for a masked key; ``None`` if it is not a mask.
-
-    Args:
-        result: (B, S), or (1 or B, 1 or N, 1 or S, S).
-        attend: (B, S) bool, the keys that are attended to.
-        supposed: the reach of its origin.
-    """
-    if result.ndim == 2:
-        result = result[:, None, None, :]
-    if result.ndim != 4:
-        result = result.reshape(1, 1, *result.shape[-2:])
-    attend = np.broadcast_to(attend, (max(len(result), len(attend)), attend.shape[1]))
-    length = result.shape[-1]
-    at = np.arange(length)
-    distance = np.abs(at[:, None] - at)
-    row = int(attend.sum(1).argmax())
-    value = result[min(row, len(result) - 1), 0, 0, int(attend[row].argmax())]  # the first query and the nearest key
-    masked = np.unique(result[result != value])
-    if len(masked) == 2 and masked[0] == -np.inf and masked[1] < FINITE_MASK:  # both of two masks that are added up
-        masked = masked[1:]
-    if len(masked) != 1 or (result.dtype.kind == "f" and masked[0] > value):
-        return None
-    allowed = np.broadcast_to(result == value, (len(attend), result.shape[1], length, length))
-    farthest = int(np.broadcast_to(distance[None, None], allowed.shape)[allowed].max(initial=0))
-    window = None if farthest >= length - 1 else farthest
-    for causal, paired in product((False, True), repeat=2) if not supposed.by_pair else ((False, False),):
-        reach = supposed if supposed.by_pair else Reach(window, causal, paired)
-        if np.array_equal(allowed, np.broadcast_to(reach.pairs(attend)[:, None], allowed.shape)):
-            return reach, float(masked[0])
-    return None
-
-
 def _is_by_key(result: np.ndarray, length: int) -> bool:
     """Whether a value may be added to scores (B, N, S, S), with a number for each key."""
     return result.ndim > 1 and result.shape[-1] == length and (result.ndim == 2 or result.shape[-2] in (1, length))
-
-
-def _is_within(short: Reach, long: Reach) -> bool:
-    """Whether a reach may be that of the same mask for shorter rows."""
-    return replace(short, window=long.window) == long and short.window in (None, long.window)
 
 
 def _attended_at(masks: np.ndarray, shape: tuple[int, ...]) -> int:
