@@ -52,8 +52,9 @@ def compare(
     from isorun_matrix.report.comparison import tables
     from isorun_matrix.report.comparison.compare import compare as compare_runs
     from isorun_matrix.report.comparison.compare import regressions
-    from isorun_matrix.results.folder import RunFolder
+    from isorun_matrix.results.folder import RunFolder, require_distinct
 
+    require_distinct([first, *history] if history else [])
     comparison = compare_runs(
         [RunFolder(folder).run() for folder in (first, *others)],
         [RunFolder(folder).run() for folder in history or ()],
@@ -88,8 +89,9 @@ def history(
     """
     from isorun.cli import console
     from isorun_matrix.report import history as histories
-    from isorun_matrix.results.folder import RunFolder
+    from isorun_matrix.results.folder import RunFolder, require_distinct
 
+    require_distinct(folders)
     out = console.stdout()
     runs, patterns = [RunFolder(folder).run() for folder in folders], only or ["*"]
     out.print(histories.render(runs, patterns, out.width))

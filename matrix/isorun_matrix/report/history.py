@@ -12,7 +12,7 @@ from rich.text import Text
 from isorun.errors import SpecError
 from isorun_matrix.measurement.statistics.change_points import ChangePoint, change_points
 from isorun_matrix.report import summary
-from isorun_matrix.report.formatting import NONE, number
+from isorun_matrix.report.formatting import NONE, number, shortened
 from isorun_matrix.results.records import CellResult, Run
 from isorun_matrix.text import printable
 
@@ -52,14 +52,14 @@ def render(runs: Sequence[Run], patterns: Sequence[str], width: int) -> Renderab
         )
         for index, run in enumerate(ordered, start=1)
     ]
-    found = changes(ordered, patterns)
-    below = [Text(), *(Text(printable(line)) for line in _sentences(found, ordered))] if found else []
+    sentences = [*_sentences(changes(ordered, patterns), ordered), *_other_subjects(ordered, by_id, names)]
+    below = [Text(), *(Text(printable(line)) for line in sentences)] if sentences else []
     return Group(*lines, Text(), table, *below)
 
 
 def changes(runs: Sequence[Run], patterns: Sequence[str]) -> dict[str, list[ChangePoint]]:
-    """Where cells changed, by their ids. Only runs on the processor of the last one count, and of a cell only those
-    that were not disturbed and correct.
+    """Where cells changed, by their ids. Of a cell, those runs count that were correct and not disturbed, and measured
+    the same as the last run: on the same processor, and the same model, shape, number of threads and device.
 
     Args:
         runs, patterns: as for :func:`render`.
@@ -69,12 +69,23 @@ def changes(runs: Sequence[Run], patterns: Sequence[str]) -> dict[str, list[Chan
     """
     ordered = sorted(runs, key=lambda run: run.created)
     names, by_id = _cells(ordered, patterns)
-    here = [_processor(run) == _processor(ordered[-1]) for run in ordered]
-    found = {}
-    for name in names:
-        cells = [cells.get(name) if own else None for own, cells in zip(here, by_id, strict=True)]
-        found[name] = change_points([_calm(cell) for cell in cells], len(names))
-    return {name: points for name, points in found.items() if points}
+    points = {
+        name: change_points([_calm(cell) for cell in _of_the_same(ordered, by_id, name)], len(names)) for name in names
+    }
+    return {name: changed for name, changed in points.items() if changed}
+
+
+def _of_the_same(
+    ordered: Sequence[Run], by_id: Sequence[Mapping[str, CellResult]], name: str
+) -> list[CellResult | None]:
+    """A cell in each run; ``None`` where it measured something else than in the last run that measured it."""
+    cells = [cells.get(name) for cells in by_id]
+    subjects = [
+        None if cell is None or (subject := summary.subject(run, cell)) is None else (*subject, _processor(run))
+        for run, cell in zip(ordered, cells, strict=True)
+    ]
+    last = next((subject for subject in reversed(subjects) if subject is not None), None)
+    return [cell if subject in (None, last) else None for cell, subject in zip(cells, subjects, strict=True)]
 
 
 def _cells(ordered: Sequence[Run], patterns: Sequence[str]) -> tuple[list[str], list[dict[str, CellResult]]]:
@@ -100,8 +111,29 @@ def _calm(cell: CellResult | None) -> float | None:
     return summary.median(cell)
 
 
-def _sentences(found: Mapping[str, Sequence[ChangePoint]], ordered: Sequence[Run]) -> Iterator[str]:
-    for name, points in found.items():
+def _other_subjects(
+    ordered: Sequence[Run], by_id: Sequence[Mapping[str, CellResult]], names: Sequence[str]
+) -> Iterator[str]:
+    """Which runs do not count in the changes of cells."""
+    cells_by_runs: dict[str, list[str]] = {}
+    for name in names:
+        kept = _of_the_same(ordered, by_id, name)
+        left = [
+            str(number)
+            for number, (cells, cell) in enumerate(zip(by_id, kept, strict=True), start=1)
+            if cell is None and name in cells
+        ]
+        if left:
+            cells_by_runs.setdefault(", ".join(left), []).append(name)
+    for runs, cells in cells_by_runs.items():
+        yield (
+            f"no changes from run {runs}, with another processor, model, shape, number of threads or device: "
+            f"{shortened(cells)}"
+        )
+
+
+def _sentences(points_by_cell: Mapping[str, Sequence[ChangePoint]], ordered: Sequence[Run]) -> Iterator[str]:
+    for name, points in points_by_cell.items():
         for point in points:
             new = "new: " if point.new else ""
             since = f"since run {point.run + 1} ({ordered[point.run].created[:10]})"

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from isorun_matrix.jobs import CONTROL
+from isorun_matrix.measurement.figures import Round
 from isorun_matrix.measurement.statistics import verdicts
 from isorun_matrix.measurement.statistics.verdicts import Medians, Ratio
 from isorun_matrix.report.formatting import NONE, alternatives, number, shortened
-from isorun_matrix.results.records import CellResult
+from isorun_matrix.results.records import CellResult, Run
 
+_AS_BUSY = 1.05  # cells that keep cores busy to within this ratio
 _REMEDY = "More rounds or a quieter machine may decide."
 
 
@@ -187,6 +190,18 @@ def _competes(cell: CellResult) -> bool:
     return cell.status == "ok" and not cell.control
 
 
+def subject(run: Run, cell: CellResult) -> tuple[Any, ...] | None:
+    """What a cell of a run measured, apart from the versions that ran it: cells of several runs with the same id and
+    subject may be compared over time; ``None`` if it was not measured."""
+    if cell.result is None:
+        return None
+    model = run.spec.models.get(cell.model, {})
+    shapes = [*(model.get("shapes") or run.spec.shapes or ())]
+    shape = next((shape for shape in shapes if shape.get("name") == cell.shape), None)
+    provenance = cell.result.provenance
+    return provenance.fingerprint, repr(shape), cell.result.threads, provenance.device
+
+
 def calm_rounds(cell: CellResult) -> Medians:
     """The median of a cell in each undisturbed round."""
     return (
@@ -200,6 +215,26 @@ def cpu_rounds(cell: CellResult) -> Medians:
     """The CPU time of a run in each round, which other programs change little."""
     rounds = () if cell.result is None else cell.result.rounds
     return {measured.number: measured.cpu_ms for measured in rounds if measured.cpu_ms}
+
+
+def judges(of: str, cell: CellResult, other: CellResult) -> bool:
+    """Whether a measure of :data:`TIME` tells which of two cells takes longer.
+
+    CPU time does where both keep as many cores busy while they have them, in the round that keeps the most: a cell that
+    sleeps, or that divides its work among more threads, takes another time for the same CPU time.
+    """
+    if of != "cpu":
+        return True
+    cores = [
+        max(map(_busy_cores, member.result.rounds if member.result else ()), default=0.0) for member in (cell, other)
+    ]
+    return min(cores) > 0 and max(cores) <= _AS_BUSY * min(cores)
+
+
+def _busy_cores(measured: Round) -> float:
+    """How many cores a run keeps busy, not counting the time in which others have them."""
+    had = measured.p50 * (1 - (measured.waited or 0.0) - (measured.stolen or 0.0))
+    return (measured.cpu_ms or 0.0) / had if had > 0 else 0.0
 
 
 Measures = Mapping[str, Callable[[CellResult], Medians]]

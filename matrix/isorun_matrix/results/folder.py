@@ -321,6 +321,18 @@ class RunFolder:
         return reader.read(self.path / RUN, RunRecord)
 
 
+def require_distinct(folders: Iterable[Path]) -> None:
+    """Check that no folder counts twice.
+
+    Raises:
+        SpecError: two paths lead to the same folder.
+    """
+    known: dict[Path, Path] = {}
+    for folder in folders:
+        if (same := known.setdefault(folder.resolve(), folder)) is not folder:
+            raise SpecError(f"{folder} is the same folder as {same}, and a run counts once. Remove one of them.")
+
+
 def _write_json(path: Path, content: Mapping[str, Any]) -> None:
     write_atomically(path, _encoded(content))
 

@@ -12,7 +12,7 @@ from pydantic import TypeAdapter, ValidationError
 
 from isorun.errors import SpecError
 from isorun_matrix.results import reader
-from isorun_matrix.results.folder import RunFolder
+from isorun_matrix.results.folder import RunFolder, require_distinct
 from isorun_matrix.results.layout import FEEDS, MACHINES
 from isorun_matrix.results.records import Run
 from isorun_matrix.spec.field_types import Name
@@ -89,6 +89,7 @@ def merge(folders: Sequence[str], out: Path) -> MachineRuns:
         if name in named:
             raise SpecError(f"Two machines have the name {name!r}. Give one of them another name as NAME={folder}")
         named[name] = RunFolder(folder)
+    require_distinct(folder.path for folder in named.values())
     cells = {name: {cell.id for cell in folder.run().cells} for name, folder in named.items()}
     first, *others = cells
     for other in others:

@@ -52,7 +52,7 @@ def test_a_change_is_new_in_the_run_that_shows_it() -> None:
     before = nights(*STEADY, 13.0)
     assert history.changes(before, ["*"]) == {}  # one run is no change
     (point,) = history.changes(nights(*STEADY, 13.0, 13.1), ["*"])["m/8x128/c/fp32"]
-    assert point.run in (8, 9)  # two runs do not tell it from the one before
+    assert point.run == 9
     assert point.new
     assert point.ratio == pytest.approx(1.3, abs=0.02)
     (point,) = history.changes(nights(*STEADY, 13.0, 13.1, 12.9), ["*"])["m/8x128/c/fp32"]
@@ -66,6 +66,11 @@ def test_what_is_no_change() -> None:
     assert history.changes(nights(*[10.0] * 9, 10.1, 10.1), ["*"]) == {}  # too small
     assert history.changes(nights(*STEADY[:4], 13.0, 13.1), ["*"]) == {}  # too few runs
     assert history.changes(nights(*STEADY, 13.0, 13.1, disturbed=True), ["*"]) == {}
+    changed = nights(*STEADY, 13.0, 13.1)
+    other = cell("c", "ok", 10.0, result={"provenance": {"fingerprint": "beef"}})
+    retrained = [run.model_copy(update={"cells": [other]}) for run in nights(*STEADY)] + changed[9:]
+    assert history.changes(retrained, ["*"]) == {}
+    assert "no changes from run 1, 2, 3" in printed(history.render(retrained, ["*"], 200), 200)
     moved = [*nights(*STEADY), *nights(*STEADY, 13.0, 13.1, cpu="another")[9:]]
     assert history.changes(moved, ["*"]) == {}
 
@@ -78,6 +83,11 @@ def test_the_command_fails_on_a_new_change(
     runs = {run.folder: run for run in nights(*medians)}
     monkeypatch.setattr(RunFolder, "run", lambda folder: runs[str(folder.path)])
     assert main(["matrix", "history", *runs]) == code
+
+
+def test_a_run_counts_once(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["matrix", "history", "/nightly/1", "/nightly/../nightly/1"]) == 2
+    assert "is the same folder as" in capsys.readouterr().err
 
 
 @needs_ruptures

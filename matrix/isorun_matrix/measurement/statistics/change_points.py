@@ -64,8 +64,19 @@ def _changes(times: npt.NDArray[np.float64], cells: int) -> list[tuple[int, floa
         return []
     bounds = [0, *places, len(times)]
     levels = [float(np.median(times[start:end])) for start, end in itertools.pairwise(bounds)]
-    ratios = [after - before for before, after in itertools.pairwise(levels)]
-    return [(place, math.exp(ratio)) for place, ratio in zip(places, ratios, strict=True) if abs(ratio) >= _MINIMUM]
+    changes = []
+    for index, (before, after) in enumerate(itertools.pairwise(levels)):
+        if abs(after - before) >= _MINIMUM:
+            start, place, end = bounds[index : index + 3]
+            changes.append((_first_after(times, range(start + 1, end), place, before, after), math.exp(after - before)))
+    return changes
+
+
+def _first_after(times: npt.NDArray[np.float64], within: range, place: int, before: float, after: float) -> int:
+    """The first run after a change, near the place that a minimum length of pieces allowed."""
+    nearer = np.abs(times - before) - np.abs(times - after)  # above 0 for a run that is nearer to the time after it
+    near = [run for run in range(place - _PIECE + 1, place + _PIECE) if run in within]
+    return min(near, key=lambda run: float(nearer[within.start : run].sum() - nearer[run : within.stop].sum()))
 
 
 def _places(times: npt.NDArray[np.float64], cells: int) -> list[int]:

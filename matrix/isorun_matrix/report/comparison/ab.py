@@ -80,7 +80,7 @@ def _at_shape(
         a, b = cells[pair.a], cells[pair.b]
         places = measured.index(a), measured.index(b)
         for of, family in families.items() if a.status == b.status == "ok" else ():
-            if (ratio := family.ratio(*places[::-1])) is not None:
+            if summary.judges(of, a, b) and (ratio := family.ratio(*places[::-1])) is not None:
                 back = family.ratio(*places)
                 yield Compared(pair.id, a, b, ratio, of, back is not None and back.verdict == "slower")
                 break

@@ -107,8 +107,8 @@ def compare(runs: Sequence[Run], history: Sequence[Run] = ()) -> Comparison:
     by_id = [{cell.id: cell for cell in run.cells if not cell.control} for run in runs]
     noise = [_noise(run) for run in runs]
     differences = [_differences(settings[0], own) for own in settings]
-    same = [run for run, own in zip(runs, differences, strict=True) if not own]
-    sessions = _sessions([first, *history] if history else same)
+    same = {run.folder: run for run, own in zip(runs, differences, strict=True) if not own}
+    sessions = _sessions([first, *_of_the_same(first, history)] if history else [*same.values()])
     changes = [
         {},
         *(_changes(by_id[0], cells, sessions, noise[0], own) for cells, own in zip(by_id[1:], noise[1:], strict=True)),
@@ -128,6 +128,23 @@ def compare(runs: Sequence[Run], history: Sequence[Run] = ()) -> Comparison:
         ],
         sessions,
     )
+
+
+def _of_the_same(first: Run, history: Sequence[Run]) -> Iterator[Run]:
+    """Runs with those of their cells that measured the same as the first.
+
+    Raises:
+        SpecError: a run has none.
+    """
+    subjects = {cell.id: summary.subject(first, cell) for cell in first.cells}
+    for run in history:
+        cells = [cell for cell in run.cells if summary.subject(run, cell) in (None, subjects.get(cell.id))]
+        if all(cell.result is None for cell in cells):
+            raise SpecError(
+                f"{run.folder} measured no cell of {first.folder} with the same model, shape, number of threads and "
+                "device. Remove it from --history."
+            )
+        yield run.model_copy(update={"cells": cells})
 
 
 def _sessions(runs: Sequence[Run]) -> Sessions:
@@ -191,13 +208,9 @@ def _values(first: CellResult, other: CellResult) -> tuple[Medians, Medians, str
     """
     for of, rounds in summary.TIME.items():
         values = rounds(first), rounds(other)
-        if min(map(len, values)) >= verdicts.NEEDED:
+        if min(map(len, values)) >= verdicts.NEEDED and summary.judges(of, first, other):
             return *values, of
-    all_rounds = [
-        {} if cell.result is None else {measured.number: measured.p50 for measured in cell.result.rounds}
-        for cell in (first, other)
-    ]
-    return all_rounds[0], all_rounds[1], "p50"
+    return summary.calm_rounds(first), summary.calm_rounds(other), "p50"
 
 
 def _noise(run: Run) -> dict[tuple[str, str], float]:

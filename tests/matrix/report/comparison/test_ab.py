@@ -29,3 +29,13 @@ def test_verdicts_on_the_second_side(a: CellResult, b: CellResult, verdict: str,
     assert (compared.verdict, compared.of) == (verdict, of)
     assert ("x CPU" in printed(ab.render([compared], 100), 100)) == (of == "cpu")
     assert bool(ab.regressions([compared], 5)) == (verdict in ("slower", "B is crashed"))
+
+
+@pytest.mark.parametrize("cores", [0.9, 1.5])  # a side that sleeps between its runs, and one with more threads
+def test_cpu_time_is_no_verdict_on_sides_that_keep_other_cores_busy(cores: float) -> None:
+    a, b = side("x.a", 10, disturbed=ALL), side("x.b", 10, disturbed=ALL)
+    content = b.model_dump(mode="json")
+    for measured in content["result"]["rounds"]:
+        measured["cpu_ms"] *= cores
+    (compared,) = ab.compare(run(a, CellResult.from_plain(content)), [Pair("m/8x128/x/fp32", a.id, b.id)])
+    assert compared.verdict == "too few rounds"

@@ -160,8 +160,8 @@ def test_geometric_means_cover_what_all_machines_have() -> None:
 
 
 def test_rejects_what_cannot_be_merged(tmp_path: Path) -> None:
-    one, other = tmp_path / "one", tmp_path / "other"
-    for out, label in ((one, "x"), (other, "y")):
+    one, other, same = tmp_path / "one", tmp_path / "other", tmp_path / "same"
+    for out, label in ((one, "x"), (other, "y"), (same, "x")):
         out.mkdir()
         RunFolder(out).write_run(record(cell(label)))
     cases = {
@@ -169,7 +169,8 @@ def test_rejects_what_cannot_be_merged(tmp_path: Path) -> None:
         "Two machines have the name 'one'": ([str(one), f"one={other}"], tmp_path / "out"),
         "cannot name a machine": ([f"a/b={one}", str(other)], tmp_path / "out"),
         "is not the folder of a run": ([str(one), str(tmp_path / "none")], tmp_path / "out"),
-        "is not empty": ([f"a={one}", f"b={one}"], other),
+        "is not empty": ([f"a={one}", f"b={same}"], other),
+        "is the same folder as": ([str(one), f"b={other}/../one"], tmp_path / "out"),
     }
     for message, (folders, out) in cases.items():
         with pytest.raises(SpecError, match=message):
