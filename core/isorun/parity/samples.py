@@ -11,7 +11,7 @@ from statistics import NormalDist
 
 import numpy as np
 
-from isorun.errors import InvalidFeeds
+from isorun.errors import InvalidFeeds, did_you_mean
 from isorun.types import ModelInfo, TensorSpec
 
 SEGMENT_INPUT = "token_type_ids"
@@ -169,11 +169,14 @@ def random_feeds(
 
     Raises:
         InvalidFeeds: the type or shape of an input is not supported, its fixed dimensions differ from the requested
-            ones, or there is a mask and the model has no mask input.
+            ones, no input has one of ``dims``, or there is a mask and the model has no mask input.
     """
     if mask is not None and info.mask is None:
         raise InvalidFeeds("The model has no known mask input, so padding cannot be requested")
     feeds = {}
+    symbols = {size: None for spec in info.required for size in spec.shape or () if isinstance(size, str)}
+    if unknown := next((name for name in dims or {} if name not in symbols), None):
+        raise InvalidFeeds(f"No required input has a dimension {unknown!r}{did_you_mean(unknown, symbols)}")
     dims = {**_choices(info, sequence), **(dims or {})}
     for spec in info.required:
         shape = _shape(spec, batch, sequence, dims)

@@ -57,7 +57,10 @@ def ab(
     if environment is not None and environment not in second.environments:
         environments.get(environment)  # raises if it does not exist
     plain = {name: declared.model_dump() for name, declared in second.models.items()}
-    models = {name: Model.model_validate(changed) for name, changed in rerun.replaced(plain, model or []).items()}
+    models = {
+        name: rerun.validated(changed, f"--model {name} is invalid", Model)
+        for name, changed in rerun.replaced(plain, model or []).items()
+    }
     combined, paired = pairs.combine(first, pairs.changed(second, environment, models))
     folder = RunFolder(out or new_folder(f"{spec_a.stem}-ab"))
     shown = progress.for_stderr()

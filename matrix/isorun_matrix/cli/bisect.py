@@ -98,6 +98,7 @@ def bisect(
     import shlex
 
     from isorun.cli import console, models, options
+    from isorun.models.lowering import ModelGraphs
     from isorun.models.source import open_model
     from isorun.parity import DEFAULT_TOLERANCES
     from isorun.system.cache import Cache
@@ -120,7 +121,8 @@ def bisect(
     named = package or _package(backend)
     against = reference or "reference"
     subject = Subject(path, backend, named, tuple(install or ()), shape, precision, threads, settings, against)
-    subject.spec([good], 1)  # raises where an argument is invalid
+    subject.spec([good], 1)  # raises where an argument is invalid, as the next line does
+    subject.require_feeds(ModelGraphs(open_model(path, Cache()), Cache()).info)
     criterion = "differs" if differs else "memory" if memory is not None else "slower"
     percent = memory if memory is not None else 5.0 if slower is None else slower
     limits: dict[str, Any] = {"max_rel": max_rel} if differs else {"percent": percent, "rounds": rounds or _ROUNDS}

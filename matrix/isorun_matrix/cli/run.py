@@ -175,13 +175,14 @@ def _on(spec: Spec, machine: str | None) -> Spec:
 
 
 def _exit_code(run: Run, chosen: Collection[str] | None) -> int:
-    """1 if outputs were wrong, or a cell failed or is unchecked; 3 if no cell has an available backend; else 0."""
+    """1 if outputs were wrong, or a cell failed, also under load, or is unchecked; 3 if no cell has an available
+    backend; else 0."""
     from isorun_matrix.results.records import LACKING
 
     cells = [cell for cell in run.cells if not cell.control and (chosen is None or cell.id in chosen)]
     statuses = [cell.status for cell in cells]
     if all(status in LACKING for status in statuses):
         return BACKEND_TROUBLE
-    if any(cell.kept is not None for cell in cells):
+    if any(cell.kept is not None or any(load.status != "ok" for load in cell.loads) for cell in cells):
         return CHECK_FAILED
     return 0 if all(status in ("ok", *LACKING) for status in statuses) else CHECK_FAILED

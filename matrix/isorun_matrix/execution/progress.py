@@ -64,8 +64,12 @@ class Lines:
             done = f"{self._worked / self._work:.0%} done, {self._left()}: " if self._work else ""
             self.note(f"{done}{what}")
 
+    def added(self, seconds: float) -> None:
+        """There is more work than :meth:`measuring` was told, such as the repetition of disturbed rounds."""
+        self._work += seconds
+
     def ended(self, seconds: float) -> None:
-        """A part of the work has ended: as many of the seconds of :meth:`measuring`, which do not have added rounds."""
+        """A part of the work has ended: as many of the seconds of :meth:`measuring` and :meth:`added`."""
         self._worked = min(self._work, self._worked + seconds)
 
     def _left(self) -> str:
@@ -121,6 +125,10 @@ class Bar(Lines):
             self._bar.update(self._task, description=what, left=self._left(), refresh=True)
         else:
             super().started(what, part=part)
+
+    def added(self, seconds: float) -> None:
+        super().added(seconds)
+        self._bar.update(self._task, total=self._work)
 
     def ended(self, seconds: float) -> None:
         super().ended(seconds)

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
-from pydantic import ValidationError
+from pydantic import BaseModel, ValidationError
 
 from isorun.errors import SpecError, did_you_mean
 from isorun_matrix.results import reader
 from isorun_matrix.results.layout import RUN
 from isorun_matrix.results.records import RunRecord
 from isorun_matrix.spec.spec import Spec
+
+Content = TypeVar("Content", bound=BaseModel)
 
 
 def is_record(path: Path) -> bool:
@@ -51,17 +53,17 @@ def load(path: Path, models: Sequence[str]) -> tuple[Spec, Mapping[str, str]]:
     content = record.spec.model_dump(mode="json")
     content["models"] |= replaced(content["models"], models)
     why = f"{path} cannot be run here. Give the place of a model with --model NAME=PATH"
-    return validated(content, why), record.fingerprints
+    return validated(content, why, Spec), record.fingerprints
 
 
-def validated(content: Mapping[str, Any], why: str) -> Spec:
-    """A spec from plain data.
+def validated(content: Mapping[str, Any], why: str, kind: type[Content]) -> Content:
+    """A spec, or a part of one, from plain data.
 
     Raises:
         SpecError: it is invalid: ``why``, and each problem.
     """
     try:
-        return Spec.model_validate(content)
+        return kind.model_validate(content)
     except ValidationError as error:
         lines = [f"{'.'.join(map(str, problem['loc']))}: {problem['msg']}" for problem in error.errors()]
         raise SpecError(f"{why}:\n  " + "\n  ".join(lines)) from None

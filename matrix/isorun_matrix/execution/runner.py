@@ -164,15 +164,19 @@ class _Runner:
                 jobs |= {cell.id: (cell, model, reference) for cell in own}
         failed = {cell.id for cell in cells if cell.id not in jobs or not self._try(*jobs[cell.id])}
         finished = set(failed)
+        planned = len(cells) * self._spec.rounds
         while waiting := self._lacking(workloads, failed):
             number = 1 + self._folder.last_round([cell.id for cell in self._planned(workloads)])
             names = {cell.id for cell in (*waiting, *companions)} - failed
+            planned -= len(names)
+            self._progress.added(max(0, min(len(names), -planned)) * self._round_seconds)
             failed |= self._round(workloads[0], number, {name: jobs[name] for name in jobs if name in names})
             still = {cell.id for cell in self._lacking(workloads, failed)}
             for cell in cells:
                 if cell.id not in still | finished:
                     finished.add(cell.id)
                     self._finished(cell)
+        self._progress.ended(max(0, planned) * self._round_seconds)  # the rounds of cells that failed
 
     def _companions(self, workloads: Workloads, lacking: Sequence[Cell]) -> list[Cell]:
         """The complete cells that are measured again beside cells that were added to a run, so that these share rounds
@@ -204,7 +208,8 @@ class _Runner:
 
         seeds = self._prepared.seed, workload.id, scenario.name
         for name, process in take_turns([*cells], start, lambda names, turn: rounds.shuffled(names, *seeds, turn)):
-            record = {"key": self._prepared.keys[name], "load": described, **process.take_status()}
+            record = {"key": self._prepared.keys[name], "load": described, "together": [*cells]}
+            record |= process.take_status()
             place = self._folder.load_folder(name, self._prepared.keys[name], described)
             result = self._folder.write(process.folder, place, LoadResult.from_plain(record))
             self._progress.ended(_load_seconds(scenario))

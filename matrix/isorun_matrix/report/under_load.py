@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
+from typing import Any
+
 from isorun_matrix.measurement.load.figures import LoadFigures
 from isorun_matrix.report.formatting import NONE, number, shortened
 from isorun_matrix.report.summary import Group
 from isorun_matrix.results.records import LoadResult
 
 _NEAR = 1.02  # rates that differ by less count as equal
+
+_Measured = tuple[str, Mapping[str, Any], LoadFigures]
 
 
 def rates(group: Group) -> tuple[list[str], list[list[str]]]:
@@ -35,24 +40,28 @@ def _between(figures: LoadFigures) -> str:
 
 def best(group: Group) -> list[str]:
     """For each scenario, the cells with the most requests a second, in a sentence. Cells whose rates may be the same
-    are not told apart."""
+    are not told apart, and those that had no turns in common, since they were added later, are not compared."""
     conclusions = []
     for name in rates(group)[0]:
-        measured = [
-            (cell.name, load.load, load.result)
-            for cell in group.cells
-            for load in cell.loads
-            if load.name == name and load.result is not None
-        ]
-        if not measured:
-            continue
-        ranked = sorted(measured, key=lambda entry: -entry[2].requests_per_s)
-        leader, scenario, figures = ranked[0]
-        within = f" with 99% of the answers within {scenario['p99_ms']:g} ms" if scenario.get("p99_ms") else ""
-        least = figures.requests_per_s if figures.between is None else figures.between[0]
-        highest = {name: (other.between or (0, other.requests_per_s))[1] for name, _, other in ranked[1:]}
-        close = [name for name, high in highest.items() if high * _NEAR >= least]
-        tied = f"; {shortened(close)} may answer as many" if close else ""
-        most = "the most requests, " if ranked[1:] and not close else ""
-        conclusions.append(f"{name}: {leader} answers {most}{_between(figures)} a second{within}{tied}")
+        by_turns: dict[tuple[str, ...], list[_Measured]] = {}
+        for cell in group.cells:
+            for load in cell.loads:
+                if load.name == name and load.result is not None:
+                    turns = by_turns.setdefault(tuple(sorted(load.together)), [])
+                    turns.append((cell.name, load.load, load.result))
+        apart = "; not compared with the others, which were measured at another time" if len(by_turns) > 1 else ""
+        conclusions += [f"{_best(name, measured)}{apart}" for measured in by_turns.values()]
     return conclusions
+
+
+def _best(name: str, measured: Sequence[_Measured]) -> str:
+    """The cells with the most requests a second among those that were measured in turns."""
+    ranked = sorted(measured, key=lambda entry: -entry[2].requests_per_s)
+    leader, scenario, figures = ranked[0]
+    within = f" with 99% of the answers within {scenario['p99_ms']:g} ms" if scenario.get("p99_ms") else ""
+    least = figures.requests_per_s if figures.between is None else figures.between[0]
+    highest = {name: (other.between or (0, other.requests_per_s))[1] for name, _, other in ranked[1:]}
+    close = [name for name, high in highest.items() if high * _NEAR >= least]
+    tied = f"; {shortened(close)} may answer as many" if close else ""
+    most = "the most requests, " if ranked[1:] and not close else ""
+    return f"{name}: {leader} answers {most}{_between(figures)} a second{within}{tied}"

@@ -144,9 +144,11 @@ class LoadResult(JobResult):
 
     Attributes:
         load: the scenario, as in the spec.
+        together: the ids of the cells that had their turns with it.
     """
 
     load: dict[str, Any]
+    together: list[str] = []
     result: LoadFigures | None = None
 
     @property

@@ -78,4 +78,6 @@ class Quality(OrString):
     def _one_measure(self) -> Self:
         if self.labels is not None and self.model_fields_set & {"texts", "k"} and (self.texts or self.k != K):
             raise ValueError("labels replace neighbours. Remove texts and k, or labels.")
+        if self.texts is not None and self.k > (most := len(self.texts) - 2):
+            raise ValueError(f"k must be at most {most}, two less than the number of different texts, got {self.k}")
         return self

@@ -119,6 +119,12 @@ def test_feeds_of_any_tensor_type(kind: str, dtype: str) -> None:
     assert (feeds["x"].shape, feeds["x"].dtype) == ((2, 3, 4), np.dtype(dtype))
 
 
+def test_dimensions_that_no_input_has_are_named() -> None:
+    info = taking(TensorSpec("x", "tensor(float)", ("n", "width")))
+    with pytest.raises(InvalidFeeds, match=r"'widht'.*did you mean 'width'"):
+        random_feeds(info, rng(), batch=2, sequence=3, dims={"widht": 4})
+
+
 def test_negative_indices_are_not_fed() -> None:
     spec = TensorSpec("ids", "tensor(int64)", ("n",), bounds=(-5, 4))
     assert random_feeds(taking(spec), rng(), batch=200)["ids"].min() == 0

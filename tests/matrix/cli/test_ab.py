@@ -25,4 +25,6 @@ def test_needs_a_difference(isorun: Isorun, tiny: Path, tmp_path: Path) -> None:
     assert done.returncode == 2
     assert "--environment" in done.stderr
     assert isorun("ab", spec, "--model", f"nothing={tiny}").returncode == 2
+    absent = isorun("ab", spec, "--model", f"tiny={tmp_path / 'absent.onnx'}")
+    assert (absent.returncode, "file not found" in absent.stderr, "Traceback" in absent.stderr) == (2, True, False)
     assert isorun("ab", spec, "--environment", "nowhere").returncode in (2, 3)

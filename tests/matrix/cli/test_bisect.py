@@ -37,6 +37,18 @@ def arguments(tiny: Path, out: Path, *more: str) -> list[str]:
     return ["bisect", str(tiny), *ends, "--out", str(out), *more]
 
 
+def test_a_shape_that_the_model_does_not_accept_is_no_fault_of_a_release(
+    isorun: Isorun, tmp_path: Path, index: Path
+) -> None:
+    fixed = onnx.parser.parse_model(
+        '<ir_version: 9, opset_import: ["": 17]> fixed (float[2, 3] x) => (float[2, 3] y) {y = Neg(x)}'
+    )
+    onnx.save(fixed, tmp_path / "fixed.onnx")
+    ends = ("--backend", "ort-cpu", "--good", "1.25.0", "--bad", "1.26.0")
+    done = isorun("bisect", tmp_path / "fixed.onnx", *ends, "--out", tmp_path / "out")
+    assert (done.returncode, "--shape" in done.stderr) == (2, True)
+
+
 @pytest.mark.long
 def test_names_the_release_that_differs_and_skips_broken_ones(
     isorun: Isorun, environment: dict[str, str], index: Path, tiny: Path, tmp_path: Path

@@ -45,8 +45,15 @@ def test_a_line_a_minute_without_a_terminal(
             now = 20.0 * step
             lines.started(f"round {step}", part=True)
             lines.ended(5.0)
+        now = 200.0
+        lines.added(25.0)
+        lines.started("round 8", part=True)
     shown = capsys.readouterr().err.splitlines()
-    assert shown == ["10% done, about 9 min left: round 3", "25% done, about 6 min left: round 6"]
+    assert shown == [
+        "10% done, about 9 min left: round 3",
+        "25% done, about 6 min left: round 6",
+        "28% done, about 9 min left: round 8",
+    ]
 
 
 def test_each_of_several_runs_counts_its_own_cells(capsys: pytest.CaptureFixture[str]) -> None:

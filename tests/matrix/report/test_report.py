@@ -334,3 +334,12 @@ def test_rates_that_may_be_the_same_are_not_told_apart() -> None:
     ]
     (clear,) = under_load.best(group_of(loaded("a", 30.0), loaded("b", 40.0)))
     assert clear.startswith("server-20ms: b fp32 answers the most requests, 40.0 (38.0 to 42.0) a second")
+
+
+def test_loads_that_had_no_turns_in_common_are_not_compared() -> None:
+    cells = [loaded(name, rate) for name, rate in (("a", 30.0), ("b", 40.0), ("added", 90.0))]
+    late = cells[2].loads[0].model_copy(update={"together": [cells[2].id]})
+    first, later = under_load.best(group_of(*cells[:2], cells[2].model_copy(update={"loads": [late]})))
+    assert first.startswith("server-20ms: b fp32 answers the most requests, 40.0")
+    assert later.startswith("server-20ms: added fp32 answers 90.0")
+    assert "not compared with the others" in first

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from isorun import Session
-from isorun.errors import EnvironmentBroken
+from isorun.errors import EnvironmentBroken, InvalidFeeds
 from isorun.parity.samples import fixed_size, masked_cases
 from isorun.plugin import registry
 from isorun.types import ModelInfo
@@ -80,6 +80,7 @@ class Subject:
                 "rounds": rounds,
             },
             "What to bisect is invalid",
+            Spec,
         )
 
     def open(self, release: str, progress: Lines, model: Path | None = None, **more: Any) -> Session:
@@ -101,6 +102,17 @@ class Subject:
         return Session(
             model or self.model, self.backend, **{**more, "options": {**self.options, **more.get("options", {})}}
         )
+
+    def require_feeds(self, info: ModelInfo) -> None:
+        """Check that the model accepts feeds of the shape.
+
+        Raises:
+            InvalidFeeds: it does not.
+        """
+        try:
+            self.cases(info)
+        except InvalidFeeds as error:
+            raise InvalidFeeds(f"{self.model} does not accept the shape {self.shape}: {error}. Set --shape") from None
 
     def cases(self, info: ModelInfo) -> dict[str, dict[str, np.ndarray]]:
         """Feeds of the shape by kind of mask, the same ones in each release."""

@@ -168,6 +168,10 @@ class _Events(Lines):
     def started(self, what: str, *, part: bool = False) -> None:  # noqa: ARG002 - all are shown in the same way
         self._send(started=what)
 
+    def added(self, seconds: float) -> None:
+        super().added(seconds)
+        self._send(seconds=self._work)
+
     def ended(self, seconds: float) -> None:
         self._send(ended=seconds)
 
