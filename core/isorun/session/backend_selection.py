@@ -80,6 +80,7 @@ class Resolved(NamedTuple):
 
         report, lowered = self.model.report(), self.model.lowered
         notes = {"graph": dict(lowered.notes), "precision": dict(self.tuned)}
+        notes["options"] = dict(self.config.options)
         notes["omitted"] = dict(checkpoint.omitted(self.model.info.metadata.custom_metadata_map))
         if drawing := self.model.info.random:
             notes["random"] = {"drawn_by": drawing}

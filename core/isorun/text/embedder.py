@@ -128,7 +128,9 @@ class Embedder(PromptedModel):
         is_told = self._steps == (NORMALIZE,) and self._truncate_dim is None  # by `normalized`
         steps = [*self.settings.token_steps, *(() if is_told else ("pooled", *self._steps) if self._steps else ())]
         layers = [part for step in steps for part in _described(step)]
-        quantizer = provenance.details.get("graph", {}).get("int8")
+        details = provenance.details
+        quantizer = details.get("graph", {}).get("int8")
+        settings = {name: details[name] for name in ("padding", "rows", "options") if name in details}
         return VectorIdentity(
             model=provenance.fingerprint,
             tokenizer=digest_of(self.tokenizer.library.to_str()),
@@ -143,6 +145,7 @@ class Embedder(PromptedModel):
             backend=provenance.backend,
             version=", ".join(versions),
             quantizer=json.dumps(quantizer, sort_keys=True) if quantizer else "",
+            settings=json.dumps(settings, sort_keys=True, default=repr) if settings else "",
             stored=" ".join(filter(None, (self._kind, "" if self._ranges is None else digest_of(self._ranges)))),
         )
 

@@ -15,9 +15,9 @@ from isorun.compilation import corpus
 from isorun.errors import InvalidArgument
 from isorun.quality import Interval, agreement
 
-_VERSION = 2
+_VERSION = 3
 _EXACT = ("fp32", "fp64")
-_NUMERIC = ("precision", "backend", "version", "quantizer")
+_NUMERIC = ("precision", "backend", "version", "quantizer", "settings")
 """What changes how vectors are computed, not what they mean."""
 _KINDS = ("prose", "questions", "languages")
 _REQUIRED = 0.9  # of the nearest neighbours, at the low end of the interval
@@ -40,6 +40,7 @@ class VectorIdentity:
         precision: what the backend computes in.
         backend, version: the backend and its package's version.
         quantizer: how an int8 model was calibrated; empty for others.
+        settings: whether padding is removed, rows run one at a time, and the options of the backend; empty by default.
         stored: the type of the vectors, with a digest of the ranges; empty for float32.
     """
 
@@ -56,6 +57,7 @@ class VectorIdentity:
     backend: str
     version: str
     quantizer: str
+    settings: str
     stored: str
 
     def __str__(self) -> str:

@@ -23,7 +23,6 @@ from isorun.compilation.options import AUTO, Options
 from isorun.errors import BackendNotFound, BackendUnavailable, InvalidFeeds, UnsupportedModel
 from isorun.isolation import environments
 from isorun.isolation.worker.backend import Worker
-from isorun.models.source import ModelSource
 from isorun.models.vectors import TextVectors
 from isorun.plugin import listing, registry
 from isorun.plugin.description import Description
@@ -210,9 +209,9 @@ def remembered(compiler: Compiler, listed: Sequence[Description]) -> tuple[Choic
         compiler: the model, and the session's options.
         listed: :func:`isorun.plugin.listing.candidates`.
     """
-    source, options = compiler.source, compiler.options
-    for outputs in dict.fromkeys((source.outputs, None)):
-        entry = compiler.cache.get(KIND, _key(source, outputs))
+    options = compiler.options
+    for outputs in dict.fromkeys((compiler.source.outputs, None)):
+        entry = compiler.cache.get(KIND, _key(compiler, outputs))
         if entry is None:
             continue
         meta = entry.meta
@@ -283,6 +282,9 @@ def _why_not(choice: Choice, options: Options, listed: Sequence[Description]) ->
     if options.quality not in (None, choice.quality):
         return f"the session sets `quality` to {options.quality}, and it was made with {choice.quality}"
     before, now = choice.about, json.loads(json.dumps(_about(options, listed, choice.backend)))
+    for name in ("padding", "threads"):
+        if getattr(options, name) not in (None, AUTO) and before[name] != now[name]:
+            return f"the session sets `{name}` to {now[name]!r}, and it was made with {before[name]!r}"
     changed = [f"{name} was {before[name]}, now {value}" for name, value in now.items() if before[name] != value]
     return f"{'; '.join(changed)}. Run `isorun choose` again" if changed else ""
 
@@ -293,9 +295,10 @@ def _remember(compiler: Compiler, choice: Choice, calibrated_on: Sequence[Any] |
             (folder / _TEXTS).write_text(json.dumps(calibrated_on), encoding="utf-8")
         return asdict(choice)
 
-    key = _key(compiler.source, compiler.source.outputs)
+    key = _key(compiler, compiler.source.outputs)
     compiler.cache.get_or_make(KIND, key, make, models=compiler.source.models, private=True, again=True)
 
 
-def _key(source: ModelSource, outputs: tuple[str, ...] | None) -> str:
-    return sha256(repr(("backend", source.content, outputs)).encode())[:40]
+def _key(compiler: Compiler, outputs: tuple[str, ...] | None) -> str:
+    parts = ("backend", compiler.source.content, corpus.digest(compiler.graphs, None), outputs)
+    return sha256(repr(parts).encode())[:40]

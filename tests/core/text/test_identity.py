@@ -30,15 +30,17 @@ IDENTITY = VectorIdentity(
     backend="ort-cpu",
     version="onnxruntime 1.31.1",
     quantizer="",
+    settings="",
     stored="",
 )
 OTHERS = {
     **dict.fromkeys(
-        ("model", "tokenizer", "pooling", "layers", "prompt", "backend", "version", "quantizer", "stored"), "other"
+        ("model", "tokenizer", "pooling", "layers", "prompt", "backend", "version", "quantizer", "settings", "stored"),
+        "other",
     ),
     **{"normalized": False, "dimension": 4, "include_prompt": False, "max_length": None, "precision": "fp64"},
 }
-NUMERIC = {"precision", "backend", "version", "quantizer"}
+NUMERIC = {"precision", "backend", "version", "quantizer", "settings"}
 
 
 def record(noise: float = 0.0, **changes: Any) -> dict[str, Any]:

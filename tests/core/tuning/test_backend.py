@@ -91,8 +91,8 @@ def test_a_session_runs_what_was_chosen(chosen: Chosen, bert: Path):
 @pytest.mark.parametrize(
     ("arguments", "reason"),
     [
-        ({"threads": 17}, "threads was"),
-        ({"padding": "keep"}, "padding was auto, now keep"),
+        ({"threads": 17}, "`threads` to 17"),
+        ({"padding": "keep"}, "`padding` to 'keep'"),
         ({"tolerance": 0.5}, "tolerance"),
         ({"calibration": [tiny.feeds(4, 12)]}, "`calibration`"),
         ({"backend_options": {"inter_op_threads": 1}}, "`options`"),
@@ -106,6 +106,20 @@ def test_does_not_hold_for_other_arguments(
     compiler = Compiler(open_model(bert, cache), Options(precision="auto", **arguments), cache)
     assert best_backend.remembered(compiler, listing.candidates(cache)) is None
     assert reason in caplog.text
+
+
+def test_a_choice_is_of_a_model_and_its_tokenizer(chosen: Chosen, bert: Path, tmp_path: Path):
+    cache = Cache(chosen.cache_dir)
+
+    def holds() -> bool:
+        compiler = Compiler(open_model(copy, cache), Options(precision="auto"), cache)
+        return best_backend.remembered(compiler, listing.candidates(cache)) is not None
+
+    copy = tmp_path / "bert.onnx"
+    copy.write_bytes(bert.read_bytes())
+    assert holds()
+    copy.with_name("tokenizer.json").write_text("{}")
+    assert not holds()
 
 
 def test_a_choice_does_not_outlive_the_machine(
