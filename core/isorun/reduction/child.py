@@ -125,8 +125,9 @@ class Search:
         }
 
     def _runner(self, backend: str, *, fused: bool) -> Runner:
-        precision = self._precision if backend == self._backend else self._widest
-        return Runner(backend, precision, self._threads, self._cache, fused)
+        tested = backend == self._backend
+        precision = self._precision if tested else self._widest
+        return Runner(backend, precision, self._threads, self._cache, fused, trusted=not tested)
 
     def _outcome(
         self, key: str, path: Path, feeds: Mapping[str, np.ndarray], mask: np.ndarray | None, *, fused: bool

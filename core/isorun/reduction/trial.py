@@ -11,10 +11,11 @@ import numpy as np
 
 from isorun.compilation.compiler import Compiler
 from isorun.compilation.options import Options
+from isorun.errors import UnsupportedModel
 from isorun.models.lowering import OWN_TYPES, ModelGraphs
 from isorun.models.source import open_model
 from isorun.parity import DEFAULT_TOLERANCES, compare
-from isorun.plugin import registry
+from isorun.plugin import faults, registry
 from isorun.plugin.backend import Backend
 from isorun.system.cache import Cache
 from isorun.types import LoweredModel
@@ -39,7 +40,7 @@ class Outcome:
 
 @dataclass(frozen=True, slots=True)
 class Runner:
-    """Runs models on one backend as its runtime computes them: known faults are not worked around.
+    """Runs models on one backend, the tested one as its runtime computes them: known faults are not worked around.
 
     Attributes:
         backend: the backend's name.
@@ -47,6 +48,7 @@ class Runner:
         threads: the threads of a run; ``None`` for the default.
         cache: where lowered models are kept.
         fused: whether models are fused first.
+        trusted: whether known faults are worked around, as for what others are compared with.
     """
 
     backend: str
@@ -54,14 +56,24 @@ class Runner:
     threads: int | None
     cache: Cache
     fused: bool = True
+    trusted: bool = False
 
     def lower(self, path: Path) -> LoweredModel:
-        """The model that the runtime gets."""
+        """The model that the runtime gets.
+
+        Raises:
+            UnsupportedModel: the backend is trusted, and known to compute a node wrongly that has no equivalent.
+        """
         offers = self._plugin.capabilities
         precision = self.precision if self.precision in offers.typed else OWN_TYPES
-        return ModelGraphs(open_model(path, self.cache), self.cache, fused=self.fused).lower(
-            offers.dialects, precision=precision, checks=not offers.checks_indices
-        )
+        graphs = ModelGraphs(open_model(path, self.cache), self.cache, fused=self.fused)
+        known = faults.of(self._plugin).rows if self.trusted else ()
+        try:
+            return graphs.lower(offers.dialects, precision=precision, checks=not offers.checks_indices, faults=known)
+        except UnsupportedModel as error:
+            if self.trusted:
+                raise UnsupportedModel(f"{self.backend} cannot be the reference (--against): {error}") from error
+            raise
 
     def run(self, path: Path, feeds: Mapping[str, np.ndarray]) -> dict[str, Any]:
         """All outputs of a model.

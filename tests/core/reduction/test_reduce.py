@@ -52,6 +52,23 @@ def test_finds_the_operator_of_a_known_fault(
     assert [node.op_type for node in onnx.load(output).graph.node] == ["Shrink"]
 
 
+@pytest.mark.parametrize(
+    ("node", "code"), [("LpNormalization <axis = -1, p = 1> (x)", 3), ("Softmax <axis = 1> (x)", 0)]
+)
+def test_the_known_faults_of_the_reference_are_not_blamed_on_the_backend(
+    isorun: Callable[..., Any], tmp_path: Path, node: str, code: int
+) -> None:
+    text = f'<ir_version: 8, opset_import: ["" : 12]> long (float[2, 3, 4] x) => (float[2, 3, 4] y) {{ y = {node} }}'
+    onnx.save(onnx.parser.parse_model(text), tmp_path / "small.onnx")
+    feeds = tmp_path / "feeds.npz"
+    np.savez(feeds, x=np.linspace(-2, 3, 24, dtype=np.float32).reshape(2, 3, 4))
+    output = tmp_path / "reduced.onnx"
+    ran = isorun("parity", tmp_path / "small.onnx", "--backends", "ort-cpu", "--feeds", feeds, "--reduce", output)
+    assert ran.code == code
+    assert ("--against" in ran.err) == bool(code)
+    assert not output.exists()
+
+
 def test_feeds_are_not_overwritten(isorun: Callable[..., Any], model: Path, feeds: Path, tmp_path: Path) -> None:
     own = feeds.rename(tmp_path / "small.feeds.npz")
     kept = own.read_bytes()
