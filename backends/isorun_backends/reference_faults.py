@@ -57,6 +57,15 @@ def _has(name: str, *values: Any) -> Any:
     return applies
 
 
+def _is_unsorted(node: ir.Node, _: int) -> bool:
+    """Whether distinct values are to have the order of the input, in a form in which they would not."""
+    x, axis = node.inputs[0], node.attributes.get_int("axis", None)
+    if node.attributes.get_int("sorted", 1):
+        return False
+    in_rows = axis == 0 or (axis is None and x is not None and x.shape is not None and len(x.shape) == 1)
+    return not in_rows or sum(output.name != "" for output in node.outputs) == 1
+
+
 def _refused(operator: str, condition: str, result: str, applies: Any, model: str, **fields: Any) -> Fault:
     return Fault(
         operator=operator,
@@ -151,6 +160,15 @@ FAULTS = KnownFaults(
             "g (float[1, 2, n] x) => (float[1, 2, 1] y) { y = GlobalMaxPool (x) }",
             feeds={"x": np.arange(6, dtype=np.float32).reshape(1, 2, 3)},
             expected=[np.array([[[2], [5]]], np.float32)],
+        ),
+        _refused(
+            "Unique",
+            "`sorted` = 0, with a single output, or not along the first axis",
+            "it sorts, or takes values along the first axis",
+            _is_unsorted,
+            "g (float[n] x) => (float[m] y) { y = Unique <sorted = 0> (x) }",
+            feeds={"x": np.array([2, 1, 2], np.float32)},
+            expected=[np.array([2, 1], np.float32)],
         ),
     )
 )
