@@ -16,15 +16,20 @@ from isorun_conformance.checks.base import DOES_NOT_APPLY, Checks, proves
 from isorun_conformance.sample_models import dense
 
 _INSTALLED_SECONDS = 1.0
+_LOADING_SECONDS = 2.0
 
 # Needs a process of its own: this one may have imported the runtime already.
 _ASK = """
-import json, sys, time
+import json, sys, time, warnings
 name, package, hide = sys.argv[1:]
 if hide:
     sys.modules[package] = None  # for find_spec and import, as if it were not installed
 from isorun.plugin import registry
-backend = registry.get(name)
+started = time.monotonic()
+with warnings.catch_warnings(record=True) as caught:
+    warnings.simplefilter("always")
+    backend = registry.get(name)
+loading = {"loading": time.monotonic() - started, "warnings": [str(warning.message) for warning in caught]}
 backend.installed()
 imported = package in sys.modules and not hide
 times = []
@@ -34,7 +39,7 @@ for _ in range(2):
     times.append(time.monotonic() - started)
 here = backend.availability()
 answer = {"ok": here.ok, "reason": here.reason, "remedy": here.remedy}
-print(json.dumps({**answer, "seconds": min(times), "imported": imported}))
+print(json.dumps({**answer, **loading, "seconds": min(times), "imported": imported}))
 """
 
 
@@ -53,6 +58,17 @@ class Discovery(Checks):
         package = self._package()
         assert not self._ask()["imported"], (
             f"installed() imports {package!r}: import the runtime inside compile(), not at the top of a module"
+        )
+
+    @proves("discovery")
+    def test_loading_is_quick_and_without_warnings(self) -> None:
+        """Every list of backends loads the plugin."""
+        attempts = [self._ask(of_package=False) for _ in range(2)]  # on a busy machine, the first may be slow
+        warned = attempts[0]["warnings"]
+        assert not warned, f"importing the plugin and making its backend warns: {warned[0]}"
+        seconds = min(answer["loading"] for answer in attempts)
+        assert seconds < _LOADING_SECONDS, (
+            f"importing the plugin and making its backend takes {seconds:.1f} s: do what takes long in compile()"
         )
 
     @proves("discovery")
@@ -135,7 +151,8 @@ class Discovery(Checks):
         assert package is not None
         return package
 
-    def _ask(self, *, hide: bool = False) -> dict[str, Any]:
-        arguments = (self.under_test.name, self._package(), "hide" if hide else "")
+    def _ask(self, *, hide: bool = False, of_package: bool = True) -> dict[str, Any]:
+        package = self._package() if of_package else ""
+        arguments = (self.under_test.name, package, "hide" if hide else "")
         answer: dict[str, Any] = self.under_test.run_script("calls availability()", _ASK, *arguments)
         return answer

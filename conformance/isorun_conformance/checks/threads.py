@@ -8,6 +8,7 @@ import threading
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from itertools import islice
 from typing import NamedTuple
 
@@ -27,6 +28,7 @@ _RUNS = 50
 _PART = 0.15  # of the processor time, which the second of two threads takes at least
 _ALMOST_ALL = 0.77  # of the processor time, which as many threads as requested take
 _AT_ONCE = 1.5  # cores, which two runs at once want
+_LONG_RUN = 0.03  # seconds: shorter ones may keep Python's lock
 _IDLE = 0.05  # of the processor time: a thread below waits for milliseconds to run for microseconds
 _TOLERANCE = 0.3  # of a core, for what threads do beside the work, as waking each other
 
@@ -106,6 +108,23 @@ class Threads(Checks):
         )
 
     @proves("threads")
+    def test_python_runs_while_a_model_does(self) -> None:
+        """Other threads of the application, such as its event loop: a long run releases Python's lock (the GIL)."""
+        model = Dense("heavy", False, 8192)
+        feeds = model.feeds()
+        with self.under_test.open(model) as session:
+            session.run(None, feeds)
+            for _ in range(_MEASUREMENTS):
+                with _ticking() as ticks:
+                    started = time.monotonic()
+                    session.run(None, feeds)
+                    seconds = time.monotonic() - started
+                edge = seconds / 10
+                if seconds < _LONG_RUN or any(started + edge < tick < started + seconds - edge for tick in ticks):
+                    return
+        pytest.fail(f"during runs of {seconds:.2f} s, no other thread of Python ran: run() must release the GIL")
+
+    @proves("threads")
     def test_accuracy_with_any_number_of_threads(self) -> None:
         self._require_threads()
         model = self.under_test.encoder("bert-2x128")
@@ -126,6 +145,24 @@ class Threads(Checks):
 
     def _require_threads(self) -> None:
         self.under_test.require(self.under_test.capabilities.sets_threads, "a number of threads that can be set")
+
+
+@contextmanager
+def _ticking() -> Iterator[list[float]]:
+    """The times at which another thread of Python runs, a thousand times a second if it can."""
+    ticks: list[float] = []
+    ended = threading.Event()
+
+    def tick() -> None:
+        while not ended.wait(0.001):
+            ticks.append(time.monotonic())
+
+    with ThreadPoolExecutor(1) as pool:
+        pool.submit(tick)
+        try:
+            yield ticks
+        finally:
+            ended.set()
 
 
 def _run_often(session: Session, model: SampleModel) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import time
+import warnings
 from dataclasses import replace
 
 from flaws.base import HONEST, declaring
@@ -72,6 +73,18 @@ class SlowToAnswer(Right):
     def installed(self):
         time.sleep(1.5)
         return super().installed()
+
+
+class SlowToLoad(Right):
+    def __init__(self, name):
+        time.sleep(2.5)
+        super().__init__(name)
+
+
+class WarnsWhenLoaded(Right):
+    def __init__(self, name):
+        warnings.warn("the engine is old", stacklevel=1)
+        super().__init__(name)
 
 
 class ChangingCapabilities(Right):

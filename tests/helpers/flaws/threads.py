@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import os
 import threading
 from dataclasses import replace
@@ -80,6 +81,13 @@ class ComputesOnOneThread(Flawed):
         for _ in range(2000):
             np.exp(np.ones((256, 256), np.float32))
         return self.kept
+
+
+@backend
+class KeepsPythonsLock(Flawed):
+    def run(self, output_names, feeds):
+        ctypes.PyDLL(None).usleep(50_000)  # without releasing the GIL
+        return self.right(output_names, feeds)
 
 
 @backend
