@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from isorun.errors import InvalidArgument, InvalidModel, did_you_mean
-from isorun.models import sentences
+from isorun.models import heads, sentences
 from isorun.models.tokenizer import places_of
 from isorun.session.session import Session
 from isorun.system import json_files
@@ -19,7 +19,8 @@ from isorun.text.heads import LOGITS
 from isorun.text.sparse_embedder import POOLED, SparseEmbedder
 from isorun_serve.models import CLASSIFY, EMBED, RERANK, SPARSE, TASKS, TENSORS, Models, Served
 
-_HEAD = "ForSequenceClassification"
+_CLASSES_OF_TEXTS = "sequence-classification"
+_NOT_SERVED = ("token-classification", "question-answering")
 _CLASSES: Mapping[str, type[SparseEmbedder | CrossEncoder | Classifier]] = {
     SPARSE: SparseEmbedder,
     RERANK: CrossEncoder,
@@ -123,7 +124,11 @@ def open_models(
 
 
 def task_of(path: Path) -> str:
-    """What a model is for, by its files: a checkpoint's ``config.json``, or an ONNX file's outputs and tokenizer."""
+    """What a model is for, by its files: a checkpoint's ``config.json``, or an ONNX file's outputs and tokenizer.
+
+    Raises:
+        InvalidModel: the files do not say it, or it is something that a server does not offer.
+    """
     if not path.is_dir():
         if not any(place.is_file() for place in places_of(path)):
             return TENSORS
@@ -148,7 +153,13 @@ def task_of(path: Path) -> str:
             f"--task NAME=TASK ({', '.join(TASKS)})"
         )
     config = json_files.read(folder / "config.json")
-    if not any(str(name).endswith(_HEAD) for name in config.get("architectures") or ()):
+    head = heads.named(config, lambda why: InvalidModel(f"{folder / 'config.json'}: {why}"))
+    if head in _NOT_SERVED:
+        raise InvalidModel(
+            f"{path} is a model for {heads.TITLES[head]}, which no protocol of this server has. Add --task "
+            f"NAME={EMBED} for the vectors of its encoder, or name its ONNX file with --task NAME={TENSORS}"
+        )
+    if head != _CLASSES_OF_TEXTS:
         return EMBED
     labels = config.get("num_labels", len(config.get("id2label") or ("LABEL_0", "LABEL_1")))
     return RERANK if labels == 1 else CLASSIFY
