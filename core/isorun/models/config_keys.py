@@ -168,7 +168,7 @@ TABLES: Mapping[str, Table] = {
     },
     "mpnet": {
         **{key: rule for key, rule in _BERT.items() if key != "type_vocab_size"},
-        "relative_attention_num_buckets": integer(4, 511),
+        "relative_attention_num_buckets": integer(32, 511),  # the size of a table, of which 32 rows are read
     },
     "deberta-v2": {
         **_BERT,

@@ -118,17 +118,18 @@ class WordWeights:
 Layer = Dense | LayerNorm | WordWeights
 
 
-def activation_named(name: str, where: str) -> str:
-    """The key in :data:`ACTIVATIONS` of an activation by its import path, such as ``torch.nn.modules.Tanh``.
+def activation_named(name: str, where: str, *, sloped: bool = True) -> str:
+    """The key in :data:`ACTIVATIONS` of an activation by its import path, such as ``torch.nn.modules.Tanh``; or, with
+    ``sloped``, :data:`SLOPED`, whose slope is among the weights.
 
     Raises:
         UnsupportedModel: it is not one of them.
     """
     module, _, kind = name.rpartition(".")
-    if kind not in (*ACTIVATIONS, SLOPED) or not (module == "torch.nn" or module.startswith("torch.nn.modules")):
+    known = (*ACTIVATIONS, SLOPED) if sloped else (*ACTIVATIONS,)
+    if kind not in known or not (module == "torch.nn" or module.startswith("torch.nn.modules")):
         raise UnsupportedModel(
-            f"{where}: unsupported activation {kind or name} ({name!r}). Supported, of torch.nn: "
-            f"{', '.join((*ACTIVATIONS, SLOPED))}"
+            f"{where}: unsupported activation {kind or name} ({name!r}). Supported, of torch.nn: {', '.join(known)}"
         )
     return kind
 

@@ -33,6 +33,7 @@ Text = str | tuple[str, str]
 FILE = "tokenizer.json"
 _NAMES = (FILE, vocabulary_files.WORD_PIECES, vocabulary_files.BYTE_PAIRS)
 _POSITIONS = "position_ids"
+_SPACED = (" .", " ?", " !", " ,", " ' ", " n't", " 'm", " 's", " 've", " 're")  # in the order of transformers
 _MAX_SETTINGS = 16  # truncating tokenizers kept; each is small, since they share the vocabulary
 _LONE_SURROGATE = re.compile("[\ud800-\udfff]")
 
@@ -256,6 +257,14 @@ class Tokenizer:
     @cached_property
     def _starts(self) -> Starts:
         return Starts(self._truncated(None, None, second=False))
+
+    def decode(self, ids: Sequence[int], *, skip_special_tokens: bool) -> str:
+        """The text of token ids."""
+        text = str(self.library.decode(ids, skip_special_tokens))
+        if self.settings.cleans_up(type(self.library.model).__name__):
+            for spaced in _SPACED:
+                text = text.replace(spaced, spaced.strip())
+        return text
 
     def added_tokens(self, *, pair: bool = False) -> int:
         """The number of special tokens that a text, or a pair, gets."""

@@ -31,6 +31,7 @@ SPECIAL_TOKENS = ("bos_token", "eos_token", "unk_token", "sep_token", "pad_token
 _UNLIMITED = 10**9  # transformers writes 1e30 where a tokenizer has no limit
 
 _FLAG = optional(FLAG)
+_FOR_BPE = "clean_up_tokenization_spaces_for_bpe_even_though_it_will_corrupt_output"
 _SIDE = Key(lambda value: value in ("left", "right"), "'left' or 'right'")
 _LIMIT = optional(Key(lambda value: type(value) in (int, float) and value >= 1, "a positive number"))
 _TOKEN = optional(
@@ -50,6 +51,8 @@ USED: Table = {
     "model_max_length": _LIMIT,
     "max_len": _LIMIT,
     "split_special_tokens": FLAG,
+    "clean_up_tokenization_spaces": _FLAG,
+    _FOR_BPE: _FLAG,
     "extra_ids": integer(0, 10_000),
     "unk_id": integer(0, 2**31 - 1),
     "added_tokens_decoder": Key(lambda value: isinstance(value, dict), "an object"),
@@ -62,7 +65,6 @@ WITHOUT_EFFECT = (
     *("add_bos_token", "add_eos_token"),  # transformers drops them where there is a tokenizer.json
     *(
         "chat_template",
-        "clean_up_tokenization_spaces",
         "errors",
         "decode_with_prefix_space",
         "use_default_system_prompt",
@@ -98,6 +100,11 @@ class TokenizerSettings:
     def truncation_side(self) -> str:
         """The side from which tokens are removed."""
         return str(self.fields.get("truncation_side", "right"))
+
+    def cleans_up(self, model: str) -> bool:
+        """Whether spaces before punctuation are removed from decoded texts, by the kind of the vocabulary."""
+        needed = ("clean_up_tokenization_spaces", *((_FOR_BPE,) if model == "BPE" else ()))
+        return all(self.fields.get(key) for key in needed)
 
     @property
     def inputs(self) -> tuple[str, ...]:

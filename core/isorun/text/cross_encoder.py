@@ -211,7 +211,7 @@ def _named(activation: str) -> Callable[[Array], Array]:
 def _activation(name: str | None, settings: SentenceSettings, labels: int) -> Callable[[Array], Array]:
     reject_modules(settings)
     if name is None and settings.activation:
-        name = activation_named(settings.activation, "The cross-encoder's settings")
+        name = activation_named(settings.activation, "The cross-encoder's settings", sloped=False)
     return ACTIVATIONS[name or ("Sigmoid" if labels == 1 else "Identity")]
 
 

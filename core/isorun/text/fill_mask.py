@@ -116,7 +116,7 @@ class FillMask(TokenModel):
             raise InvalidArgument("top_k must be a whole number of at least 1, got None")
         checked_count(top_k, "top_k")
         chosen = None if targets is None else self._target_ids(targets)
-        library = self.tokenizer.library
+        decode = self.tokenizer.decode
 
         def finish(part: Part, outputs: list[Array]) -> list[list[Filling]]:
             ids = np.array(part.encoding.ids)
@@ -128,8 +128,8 @@ class FillMask(TokenModel):
                 row = []
                 for token in map(int, best):
                     tokens = [*ids[:mask], token, *ids[mask + 1 :]]
-                    text = library.decode(tokens, skip_special_tokens=len(masks) == 1)
-                    word = library.decode([token], skip_special_tokens=False)
+                    text = decode(tokens, skip_special_tokens=len(masks) == 1)
+                    word = decode([token], skip_special_tokens=False)
                     row.append(Filling(word, float(scores[token]), token, text))
                 filled.append(row)
             return filled

@@ -8,6 +8,7 @@ from __future__ import annotations
 import array
 import re
 from collections.abc import Iterable, Iterator, Mapping, Set
+from numbers import Integral
 from typing import Any
 
 from isorun.errors import InvalidArgument, InvalidFeeds
@@ -117,7 +118,7 @@ def checked_count(value: Any, name: str) -> None:
     Raises:
         InvalidArgument: it is something else.
     """
-    if value is not None and (type(value) is not int or value < 1):
+    if value is not None and (isinstance(value, bool) or not isinstance(value, Integral) or value < 1):
         raise InvalidArgument(f"{name} must be a whole number of at least 1, got {value!r}")
 
 

@@ -65,6 +65,7 @@ class QuestionAnswerer(TokenModel):
 
     Raises:
         InvalidModel: there is no such model, or it has no tokenizer or no such outputs.
+        UnsupportedModel: its tokenizer pads on the left.
         IsorunError: as :class:`isorun.Session`.
     """
 
@@ -79,6 +80,12 @@ class QuestionAnswerer(TokenModel):
         **session_options: Any,
     ) -> None:
         super().__init__(model, self._choose, max_length, batch_tokens, session_options)
+        if self.tokenizer.settings.fields.get("padding_side") == "left":
+            self.close()
+            raise self.tokenizer.settings.unsupported(
+                "padding_side",
+                "such a model may read the context first. If it reads the question first, set it to right",
+            )
         if max_length is None:
             self.max_length: int = min(filter(None, (self.max_length, WINDOW)))
             self._opened_length = self.max_length

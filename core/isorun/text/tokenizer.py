@@ -11,14 +11,13 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from isorun.errors import InvalidArgument
 from isorun.models import sentence_settings, sentences
 from isorun.models.sentence_settings import SentenceSettings
 from isorun.models.tokenizer import Text, feeds_of
 from isorun.models.tokenizer import Tokenizer as Reader
 from isorun.session.session import Session
 from isorun.system.cache import Cache
-from isorun.text.inputs import text_or_pair, texts_or_pairs_of
+from isorun.text.inputs import checked_count, text_or_pair, texts_or_pairs_of
 from isorun.text.model import warn_of_truncation
 from isorun.text.model_files import find_model, settings_folder
 
@@ -111,7 +110,7 @@ class Tokenizer:
         TokenizerError: there is none, or only one that has to be converted first; the message says how.
         InvalidModel: there is no such model, or the tokenizer is damaged.
         UnsupportedModel: a setting of the tokenizer is not supported.
-        InvalidArgument: ``max_length`` is below 1.
+        InvalidArgument: ``max_length`` is no whole number, or below 1.
     """
 
     def __init__(
@@ -122,8 +121,7 @@ class Tokenizer:
         special_tokens: bool = True,
         cache_dir: str | os.PathLike[str] | None = None,
     ) -> None:
-        if max_length is not None and max_length < 1:
-            raise InvalidArgument(f"max_length must be at least 1, got {max_length}")
+        checked_count(max_length, "max_length")
         path = model.path if isinstance(model, Session) else find_model(model, Cache(cache_dir))
         settings = _settings(path, model)
         source = sentences.transformer_folder(path, None) if path.is_dir() else path
@@ -151,7 +149,7 @@ class Tokenizer:
 
     def decode(self, ids: Sequence[int], *, skip_special_tokens: bool = True) -> str:
         """The text of token ids."""
-        return str(self._reader.library.decode([int(number) for number in ids], skip_special_tokens))
+        return self._reader.decode([int(number) for number in ids], skip_special_tokens=skip_special_tokens)
 
     def count(self, text: Text) -> int:
         """The number of tokens of a text or a pair, special tokens included, before any cut."""

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import json
 from collections import Counter
 from pathlib import Path
 
 import numpy as np
 import onnx_ir as ir
 import pytest
+import safetensors.numpy
 
 import exports
 from isorun import Session
@@ -62,6 +64,46 @@ def test_a_checkpoint_and_its_export_are_one_graph(name: str, head: str, tmp_pat
                     node.attributes["epsilon"] = ir.AttrFloat32("epsilon", exact)
         assert exports.digest(built) == exports.digest(export), label
         assert exports.agree(label, exports.run(built, exports.given(label))), label
+
+
+def test_token_types_are_an_input_where_there_are_several(tmp_path: Path) -> None:
+    """Of RoBERTa, whose authors have one."""
+    hidden = []
+    for types in (1, 2):
+        folder = exports.checkpoint("roberta", tmp_path / str(types))
+        weights = safetensors.numpy.load_file(folder / "model.safetensors")
+        (name,) = (name for name in weights if name.endswith("token_type_embeddings.weight"))
+        row = np.linspace(-1, 1, weights[name].shape[1], dtype=np.float32)
+        weights[name] = np.stack([-row, row])[-types:]
+        safetensors.numpy.save_file(weights, folder / "model.safetensors")
+        path = folder / "config.json"
+        path.write_text(json.dumps({**json.loads(path.read_text(encoding="utf-8")), "type_vocab_size": types}))
+        feeds = exports.feeds(["input_ids", "attention_mask"])
+        with Session(folder, "ort-cpu", padding="keep") as session:
+            names = [spec.name for spec in session.get_inputs()]
+            assert ("token_type_ids" in names) == (types == 2)
+            if types == 2:
+                feeds["token_type_ids"] = np.ones_like(feeds["input_ids"])
+            hidden.append(session.run(["last_hidden_state"], feeds)[0])
+    np.testing.assert_allclose(hidden[0], hidden[1], atol=1e-5)
+
+
+@pytest.mark.parametrize("rows", [32, 48])
+def test_mpnet_has_32_buckets_whatever_the_size_of_the_table(tmp_path: Path, rows: int) -> None:
+    folder = exports.checkpoint("mpnet", tmp_path)
+    feeds = exports.feeds(["input_ids", "attention_mask"], length=40)
+    with Session(folder, "ort-cpu", padding="keep") as session:
+        (expected,) = session.run(["last_hidden_state"], feeds)
+    weights = safetensors.numpy.load_file(folder / "model.safetensors")
+    (name,) = (name for name in weights if name.endswith("relative_attention_bias.weight"))
+    more = np.full((rows - 32, weights[name].shape[1]), 9, np.float32)
+    weights[name] = np.concatenate([weights[name], more])
+    safetensors.numpy.save_file(weights, folder / "model.safetensors")
+    path = folder / "config.json"
+    changes = {"relative_attention_num_buckets": rows}
+    path.write_text(json.dumps({**json.loads(path.read_text(encoding="utf-8")), **changes}))
+    with Session(folder, "ort-cpu", padding="keep") as session:
+        np.testing.assert_allclose(session.run(["last_hidden_state"], feeds)[0], expected, atol=1e-6)
 
 
 def test_albert_stores_its_layer_once(tmp_path: Path) -> None:

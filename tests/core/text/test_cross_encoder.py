@@ -101,6 +101,9 @@ def test_the_model_s_activation_and_default_prompt(
 
 def test_rejects_other_activations_and_modules_of_the_model(tokenizer: Path, tmp_path: Path) -> None:
     folder = sentence_models.write_reranker(tokenizer, tmp_path / "reranker", 1)
+    saved(folder, activation_fn="torch.nn.modules.activation.PReLU")  # a slope is not saved
+    with pytest.raises(UnsupportedModel, match="activation PReLU"):
+        isorun.CrossEncoder(folder, backend="ort-cpu")
     saved(folder, activation_fn="torch.nn.modules.activation.GLU")
     with pytest.raises(UnsupportedModel, match="activation GLU"):
         isorun.CrossEncoder(folder, backend="ort-cpu")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import shutil
 from pathlib import Path
 
 import pytest
@@ -40,6 +41,15 @@ def test_answers(family: str, tasks: Path, pairs: list[tuple[str, str]]) -> None
                     ]
                     scores = [entry["score"] for entry in entries]
                     assert [answer.score for answer in answers] == pytest.approx(scores, abs=1e-5)
+
+
+def test_a_tokenizer_that_pads_on_the_left_is_refused(tasks: Path, tmp_path: Path) -> None:
+    """transformers 4 then puts the context before the question."""
+    folder = Path(shutil.copytree(tasks / "roberta-answers", tmp_path / "left"))
+    path = folder / "tokenizer_config.json"
+    path.write_text(json.dumps({**json.loads(path.read_text(encoding="utf-8")), "padding_side": "left"}))
+    with pytest.raises(isorun.UnsupportedModel, match=r"padding_side='left'.*context first"):
+        isorun.QuestionAnswerer(folder, backend="ort-cpu")
 
 
 def test_an_answer_is_a_part_of_its_context(answerer: isorun.QuestionAnswerer, pairs: list[tuple[str, str]]) -> None:

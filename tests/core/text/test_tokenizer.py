@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
+import tokenizers
 
 import isorun
 import served
@@ -46,6 +49,25 @@ def test_feeds_are_those_of_the_sessions_model(folder: Path) -> None:
         vectors = means / np.linalg.norm(means, axis=1, keepdims=True)
         np.testing.assert_allclose(vectors, embedder.embed(["a b c", "d"]), atol=1e-6)
         assert tokenizer.max_length == embedder.max_length
+
+
+@pytest.mark.parametrize("value", ["8", [8], 8.5, True, 0])
+def test_the_maximum_length_is_a_whole_number(folder: Path, value: Any) -> None:
+    with pytest.raises(isorun.InvalidArgument, match="max_length"):
+        Tokenizer(folder, max_length=value)
+
+
+@pytest.mark.parametrize(("cleans", "text"), [(True, "a b, c isn't d."), (False, "a b , c is n't d ."), (None, None)])
+def test_decoded_texts_have_the_spaces_that_the_settings_want(
+    tmp_path: Path, cleans: bool | None, text: str | None
+) -> None:
+    words = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *"abcd", "is", "n't", ",", "."]
+    library = tokenizers.Tokenizer(tokenizers.models.WordLevel({word: at for at, word in enumerate(words)}, "[UNK]"))
+    library.save(str(tmp_path / "tokenizer.json"))
+    fields = {"tokenizer_class": "PreTrainedTokenizerFast", "clean_up_tokenization_spaces": cleans}
+    (tmp_path / "tokenizer_config.json").write_text(json.dumps(fields))
+    ids = [words.index(word) for word in ["a", "b", ",", "c", "is", "n't", "d", "."]]
+    assert Tokenizer(tmp_path).decode(ids) == (text or "a b , c is n't d .")
 
 
 def test_long_texts_are_cut_with_a_warning(folder: Path) -> None:

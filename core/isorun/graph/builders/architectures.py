@@ -44,13 +44,15 @@ class Architecture:
         activation: the key of the activation in ``config.json``, and its default.
         layers: the prefix of a layer's tensors, with ``{layer}``, or with ``{group}`` and ``{inner}`` if layers share
             weights.
-        types: ``input`` if token types are an input, ``zero`` if all tokens have type 0, else ``none``.
+        types: ``input`` if token types are an input, ``several`` if they are where there is more than one, else
+            ``none``.
         padding_id: the default padding id, if positions count the ids other than padding, starting after that id.
             ``None`` if positions are 0, 1, 2 ...
         fixed_padding_id: whether ``config.json`` cannot change it.
         projection: the dense layer from the embeddings' width to the layers' width, if they may differ.
         always_projects: whether the projection exists even if the widths are equal.
         relative_bias: the table of the relative position bias of attention scores.
+        buckets: the number of buckets of distances, whatever the size of that table; ``None`` for that size.
         pooler: the dense layer of the pooler; ``None`` if there is none.
         epsilon: of normalizations, unless ``config.json`` says.
         builder: which class builds it, beside BERT's.
@@ -69,6 +71,7 @@ class Architecture:
     projection: str | None = None
     always_projects: bool = False
     relative_bias: str | None = None
+    buckets: int | None = None
     pooler: str | None = "pooler.dense"
     epsilon: float = 1e-12
     builder: str = "bert"
@@ -99,7 +102,7 @@ ROBERTA_HEADS = _heads(Head("classifier.out_proj", "first", "classifier.dense"),
 _BERT_HEADS = _heads(Head("classifier", "pooler"), BERT_WORDS)
 
 BERT = Architecture("bert", _BERT_HEADS)
-ROBERTA = Architecture("roberta", ROBERTA_HEADS, types="zero", padding_id=1)
+ROBERTA = Architecture("roberta", ROBERTA_HEADS, types="several", padding_id=1)
 DISTILBERT = Architecture(
     "distilbert",
     _heads(
@@ -178,6 +181,7 @@ MPNET = Architecture(
     padding_id=1,
     fixed_padding_id=True,
     relative_bias="encoder.relative_attention_bias",
+    buckets=32,
 )
 
 DEBERTA = Architecture(

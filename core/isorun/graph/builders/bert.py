@@ -63,9 +63,9 @@ class BertBuilder(Builder):
         )
 
     def _position_table(self, width: int) -> ir.Value:
-        """The position table, plus the row of the only token type if the architecture has no type input."""
+        """The position table, plus the row of the only token type if that is no input."""
         name, shape = "embeddings.position_embeddings.weight", (self._config.max_position_embeddings, width)
-        if self._architecture.types != "zero":
+        if self._architecture.types != "several" or "token_type_ids" in self._config.inputs:
             return self.weight(name, *shape)
         types, types_shape = "embeddings.token_type_embeddings.weight", (self._config.type_vocab_size, width)
         self.weights.check(name, shape)
@@ -93,7 +93,7 @@ class BertBuilder(Builder):
         farthest = self._config.settings.get("relative_attention_max_distance", position_ops.FARTHEST)
         buckets, heads = self._config.relative_attention_num_buckets, self._config.num_attention_heads
         name, shape = f"{self._architecture.relative_bias}.weight", (buckets, heads)
-        rows = position_ops.buckets(buckets, farthest)
+        rows = position_ops.buckets(self._architecture.buckets or buckets, farthest)
         self.weights.check(name, shape)
         table = self.lazy(f"{name}.by_distance", lambda: self.weights.read(name, shape)[rows], (len(rows), heads))
         return position_ops.relative_bias(Named(self, "relative_bias"), ids, table, len(rows) // 2)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -44,5 +45,5 @@ class EncoderConfig:
     @property
     def inputs(self) -> tuple[str, ...]:
         """The names of the graph's inputs."""
-        types = self.architecture.types == "input" and self.type_vocab_size > 0
+        types = self.type_vocab_size > {"input": 0, "several": 1, "none": math.inf}[self.architecture.types]
         return ("input_ids", "attention_mask", "token_type_ids")[: 3 if types else 2]
