@@ -68,6 +68,8 @@ class OpenVINOExecutable(Executable):
             self._reject_constants(feeds)
         if self._wide:
             self._wide.reject(feeds)
+        if self._strings:
+            self._reject_ends(feeds)
         try:
             request = self._request()
             self._set_inputs(request, feeds)
@@ -97,6 +99,15 @@ class OpenVINOExecutable(Executable):
                     f"{self._name} always uses the model's own value of {name!r}. Omit it, or choose another backend"
                 )
 
+    def _reject_ends(self, feeds: Feeds) -> None:
+        """Refuse strings of which the runtime would lose characters: NumPy's strings end before trailing zeros."""
+        for name in self._strings & feeds.keys():
+            if any(str(item).endswith("\0") for item in np.asarray(feeds[name]).flat):
+                raise InvalidFeeds(
+                    f"Input {name!r} has a string that ends in a NUL character, which {self._name} would lose. Remove "
+                    "it, or choose another backend"
+                )
+
     def infer(self, request: openvino.InferRequest) -> None:
         """Run a request without copying its outputs."""
         if self._asynchronous:
@@ -107,7 +118,7 @@ class OpenVINOExecutable(Executable):
 
     def _input(self, name: str, array: np.ndarray) -> openvino.Tensor:
         if name in self._strings:
-            return self._tensor(np.asarray(array, np.str_), shared_memory=False)
+            return self._tensor(np.asarray(array, np.str_, order="C"), shared_memory=False)
         array = _canonical(array)
         if not _shareable(array):
             # The tensor owns a copy: a tensor that shares an array's memory does not keep that array alive.
@@ -161,6 +172,7 @@ class OpenVINOExecutable(Executable):
     def bind(self, feeds: Feeds, outputs: Mapping[str, np.ndarray | None]) -> Binding:
         self._reject_constants(feeds)
         self._wide.reject(feeds)
+        self._reject_ends(feeds)
         targets = {name: array for name, array in outputs.items() if array is not None}
         is_input = any(self._results[self._outputs[name]].is_input for name in targets)
         if is_input or not all(_shareable(array) for array in [*feeds.values(), *targets.values()]):

@@ -315,7 +315,6 @@ class CompiledModel:
         """What a plugin returned, if it is right; with zeros at padding."""
         outputs = graph.checked(method, output_names, results, feeds)
         if zeros and (mask := self.info.attended(feeds)) is not None:
-            set_to_zero(
-                {name: outputs[index] for index, name in enumerate(output_names) if name in self._by_token}, mask
-            )
+            both = zip(output_names, outputs, strict=True)
+            set_to_zero([(name, output) for name, output in both if name in self._by_token], mask)
         return outputs

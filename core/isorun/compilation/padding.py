@@ -8,7 +8,7 @@ on the choice.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -95,18 +95,18 @@ def pays(padding: int, tokens: int) -> bool:
     return tokens - computed > tokens * _SHARE + _TOKENS
 
 
-def set_to_zero(results: Mapping[str, Any], mask: np.ndarray) -> None:
+def set_to_zero(results: Iterable[tuple[str, Any]], mask: np.ndarray) -> None:
     """Set token outputs to zero at padding, in place.
 
     Args:
-        results: by name, (batch, sequence, ...).
+        results: with their names, (batch, sequence, ...).
         mask: (batch, sequence).
 
     Raises:
         InvalidFeeds: they are in device memory.
     """
     padding = mask == 0
-    for name, result in results.items():
+    for name, result in results:
         if not isinstance(result, np.ndarray):
             raise InvalidFeeds(
                 f"Output {name!r} is in device memory, where isorun does not set it to zero at padding, as the mask of "

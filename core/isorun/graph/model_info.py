@@ -55,6 +55,7 @@ def describe(model: ir.Model, *, any_mask: bool = False) -> ModelInfo:
     outputs = [
         _of_tokens(spec, sizes) if spec.name in (token_outputs or ()) else spec for spec in map(_spec, graph.outputs)
     ]
+    rows = batch_independence.find(model)
     windowed = (node for node in graph if is_fused(node) and "window" in node.attributes)
     return ModelInfo(
         inputs=tuple(described),
@@ -69,7 +70,8 @@ def describe(model: ir.Model, *, any_mask: bool = False) -> ModelInfo:
         token_outputs=token_outputs,
         keeps_padding=padding.refusal,
         read=padding.read,
-        mixes_rows=batch_independence.find(model),
+        mixes_rows=rows.mixed_by,
+        without_rows=rows.without,
         random=random_numbers.find(model),
         window=min((node.attributes["window"].as_int() for node in windowed), default=None),
         unread=tuple(value.name or "" for value in graph.inputs if not value.uses() and not value.is_graph_output()),

@@ -116,10 +116,10 @@ def _set_opset(model: ir.Model, _: Job) -> None:
 
 
 def _remove_padding(model: ir.Model, _: Job) -> None:
-    independent = not batch_independence.find(model)
+    rows = batch_independence.find(model)
     padding_removal.remove(model)
-    if independent:
-        batch_independence.mark(model)
+    if not rows.mixed_by:
+        batch_independence.mark(model, rows)
 
 
 def _tap(model: ir.Model, job: Job) -> None:

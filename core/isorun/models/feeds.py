@@ -272,6 +272,8 @@ def _as_array(spec: TensorSpec, value: Any) -> Any:
                 "Replace them with array.filled(...)"
             )
         return np.asarray(value)
+    if spec.type == _STRINGS and isinstance(value, list | tuple):
+        return np.asarray(value, dtype=object)
     if dtype is None or not isinstance(value, list | tuple | bool | int | float):
         return value
     try:

@@ -87,6 +87,7 @@ class ModelInfo:
             there may attend to no key, and then attends to all positions of its row. ``None`` for all positions.
         mixes_rows: the first node through which a row's results depend on the other rows of its batch, as in
             dynamically quantized models; empty if rows are independent.
+        without_rows: the outputs that do not have a row for each row of the batch, such as a constant or a shape.
         random: the first node that draws random numbers, as a dropout does that was exported in training mode, so that
             results differ from run to run; empty if none does.
         window: how many tokens to each side the fused layer sees that attends within the smallest window; ``None``
@@ -109,6 +110,7 @@ class ModelInfo:
     keeps_padding: str = "the model has not been analysed"
     read: tuple[int, ...] | None = ()
     mixes_rows: str = ""
+    without_rows: tuple[str, ...] = ()
     random: str = ""
     window: int | None = None
     unread: tuple[str, ...] = ()

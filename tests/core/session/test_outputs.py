@@ -36,6 +36,15 @@ def test_the_pooler_alone_has_a_last_layer_of_one_position(bert, any_backend, pa
             session.run(["last_hidden_state"], feeds)
 
 
+def test_an_output_that_is_requested_twice(bert, any_backend):
+    feeds = tiny.feeds(2, 8)
+    feeds["attention_mask"][:, -1] = 0  # too little padding to remove
+    with isorun.Session(bert, any_backend) as session:
+        first, second = session.run(["last_hidden_state"] * 2, feeds)
+    np.testing.assert_array_equal(first, second)
+    assert not first[:, -1].any()
+
+
 def test_outputs_in_the_order_given(bert):
     names = ["pooler_output", "last_hidden_state"]
     feeds = tiny.feeds()

@@ -52,6 +52,29 @@ def test_rejects_values_that_are_not_strings(session, words, message):
     assert session.run(None, {"x": WORDS, "at": AT})[0][0] == "bé"
 
 
+@pytest.mark.parametrize("words", [np.array([*WORDS, "b"] * 2, dtype=object).reshape(5, 2).T[0], WORDS])
+def test_strings_of_any_layout_and_in_lists(session, words):
+    binding = session.io_binding()
+    binding.bind_cpu_input("x", words)
+    binding.bind_cpu_input("at", AT)
+    binding.bind_output("y")
+    session.run_with_iobinding(binding)
+    expected = [list(words)[at] for at in AT]
+    assert list(binding.copy_outputs_to_cpu()[0]) == expected
+    assert list(session.run(None, {"x": words, "at": AT})[0]) == expected
+
+
+def test_a_string_that_ends_in_nul_is_kept_or_refused(session):
+    words = ["a\0", "b\0c", "c", "d\0\0"]
+    try:
+        (kept,) = session.run(None, {"x": words, "at": AT})
+    except InvalidFeeds as error:
+        assert "NUL" in str(error)  # noqa: PT017
+        words = ["a", "b\0c", "c", "d"]
+        (kept,) = session.run(None, {"x": words, "at": AT})
+    assert list(kept) == [words[at] for at in AT]
+
+
 def test_strings_are_bound(session):
     binding = session.io_binding()
     binding.bind_cpu_input("x", np.array(WORDS, dtype=object))

@@ -6,8 +6,10 @@ the whole batch. Where shapes are unknown, the batch is taken to be the first ax
 
 from __future__ import annotations
 
+import json
 import math
 from collections.abc import Iterable
+from typing import NamedTuple
 
 import numpy as np
 import onnx_ir as ir
@@ -39,42 +41,71 @@ _BATCH_FIRST = (
     *("GlobalAveragePool", "GlobalMaxPool", "GlobalLpPool", "GroupNormalization", "InstanceNormalization", "LRN"),
     *("DepthToSpace", "SpaceToDepth", "Attention"),
 )
+_MAX_RESHAPED = 1 << 22  # elements
 _SHAPED = ("Reshape", "Expand", "Tile", "ConstantOfShape")
+_MERGING = ("Reshape", "Flatten")  # may put other axes on that of rows
+_BROADCASTING = (
+    *("Add", "Sub", "Mul", "Div", "Pow", "Mod", "Min", "Max", "Mean", "Sum", "PRelu", "Where", "And", "Or", "Xor"),
+    *("Equal", "Greater", "GreaterOrEqual", "Less", "LessOrEqual"),
+    *("BitShift", "BitwiseAnd", "BitwiseOr", "BitwiseXor"),
+)
 _RECURRENT = ("LSTM", "GRU", "RNN")
 # How many inputs operators read the data of that read only the shape or type of others.
 _READS = {"Shape": 0, "Size": 0, "CastLike": 1}
 _KNOWN_DOMAINS = ("", _MICROSOFT, "com.microsoft.nchwc", "com.ms.internal.nhwc", "ai.onnx.ml")
-_MARK, _INDEPENDENT = "isorun.rows", "independent"  # in a graph's metadata
+_MARK = "isorun.rows"  # in a graph's metadata
 
 
-def mark(model: ir.Model) -> None:
-    """Record that rows are independent, before a rewrite after which it cannot be recognized: a packed graph has the
-    tokens of all rows on one axis."""
-    model.graph.metadata_props[_MARK] = _INDEPENDENT
+class Rows(NamedTuple):
+    """What is known of the rows of a batch.
+
+    Attributes:
+        mixed_by: the first node that mixes them; empty if none does, or if no input has a batch axis.
+        without: the outputs that do not have a row for each row of the batch, such as a constant.
+    """
+
+    mixed_by: str = ""
+    without: tuple[str, ...] = ()
 
 
-def find(model: ir.Model) -> str:
-    """The first node that mixes the rows of a batch; empty if none does, or if no input has a batch axis.
+def mark(model: ir.Model, rows: Rows) -> None:
+    """Record what is known of independent rows, before a rewrite after which it cannot be recognized: a packed graph
+    has the tokens of all rows on one axis."""
+    model.graph.metadata_props[_MARK] = json.dumps(rows.without)
+
+
+def find(model: ir.Model) -> Rows:
+    """What is known of the rows of a batch.
 
     Args:
         model: the model, which is unchanged.
     """
-    if model.graph.metadata_props.get(_MARK) == _INDEPENDENT:
-        return ""
+    if (marked := model.graph.metadata_props.get(_MARK)) is not None:
+        return Rows(without=tuple(json.loads(marked)))
     model = inlined(model)
     sizes = BatchSizes(model)
     if not sizes.batched:
-        return ""
+        return Rows()
+    without = tuple(value.name or "" for value in model.graph.outputs if not sizes.has_rows(value))
     node = _Search(model, sizes).first(model.graph, set(sizes.batched))
     if node is None:
-        return ""
+        return Rows(without=without)
     operator = f"{node.domain}.{node.op_type}" if node.domain else node.op_type
-    return f"{operator} {node.name!r}" if node.name else operator
+    return Rows(f"{operator} {node.name!r}" if node.name else operator, without)
+
+
+class _RowAxis(NamedTuple):
+    """The only axis of a value whose size depends on the batch, and its shape at the first batch size."""
+
+    axis: int
+    shape: tuple[int, ...]
 
 
 class _Search:
     def __init__(self, model: ir.Model, sizes: BatchSizes) -> None:
         self._sizes = sizes
+        self._dependent: set[str | None] = set()
+        self._order: dict[str | None, np.ndarray] = {}  # of rows that were merged with others, along their axis
         self._opset = model.graph.opset_imports.get("", 0)
 
     def first(self, graph: Iterable[ir.Node], dependent: set[str | None]) -> ir.Node | None:
@@ -92,6 +123,11 @@ class _Search:
             if not read and dependent.isdisjoint(captured):
                 continue
             dependent.update(value.name for value in node.outputs)
+            self._dependent = dependent
+            if (
+                order := next((self._order[value.name] for value in read if value.name in self._order), None)
+            ) is not None:
+                self._order |= {value.name: order for value in node.outputs}
             if graphs and node.op_type != "If":  # what an iteration reads of other rows is unknown
                 return node
             for inner in graphs:
@@ -107,7 +143,7 @@ class _Search:
         key = (node.domain, node.op_type)
         if key in _WHOLE or node.domain not in _KNOWN_DOMAINS:  # of others' operators nothing is known
             return True
-        if self._loses_rows(node, read) or self._counts_rows(node):
+        if self._loses_rows(node, read) or self._counts_rows(node) or self._crosses_rows(node, read):
             return True
         if key in _PRODUCTS:
             return self._multiplies_rows(node, *_PRODUCTS[key])
@@ -127,19 +163,50 @@ class _Search:
         return False
 
     def _counts_rows(self, node: ir.Node) -> bool:
-        """Whether a number that a node computes with depends on how many rows there are, or is that of the row."""
-        return node.op_type not in _SHAPED and any(map(self._sizes.counts_rows, node.inputs))
+        """Whether a number that a node computes with depends on how many rows there are, or is that of the row.
+        Integers are sizes and places, unless they are a result."""
+        integers = any(value.is_graph_output() for value in node.outputs)
+        return node.op_type not in _SHAPED and any(
+            self._sizes.counts_rows(value, integers=integers) for value in node.inputs
+        )
+
+    def _crosses_rows(self, node: ir.Node, read: list[ir.Value]) -> bool:
+        """Whether values meet whose rows are on different axes, or rows are repeated along their axis."""
+        at = [self._row_axis(value) for value in read]
+        known = [rows for rows in at if rows is not None]
+        if len(known) < len(at):
+            return False
+        ends, counts = {rows.axis - len(rows.shape) for rows in known}, {rows.shape[rows.axis] for rows in known}
+        if node.op_type in _BROADCASTING and node.domain == "" and len(ends) > 1:
+            return True
+        after = self._row_axis(node.outputs[0])
+        return (
+            after is not None and node.op_type not in _MERGING and counts == {BATCHES[0]} != {after.shape[after.axis]}
+        )
 
     def _moves_rows(self, node: ir.Node) -> bool:
         """Whether a reshape takes the numbers of other rows for those of a row."""
-        before, after = (self._sizes.axes(value) for value in (node.inputs[0], node.outputs[0]))
-        shapes = self._sizes.shape(node.inputs[0]), self._sizes.shape(node.outputs[0])
-        if not before or not after or None in shapes:
+        data, result = node.inputs[0], node.outputs[0]
+        before, after = self._row_axis(data), self._row_axis(result)
+        if before is None or after is None or math.prod(before.shape) > _MAX_RESHAPED:
             return False
-        ends = [(shape or (), min(axes)) for shape, axes in zip(shapes, (before, after), strict=True)]
-        if any(shape[axis] != BATCHES[0] for shape, axis in ends):
-            return False  # merged with others, and separated later
-        return len({math.prod(shape[:axis]) for shape, axis in ends}) > 1
+        ones = (1 for _ in before.shape[before.axis + 1 :])
+        rows = np.broadcast_to(self._rows_along(data, before).reshape(-1, *ones), before.shape).reshape(after.shape)
+        along = np.moveaxis(rows, after.axis, 0).reshape(after.shape[after.axis], -1)
+        self._order[result.name] = along[:, 0]
+        return bool((along != along[:, :1]).any()) or (
+            len(along) == BATCHES[0] and not np.array_equal(along[:, 0], np.arange(BATCHES[0]))
+        )
+
+    def _rows_along(self, value: ir.Value | None, at: _RowAxis) -> np.ndarray:
+        """Which row each part of a value along its axis of rows is of."""
+        size = at.shape[at.axis]
+        order = self._order.get("" if value is None else value.name)
+        return order if order is not None and len(order) == size else np.arange(size) // (size // BATCHES[0])
+
+    def _row_axis(self, value: ir.Value | None) -> _RowAxis | None:
+        axes, shape = self._sizes.axes(value), self._sizes.shape(value)
+        return None if axes is None or len(axes) != 1 or shape is None else _RowAxis(min(axes), shape)
 
     def _reads_other_rows(self, node: ir.Node, axes: set[int], axis: int) -> bool:
         """Whether the rows that an index selects, along the axis of rows, may be others than each its own."""
@@ -217,7 +284,16 @@ class _Search:
             case "ScatterND":
                 return 0 in axes and self._sizes.array(node.inputs[1]) is not None
             case "Gather":
-                return at(node.attributes.get_int("axis", 0)) in axes and self._permutes(node.inputs[1])
+                axis = at(node.attributes.get_int("axis", 0))
+                own = shape is not None and axis in axes and shape[axis] == BATCHES[0]
+                return axis in axes and self._permutes(node.inputs[1], own=own)
+            case "Pad":
+                return self._shifts(node, axes)
+            case "DFT":
+                if self._opset >= 20:
+                    chosen = self._sizes.array(node.inputs[2]) if len(node.inputs) > 2 else np.array(-2)
+                    return chosen is None or at(int(chosen)) in axes
+                return at(node.attributes.get_int("axis", 1)) in axes
         if operator in _RECURRENT:
             return known is not None and axes != {0 if node.attributes.get_int("layout", 0) else 1}
         return operator in _BATCH_FIRST and axes != {0}
@@ -242,10 +318,21 @@ class _Search:
         assert callable(at)
         return any(step < 0 and at(axis) in axes for step, axis in zip(steps.reshape(-1), positions, strict=True))
 
-    def _permutes(self, index: ir.Value | None) -> bool:
-        """Whether rows are selected in another order than their own."""
+    def _shifts(self, node: ir.Node, axes: set[int]) -> bool:
+        """Whether rows are added or removed on either side."""
+        pads = self._sizes.array(node.inputs[1]) if len(node.inputs) > 1 else None
+        if pads is None or len(node.inputs) > 3:
+            return False  # judged by the shape of the result alone
+        before, after = np.split(pads, 2)
+        return any(before[axis] or after[axis] for axis in axes)
+
+    def _permutes(self, index: ir.Value | None, *, own: bool) -> bool:
+        """Whether rows are selected in another order than their own, or by data. Where they do not have the axis to
+        themselves, data may select from what is merged with them."""
         rows = self._sizes.array(index)
-        return rows is not None and rows.ndim == 1 and not np.array_equal(rows, np.arange(rows.size))
+        if rows is None:
+            return own and index is not None and index.name in self._dependent
+        return rows.ndim == 1 and not np.array_equal(rows, np.arange(rows.size))
 
     def _integers(self, node: ir.Node, index: int, name: str) -> list[int] | None:
         """Axes, from an input or an attribute; ``None`` if there are none, or if they are unknown."""

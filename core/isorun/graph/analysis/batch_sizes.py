@@ -68,16 +68,29 @@ class BatchSizes:
             return tensor.numpy()
         return None if value is None else self._arrays[0].get(value.name or "")
 
-    def counts_rows(self, value: ir.Value | None) -> bool:
+    def has_rows(self, output: ir.Value) -> bool:
+        """Whether an output has a row for each row of the batch, on its first axis; as declared, if it is unknown."""
+        axes, shape = self.axes(output), self.shape(output)
+        if axes is not None and shape is not None:
+            return axes == {0: True} and shape[0] == BATCHES[0]
+        if isinstance(output.type, ir.SequenceType | ir.OptionalType):
+            return False
+        return output.shape is None or (len(output.shape) > 0 and not isinstance(output.shape[0], int))
+
+    def counts_rows(self, value: ir.Value | None, *, integers: bool = False) -> bool:
         """Whether a small value that follows from shapes has other numbers in a larger batch, or in another row of it.
-        Sizes and places, which are integers, do not count."""
+
+        Args:
+            value: the value.
+            integers: whether integers count: most of them are sizes and places.
+        """
         pair = [arrays.get("" if value is None else value.name or "") for arrays in self._arrays]
         if None in [array if array is None else 0 for array in pair]:
             return False
         few, many = pair
         assert few is not None
         assert many is not None
-        if few.dtype.kind not in "fb":
+        if few.dtype.kind not in ("fbiu" if integers else "fb"):
             return False
         differing = [axis for axis, sizes in enumerate(zip(few.shape, many.shape, strict=False)) if len({*sizes}) > 1]
         if few.ndim != many.ndim or len(differing) > 1:

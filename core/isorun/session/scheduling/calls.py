@@ -6,6 +6,7 @@ import time
 from collections.abc import Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field
+from numbers import Real
 from typing import Any, NamedTuple
 
 from isorun.errors import InvalidArgument
@@ -51,13 +52,17 @@ class Batching(NamedTuple):
         """These values.
 
         Raises:
-            InvalidArgument: ``max_tokens`` is below 1, or ``max_wait`` negative or NaN.
+            InvalidArgument: ``max_tokens`` is no number of at least 1, or ``max_wait`` none of at least 0.
         """
-        if self.max_tokens < 1:
-            raise InvalidArgument(f"max_tokens must be at least 1, got {self.max_tokens}")
-        if not self.max_wait >= 0:
+        if not _is_number(self.max_tokens) or not self.max_tokens >= 1:
+            raise InvalidArgument(f"max_tokens must be at least 1, got {self.max_tokens!r}")
+        if not _is_number(self.max_wait) or not self.max_wait >= 0:
             raise InvalidArgument(f"max_wait must be 0 or more seconds, got {self.max_wait}")
         return self
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, Real) and not isinstance(value, bool)
 
 
 Turn = tuple[float, int, "Call"]

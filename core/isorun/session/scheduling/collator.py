@@ -14,7 +14,8 @@ from isorun.types import Feeds, ModelInfo, TensorSpec
 
 
 class Collator:
-    """Assembles batches from single requests of one model, and splits their outputs.
+    """Assembles batches from single requests of one model, and splits their outputs. A request for an output without
+    rows is a batch of its own.
 
     If the graph is known not to see padding, requests of different lengths share a batch: shorter ones are padded on
     the right with zeros, masked. Otherwise only requests of equal shapes share one.
@@ -37,6 +38,7 @@ class Collator:
             for spec in (*info.inputs, *info.outputs)
             if isinstance(symbol, str) and spec.shape and len(spec.shape) > 1 and spec.shape[1] == symbol
         } | set(info.token_outputs or ())
+        self._without_rows = frozenset(info.without_rows)
         self._splits = {spec.name for spec in info.outputs if self._is_split(spec)}
 
     def _is_split(self, spec: TensorSpec) -> bool:
@@ -60,14 +62,16 @@ class Collator:
         """
         outputs, feeds = self._checker.check_call(output_names, feeds)
         outputs, feeds = tuple(outputs), _copied(feeds)
-        if self.is_single(feeds) and shared():
+        if self.is_single(feeds) and not self._without_rows.intersection(outputs) and shared():
             return self._single(outputs, feeds, keep_axis=True)
         return Request(outputs, feeds, rows=self._rows(feeds))
 
     @staticmethod
     def is_single(feeds: Feeds) -> bool:
-        """Whether validated feeds are arrays of one row each."""
-        return all(isinstance(array, np.ndarray) and array.shape[:1] == (1,) for array in feeds.values())
+        """Whether validated feeds are arrays of one row each, and there are any."""
+        return bool(feeds) and all(
+            isinstance(array, np.ndarray) and array.shape[:1] == (1,) for array in feeds.values()
+        )
 
     def row(self, output_names: Sequence[str] | None, feeds: Any) -> Request:
         """Validate a single request: every input without a batch axis, or with one of size 1.
@@ -95,6 +99,8 @@ class Collator:
                     f"Input {name!r}: a request must be a single row, got shape {list(array.shape)}. "
                     "Use Session.run for a batch"
                 )
+        if not checked or self._without_rows.intersection(outputs):
+            return Request(tuple(outputs), _copied(checked), keep_axis=keep_axis or not checked)
         return self._single(tuple(outputs), _copied(checked), keep_axis=keep_axis)
 
     def _single(self, outputs: Sequence[str], feeds: Feeds, *, keep_axis: bool) -> Request:
@@ -135,7 +141,8 @@ class Collator:
         """Each request's results, cut to its length; copies, so that they do not keep the batch alive."""
         names = requests[0].outputs
         if not requests[0].length:
-            return [outputs]
+            drops = () if requests[0].keep_axis else set(names) - self._without_rows
+            return [[array[0] if name in drops else array for name, array in zip(names, outputs, strict=True)]]
         for name, output in zip(names, outputs, strict=True):
             if not isinstance(output, np.ndarray) or output.ndim == 0 or output.shape[0] != len(requests):
                 raise IsorunError(

@@ -39,6 +39,12 @@ INDEPENDENT = {
     ),
     "a scalar of the type of rows": "c = CastLike (one_s, x)  y = Add (x, c)",
     "an average of images": "i = Unsqueeze (x, one)  y = GlobalAveragePool (i)",
+    "rows behind the tokens that they are merged with": (
+        "t = Transpose <perm = [1, 0, 2]> (x)  flat = Constant <value_ints = [-1, 4]> ()  m = Reshape (t, flat)"
+        "  n = Neg (m)  shape = Shape (t)  u = Reshape (n, shape)  y = Transpose <perm = [1, 0, 2]> (u)"
+    ),
+    "positions looked up by rows": "i = ArgMax <axis = 2, keepdims = 0> (x)  y = Gather <axis = 0> (four, i)",
+    "a row padded at its end": "p = Constant <value_ints = [0, 0, 0, 0, 1, 0]> ()  y = Pad (x, p)",
     "einsum by rows": 'y = Einsum <equation = "bsh,bth->bst"> (x, x)',
 }
 _BATCH = "shape = Shape (x)  z = Constant <value_int = 0> ()  b = Gather (shape, z)"
@@ -62,6 +68,35 @@ MIXING = {
         "ScatterND",
     ),
     "a triangle of rows": ("s = ReduceSum <keepdims = 0> (x, one)  y = Trilu (s)", "Trilu"),
+    "rows that were merged before tokens, and separated behind them": (
+        f"{_BATCH}  one_t = Constant <value_int = 1> ()  t = Gather (shape, one_t)"
+        "  four_i = Constant <value_ints = [4]> ()  flat = Constant <value_ints = [-1, 4]> ()  m = Reshape (x, flat)"
+        "  b1 = Unsqueeze (b, zero)  t1 = Unsqueeze (t, zero)  d = Concat <axis = 0> (t1, b1, four_i)"
+        "  u = Reshape (m, d)  y = Transpose <perm = [1, 0, 2]> (u)",
+        "Reshape",
+    ),
+    "halves of the batch": (
+        "s = ReduceSum <keepdims = 0> (x, one)  two = Constant <value_ints = [2, -1]> ()  h = Reshape (s, two)"
+        "  y = Transpose (h)",
+        "Reshape",
+    ),
+    "columns times rows": (
+        "s = ReduceSum <keepdims = 0> (x, both)  c = ReduceSum <keepdims = 0> (x, one)  y = Mul (c, s)",
+        "Mul",
+    ),
+    "a row chosen by data": ("s = ReduceSum <keepdims = 0> (x, both)  i = Cast <to = 7> (s)  y = Gather (x, i)", "Gat"),
+    "repeated rows": ("twice = Constant <value_ints = [2, 1, 1]> ()  y = Tile (x, twice)", "Tile"),
+    "enlarged rows": (
+        'f = Constant <value_floats = [2.0, 1.0, 1.0]> ()  y = Resize <mode = "nearest"> (x, , f)',
+        "Resize",
+    ),
+    "rows shifted by one": ("p = Constant <value_ints = [1, 0, 0, -1, 0, 0]> ()  y = Pad (x, p)", "Pad"),
+    "a spectrum of rows": ("u = Unsqueeze (x, last)  y = DFT <axis = 0> (u)", "DFT"),
+    "the number of the row as an integer": (
+        f"{_ROWS}  axes = Constant <value_ints = [1, 2]> ()  u = Unsqueeze (rows, axes)  i = Cast <to = 7> (x)"
+        "  y = Add (i, u)",
+        "Add",
+    ),
     "rows taken for tokens": (
         f"{_BATCH}  one_t = Constant <value_int = 1> ()  t = Gather (shape, one_t)"
         "  four_i = Constant <value_ints = [4]> ()"
@@ -123,31 +158,48 @@ def graph(nodes: str, shape: str = "B, S, 4") -> ir.Model:
 
 @pytest.mark.parametrize("name", INDEPENDENT)
 def test_rows_are_independent(name: str) -> None:
-    assert batch_independence.find(graph(INDEPENDENT[name])) == ""
+    assert batch_independence.find(graph(INDEPENDENT[name])).mixed_by == ""
 
 
 @pytest.mark.parametrize("name", MIXING)
 def test_finds_the_first_node_that_mixes_rows(name: str) -> None:
     nodes, operator = MIXING[name]
-    assert batch_independence.find(graph(nodes)).startswith(operator)
+    assert batch_independence.find(graph(nodes)).mixed_by.startswith(operator)
 
 
 def test_a_reduction_of_what_does_not_depend_on_data_mixes_nothing() -> None:
     nodes = "s = Shape (x)  e = Expand (one_f, s)  m = ReduceMax <keepdims = 0> (e)  y = Add (x, m)"
-    assert batch_independence.find(graph(nodes)) == ""
+    assert batch_independence.find(graph(nodes)).mixed_by == ""
+
+
+@pytest.mark.parametrize(
+    ("nodes", "has_rows"),
+    [
+        ("y = Neg (x)", True),
+        ("y = Identity (four)", False),
+        ("y = Shape (x)", False),
+        ("s = Shape (x)  two = Constant <value_int = 2> ()  y = Gather (s, two)", False),
+        ("t = Transpose <perm = [1, 0, 2]> (x)  y = Neg (t)", False),
+        ("flat = Constant <value_ints = [-1, 4]> ()  y = Reshape (x, flat)", False),
+        ("y = com.microsoft.Unknown (x)", True),  # nothing says otherwise
+    ],
+)
+def test_outputs_that_have_no_rows(nodes: str, has_rows: bool) -> None:
+    model = graph(nodes)
+    assert batch_independence.find(model).without == (() if has_rows else ("y",))
 
 
 def test_a_fixed_batch_cannot_be_mixed() -> None:
-    assert batch_independence.find(graph("y = Softmax <axis = 0> (x)", "1, S, 4")) == ""
+    assert batch_independence.find(graph("y = Softmax <axis = 0> (x)", "1, S, 4")).mixed_by == ""
 
 
 def test_flattening_softmax_of_old_opsets() -> None:
     model = graph("y = Softmax <axis = 0> (x)")
     model.graph.opset_imports[""] = 12
-    assert batch_independence.find(model).startswith("Softmax")
+    assert batch_independence.find(model).mixed_by.startswith("Softmax")
     model = graph("y = Softmax <axis = 1> (x)")
     model.graph.opset_imports[""] = 12
-    assert batch_independence.find(model) == ""
+    assert batch_independence.find(model).mixed_by == ""
 
 
 def test_looks_into_functions() -> None:
@@ -155,13 +207,13 @@ def test_looks_into_functions() -> None:
         <domain: "own", opset_import: ["" : 17]> f (a) => (b) { b = Softmax <axis = {axis}> (a) }"""
     for axis, found in ((0, "Softmax"), (1, "")):
         model = ir.serde.deserialize_model(onnx.parser.parse_model(text.replace("{axis}", str(axis))))
-        assert batch_independence.find(model)[:7] == found
+        assert batch_independence.find(model).mixed_by[:7] == found
 
 
 def test_unknown_operators_may_mix_rows() -> None:
     text = '<ir_version: 8, opset_import: ["other" : 1]> g (float[B, 4] x) => (float[B, 4] y) { y = other.F (x) }'
     model = ir.serde.deserialize_model(onnx.parser.parse_model(text))
-    assert batch_independence.find(model) == "other.F"
+    assert batch_independence.find(model).mixed_by == "other.F"
 
 
 @pytest.mark.parametrize(
@@ -179,13 +231,13 @@ def test_unknown_operators_may_mix_rows() -> None:
 def test_where_shapes_are_unknown_the_batch_is_the_first_axis(nodes: str, found: str, opset: int) -> None:
     model = graph(f"u = com.microsoft.Unknown (x)  {nodes}")
     model.graph.opset_imports.update({"": opset, "com.microsoft": 1})
-    assert batch_independence.find(model) == found
+    assert batch_independence.find(model).mixed_by == found
 
 
 def test_does_not_change_the_model() -> None:
     model = small_bert.build()
     before = ir.to_proto(model).SerializeToString(deterministic=True)
-    assert batch_independence.find(model) == ""
+    assert batch_independence.find(model).mixed_by == ""
     assert ir.to_proto(model).SerializeToString(deterministic=True) == before
 
 
@@ -194,14 +246,14 @@ def test_packed_graphs_are_independent(dialect: str, tmp_path: Path) -> None:
     model = small_bert.build()
     transform(model, Target(packed=True, dialect=dialect))
     files.write(model, tmp_path / "packed.onnx", beside_above=files.SINGLE_FILE_LIMIT)
-    assert batch_independence.find(files.read(tmp_path / "packed.onnx")) == ""
+    assert batch_independence.find(files.read(tmp_path / "packed.onnx")).mixed_by == ""
 
 
 def dependences(label: str) -> list[str]:
     """What is reported of an export, as it is and fused."""
     model = exports.model(label)
-    as_exported = batch_independence.find(model)
-    return [as_exported, batch_independence.find(model)] if fuse(model).is_encoder else [as_exported]
+    as_exported = batch_independence.find(model).mixed_by
+    return [as_exported, batch_independence.find(model).mixed_by] if fuse(model).is_encoder else [as_exported]
 
 
 @pytest.mark.sampled(4)

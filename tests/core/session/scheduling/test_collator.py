@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import onnx
@@ -10,7 +11,7 @@ import pytest
 
 import exports
 import isorun
-from isorun.errors import InvalidFeeds, IsorunError
+from isorun.errors import InvalidArgument, InvalidFeeds, IsorunError
 from isorun.models.feeds import FeedChecker
 from isorun.session.scheduling.collator import Collator
 from isorun.types import TensorSpec
@@ -52,6 +53,39 @@ def test_more_than_one_row_is_no_request(encoder: isorun.Session) -> None:
     two = {name: np.stack([array, array]) for name, array in request(4).items()}
     with pytest.raises(InvalidFeeds, match="single row"):
         next(encoder.map([two]))
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        "float[2, 3] c) <float[2, 3] k = {1, 2, 3, 4, 5, 6}> { y = Neg (x)  c = Identity (k) }",
+        "int64[2] c) { y = Neg (x)  c = Shape (x) }",
+        "float c) <float k = {3}> { y = Neg (x)  c = Identity (k) }",
+    ],
+)
+def test_an_output_without_rows_is_that_of_the_request_alone(other: str) -> None:
+    """Also where it happens to have as many parts as there are requests."""
+    text = '<ir_version: 10, opset_import: ["" : 21]> g (float[N, 3] x) => (float[N, 3] y, '
+    requests = [{"x": np.full((1, 3), number, np.float32)} for number in range(2)]
+    with isorun.Session(onnx.parser.parse_model(text + other), "ort-cpu") as session:
+        for feeds, results in zip(requests, session.map(requests, max_wait=60), strict=True):
+            assert_same(results, session.run(None, feeds))
+        (dropped,) = session.map([{"x": requests[1]["x"][0]}])
+        assert dropped[0].shape == (3,)
+        np.testing.assert_array_equal(dropped[1], session.run(None, requests[1])[1])
+
+
+def test_a_model_without_inputs_answers_each_request() -> None:
+    text = '<ir_version: 10, opset_import: ["" : 21]> g () => (float[1, 2] y) <float[1, 2] k = {1, 2}> { y = Neg (k) }'
+    with isorun.Session(onnx.parser.parse_model(text), "ort-cpu") as session:
+        session.warmup()
+        assert [results[0].tolist() for results in session.map([{}, {}])] == [[[-1, -2]]] * 2
+
+
+@pytest.mark.parametrize("value", [float("nan"), "5", 0, True])
+def test_the_size_of_a_batch_is_a_number(encoder: isorun.Session, value: Any) -> None:
+    with pytest.raises(InvalidArgument, match="max_tokens"):
+        next(encoder.map([request(3)], max_tokens=value))
 
 
 def test_outputs_without_rows_are_refused() -> None:
