@@ -20,6 +20,7 @@ from isorun.session.scheduling.calls import Call, Request
 from isorun.session.scheduling.collator import Collator
 from isorun.session.scheduling.lane_models import LaneModels
 from isorun.session.scheduling.metrics import Recorder
+from isorun.session.scheduling.trials import Trials
 from isorun.system import portable
 
 
@@ -34,6 +35,7 @@ class Lanes:
         models: what each lane runs on.
         collator: assembles and splits batches.
         recorder: counts requests and runs.
+        trials: tries whether rows may share batches; ``None`` if that is known.
         limit: the maximum number of waiting rows.
     """
 
@@ -43,9 +45,11 @@ class Lanes:
         collator: Collator,
         recorder: Recorder,
         *,
+        trials: Trials | None = None,
         limit: int = sys.maxsize,
     ) -> None:
         self.models = models
+        self._trials = trials
         self._collator = collator
         self._recorder = recorder
         self._limit = limit
@@ -213,10 +217,16 @@ class Lanes:
                 if len(starting) < len(requests):
                     requests, feeds = starting, self._collator.batch(starting)
                 model = self.models.all_threads if all_threads else self.models.of_lane(lane)
-                with self._recorder.run(*self._collator.sizes(feeds)):
-                    outputs = model.run(requests[0].outputs, feeds)
+                parts = [requests] if self._trials is None else self._trials.parts(requests, model.run)
+                if len(parts) == 1:
+                    with self._recorder.run(*self._collator.sizes(feeds)):
+                        outputs = model.run(requests[0].outputs, feeds)
             finally:
                 self._vacate(requests[0].call, lane)
+            if len(parts) > 1:
+                for part in parts:
+                    self._answer(part)
+                return
             results = list(zip(requests, self._collator.split(outputs, requests), strict=True))
         except BaseException as error:  # noqa: BLE001  # delivered through the requests' futures
             # A time-out is not repeated: the request that caused it would take as long again, and stop another worker.

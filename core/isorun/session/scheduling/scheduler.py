@@ -25,6 +25,7 @@ from isorun.session.scheduling.lane_models import LaneModels
 from isorun.session.scheduling.lanes import Lanes
 from isorun.session.scheduling.metrics import Metrics, Recorder
 from isorun.session.scheduling.results import Results
+from isorun.session.scheduling.trials import Trials
 from isorun.system.process_usage import return_free_memory
 from isorun.system.threads import usable_cores
 from isorun.types import Feeds
@@ -66,6 +67,8 @@ class Scheduler:
         self._closers = closers
         self._max_queue = max_queue
         self._collator = Collator(resolved.model.info, checker)
+        exact = resolved.config.precision in ("fp32", "fp64") and not resolved.model.info.quantized
+        self._trials = None if self._mixes_rows else Trials(self._collator, exact=exact)
         self._recorder = Recorder()
         self._callbacks = Callbacks(max_queue + usable_cores())  # the requests of some run: they do not wait
         self._refusal = ""
@@ -366,7 +369,7 @@ class Scheduler:
                 if self._started is None:
                     models = self._measured or self._models(self.plan)
                     self._closers.callback(models.close)
-                    lanes = Lanes(models, self._collator, self._recorder, limit=self._max_queue)
+                    lanes = Lanes(models, self._collator, self._recorder, trials=self._trials, limit=self._max_queue)
                     weakref.finalize(self, lanes.close, join=False).atexit = False
                     self._started = lanes
         return self._started
