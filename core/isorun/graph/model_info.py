@@ -9,7 +9,7 @@ from dataclasses import replace
 import numpy as np
 import onnx_ir as ir
 
-from isorun.graph.analysis import batch_independence, index_bounds, mask_input, random_numbers
+from isorun.graph.analysis import batch_independence, index_bounds, mask_input, random_numbers, row_lengths
 from isorun.graph.analysis.evaluate import CannotEvaluate, Evaluator, data_inputs, is_constant, sizes
 from isorun.graph.analysis.layers import QUANTIZING
 from isorun.graph.io import maps
@@ -55,7 +55,7 @@ def describe(model: ir.Model, *, any_mask: bool = False) -> ModelInfo:
     outputs = [
         _of_tokens(spec, sizes) if spec.name in (token_outputs or ()) else spec for spec in map(_spec, graph.outputs)
     ]
-    rows = batch_independence.find(model)
+    rows, sees = batch_independence.find(model), row_lengths.added(graph)
     windowed = (node for node in graph if is_fused(node) and "window" in node.attributes)
     return ModelInfo(
         inputs=tuple(described),
@@ -70,6 +70,7 @@ def describe(model: ir.Model, *, any_mask: bool = False) -> ModelInfo:
         token_outputs=token_outputs,
         keeps_padding=padding.refusal,
         read=padding.read,
+        sees_padding="" if sees is None else f"{sees.op_type} {sees.name or sees.outputs[0].name!r}",
         mixes_rows=rows.mixed_by,
         without_rows=rows.without,
         random=random_numbers.find(model),

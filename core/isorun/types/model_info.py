@@ -85,6 +85,8 @@ class ModelInfo:
             of that row (:meth:`may_be_padded`).
         read: positions that the graph reads, where masks differ between queries (windows, causal attention): padding
             there may attend to no key, and then attends to all positions of its row. ``None`` for all positions.
+        sees_padding: the first node that reads a number of a row which padding added behind it changes, such as the
+            share of real tokens; empty if there is none. Such rows are not padded further.
         mixes_rows: the first node through which a row's results depend on the other rows of its batch, as in
             dynamically quantized models; empty if rows are independent.
         without_rows: the outputs that do not have a row for each row of the batch, such as a constant or a shape.
@@ -109,6 +111,7 @@ class ModelInfo:
     token_outputs: tuple[str, ...] | None = None
     keeps_padding: str = "the model has not been analysed"
     read: tuple[int, ...] | None = ()
+    sees_padding: str = ""
     mixes_rows: str = ""
     without_rows: tuple[str, ...] = ()
     random: str = ""
@@ -138,6 +141,8 @@ class ModelInfo:
             attended: (rows, sequence), nonzero at real tokens.
         """
         kept = np.asarray(attended) != 0
+        if self.sees_padding:
+            return np.zeros(len(kept), np.bool_)
         length = kept.shape[1]
         read = range(length) if self.read is None else [number for number in self.read if number < length]
         rows: np.ndarray = kept.any(axis=1) & kept[:, read].all(axis=1)

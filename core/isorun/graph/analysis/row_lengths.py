@@ -54,6 +54,53 @@ def find(graph: ir.Graph) -> ir.Node | None:
     return None
 
 
+def added(graph: ir.Graph) -> ir.Node | None:
+    """The first node that reads a number of a row which padding behind the row changes, such as the share of real
+    tokens or the place of the first padding; ``None`` if none does."""
+    from_inputs = {value for value in graph.inputs if value.name not in graph.initializers}
+    alike = set(from_inputs)
+    for node in graph:
+        data = [value for value in node.inputs if value is not None and not is_constant(value)]
+        if data and from_inputs.issuperset(data) and not functions.is_fused(node) and not _has_subgraphs(node):
+            from_inputs.update(node.outputs)
+            read = [value for value in node.outputs if value.is_graph_output()]
+        else:
+            read = [value for value in data if value in from_inputs]
+        for value in read:
+            if value not in alike and _changes(graph, node, value):
+                return node
+            alike.add(value)
+    return None
+
+
+def _has_subgraphs(node: ir.Node) -> bool:
+    return any(attribute.type == ir.AttributeType.GRAPH for attribute in node.attributes.values())
+
+
+def _changes(graph: ir.Graph, node: ir.Node, value: ir.Value) -> bool:
+    """Whether a value that is computed from the inputs alone is another one, at a row's own tokens, once padding is
+    added behind it. Whole numbers are shapes and places, judged where they are read, unless they choose a token."""
+    dtype = dtype_of(value)
+    chooses = node.domain == "" and node.op_type in ("Gather", "GatherND", "GatherElements") and node.inputs[1] is value
+    if dtype is None or (dtype.is_integer() and not chooses):
+        return False
+    if chooses and dtype.is_integer():
+        return not _reads_same(graph, value) and not _is_alike(_padded_and_not(graph, value))
+    return not _is_alike(_padded_and_not(graph, value))
+
+
+def _is_alike(results: list[np.ndarray] | None) -> bool:
+    """Whether a value is the same for rows and for these rows padded, in as far as both have it; also if unknown."""
+    if results is None:
+        return True
+    short, long = results
+    if short.ndim != long.ndim:
+        return False
+    both = tuple(slice(0, size) for size in short.shape)
+    grown = {(few, many) for few, many in zip(short.shape, long.shape, strict=True) if few != many}
+    return grown <= {(_LENGTH, _LENGTH + 3)} and bool(np.allclose(short, long[both], rtol=1e-5, equal_nan=True))
+
+
 def _reads_later_places(node: ir.Node) -> bool:
     """Whether a node reads, or cuts rows at, a place that a short row does not have."""
     data = node.inputs[0] if node.inputs else None

@@ -26,6 +26,7 @@ class Probes:
     """The probe batches for one graph.
 
     Attributes:
+        batch: the only number of rows that the graph accepts; ``None`` for any.
         rows: the number of rows: one for each kind of mask, rounded up to a multiple of a fixed batch size.
         lengths: the sequence lengths to evaluate, in tokens.
         fixed: whether the graph accepts no other length.
@@ -34,6 +35,7 @@ class Probes:
     def __init__(self, graph: ir.Graph) -> None:
         self._graph = graph
         batch, length = (_fixed_size(graph, axis) for axis in (0, 1))
+        self.batch: int | None = batch
         self._batches = 1 if batch is None else -(-MASK_KINDS // batch)
         self._flattened = [value for value in graph.inputs if _is_flattened(value)]
         choices = (value.shape[1] for value in self._flattened if value.shape is not None)

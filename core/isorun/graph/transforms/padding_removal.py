@@ -176,8 +176,9 @@ class _Removal(PackedReads):
         return any("first_pairs" in functions.inputs(node) for node in self._packed_attentions())
 
     def _first_not_by_token(self, embedding: ir.Node) -> ir.Node | None:
-        """The first node up to the attentions that does not process an embedding token by token."""
-        ranks = {embedding.outputs[0]: 3}
+        """The first node up to the attentions that does not process an embedding token by token; one of those that
+        combine a token with its row only if no other follows."""
+        ranks, of_row = {embedding.outputs[0]: 3}, None
         pending = [embedding.outputs[0]]
         while pending:
             value = pending.pop()
@@ -189,11 +190,13 @@ class _Removal(PackedReads):
                 if tokens.is_joining(node) and any(other.const_value is None for other in others):
                     continue
                 rank = tokens.rank_by_token(node, ranks)
-                if rank is None:
+                if rank is None and node.op_type not in _OF_ROWS:
                     return node
+                if rank is None:
+                    of_row, rank = of_row or node, ranks[value]
                 pending.extend(output for output in node.outputs if output not in ranks)
                 ranks |= dict.fromkeys(node.outputs, rank)
-        return None
+        return of_row
 
     def _embed(self, node: ir.Node) -> None:
         for index in (*(index for index, _ in functions.TABLES.ids), functions.TABLES.at):

@@ -99,6 +99,64 @@ def test_angles_that_change_in_long_rows() -> None:
     assert not report.fused["SelfAttention"]
 
 
+def test_angles_that_end_at_a_place() -> None:
+    """Rotary positions that are clipped, beyond the length at which rates are told apart."""
+    model = exports.model("eurobert-torchscript17-eager")
+    nodes = [node for node in model.graph if node.op_type in ("Cos", "Sin")]
+    least, most = number(model, "least", -411.0), number(model, "most", 411.0)  # the fastest turn by 1 for each place
+    angles = put(nodes[0], "Clip", nodes[0].inputs[0], least, most)
+    for node in nodes:
+        node.replace_input_with(0, angles)
+    _, report = check(model, exports.feeds(["input_ids", "attention_mask"], length=450))
+    assert not report.fused["SelfAttention"]
+
+
+@pytest.mark.parametrize("place", [5000.0, 300.0])
+def test_factor_that_begins_at_a_place(place: float) -> None:
+    """The temperature of Llama 4: 1 up to a place, in floating point."""
+    model = exports.model(PLAIN)
+    node = softmax(model)
+    ids = next(value for value in model.graph.inputs if value.name == "input_ids")
+    zero, one = number(model, "zero", 0, np.int64), number(model, "one", 1, np.int64)
+    along = number(model, "along", [0], np.int64)
+    length = put(node, "Squeeze", put(node, "Shape", ids, start=1, end=2), along)
+    places = put(node, "Cast", put(node, "Range", zero, length, one), to=1)
+    steps = put(node, "Floor", put(node, "Div", places, number(model, "place", place)))
+    factor = put(
+        node, "Add", put(node, "Log", put(node, "Add", steps, number(model, "a", 1.0))), number(model, "b", 1.0)
+    )
+    by_query = put(node, "Unsqueeze", factor, number(model, "last", [-1], np.int64))
+    query = node.inputs[0]
+    while query.producer().op_type != "MatMul":
+        query = query.producer().inputs[0]
+    product = query.producer()
+    product.replace_input_with(0, put(product, "Mul", product.inputs[0], by_query))
+    assert fuse(model).fused["SelfAttention"] == LAYERS - 1
+
+
+def test_soft_caps_are_refused_however_high() -> None:
+    model = exports.model("bert-dynamo23-sdpa")
+    caps = 0
+    for node in model.graph:
+        if node.op_type == "Attention":
+            node.attributes["softcap"] = ir.AttrFloat32("softcap", 1000.0)
+            caps += 1
+    assert caps == LAYERS
+    assert not fuse(model).fused["SelfAttention"]
+
+
+def test_hidden_states_of_all_rows_in_one() -> None:
+    """(1, B S, W), with attention over (B, S)."""
+    model = exports.model(PLAIN)
+    assert fuse(exports.model(PLAIN)).fused["SelfAttention"] == LAYERS
+    node = first(model, "MatMul")
+    hidden = node.inputs[0]
+    merged = put(node, "Reshape", hidden, number(model, "merged", [1, -1, 32], np.int64))
+    for use in [use for use in hidden.consumers() if use.op_type == "MatMul"]:
+        use.replace_input_with(0, merged)
+    check(model, exports.feeds(NAMES, length=8))
+
+
 def test_buckets_that_begin_far_away() -> None:
     model = exports.model("t5-torchscript17-eager")
     name = "/model/encoder/block.0/layer.0/SelfAttention/Constant_20_output_0"

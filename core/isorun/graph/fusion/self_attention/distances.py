@@ -112,5 +112,6 @@ def _continues(rows: np.ndarray, probes: Probes, around: Around, value: ir.Value
 
 
 def _is_square(shape: tuple[int, ...]) -> bool:
-    """Whether a constant is for every pair of positions; exporters slice the first of them."""
-    return len(shape) > 2 and shape[-1] == shape[-2]
+    """Whether a constant is for every pair of positions; exporters slice the first of them. One element is a number of
+    each head, such as a slope."""
+    return len(shape) > 2 and shape[-1] == shape[-2] > 1

@@ -96,7 +96,8 @@ class AttentionProbe:
         for length, (sample, attend), evaluate in zip(self._probes.lengths, samples, evaluators, strict=True):
             context = evaluate(pattern.context)
             rows = (self._probes.rows, length, -1)
-            if context.size != self._probes.rows * length * pattern.width:
+            is_by_row = context.ndim != 3 or context.shape[:2] == (self._probes.rows, length)
+            if context.size != self._probes.rows * length * pattern.width or not is_by_row:
                 raise CannotFuse(f"its output is {context.shape} for {heads} heads and projections of {pattern.width}")
             context = context.reshape(rows)
             offset = np.zeros(()) if bias is None else evaluate(bias)[:1]
@@ -253,7 +254,9 @@ class AttentionProbe:
             raise CannotFuse("its queries are rotated in another way at longer rows")
         return turn
 
-    def is_turned(self, pattern: AttentionPattern, formula: Formula, whole: Turn) -> bool:
+    def is_turned(
+        self, pattern: AttentionPattern, formula: Formula, whole: Turn, tolerance: float = _TURN_TOLERANCE
+    ) -> bool:
         """Whether the queries of an attention are rotated in a way, at longer rows than those of the samples too.
 
         Args:
@@ -261,29 +264,38 @@ class AttentionProbe:
             formula: what it computes.
             whole: the rotation by each position up to the last of a table; positions that are given are drawn from
                 these.
+            tolerance: of the error, relative to the largest number.
         """
         if pattern.positions is None:
-            return self._is_turned(pattern, formula, whole, len(whole.cos), {})
+            return self._is_turned(pattern, formula, whole, len(whole.cos), {}, tolerance)
         try:
-            return self._is_turned_by(pattern, formula, whole, self._probes.lengths[-1])
+            return self._is_turned_by(pattern, formula, whole, self._probes.lengths[-1], tolerance)
         except CannotEvaluate:  # a table is cut to the length of the row before positions are looked up
             if self._probes.fixed:
                 raise
-            return self._is_turned_by(pattern, formula, whole, len(whole.cos))
+            return self._is_turned_by(pattern, formula, whole, len(whole.cos), tolerance)
 
-    def _is_turned_by(self, pattern: AttentionPattern, formula: Formula, whole: Turn, length: int) -> bool:
+    def _is_turned_by(
+        self, pattern: AttentionPattern, formula: Formula, whole: Turn, length: int, tolerance: float
+    ) -> bool:
         """The same for random positions in rows of a length."""
         assert pattern.positions is not None
         drawn = np.random.default_rng(0).integers(0, len(whole.cos), (self._probes.rows, length))
         by_token = replace(whole, cos=whole.cos[drawn][:, None], sin=whole.sin[drawn][:, None])
-        return self._is_turned(pattern, formula, by_token, length, {pattern.positions: drawn})
+        return self._is_turned(pattern, formula, by_token, length, {pattern.positions: drawn}, tolerance)
 
     def _is_turned(
-        self, pattern: AttentionPattern, formula: Formula, by_token: Turn, length: int, samples: Samples
+        self,
+        pattern: AttentionPattern,
+        formula: Formula,
+        by_token: Turn,
+        length: int,
+        samples: Samples,
+        tolerance: float,
     ) -> bool:
         query, result = self._queries(pattern, formula, length, samples)
         error = _error(result, formula.turn.factor * by_token.of(query))
-        return error < _TURN_TOLERANCE * float(np.abs(result).max())
+        return error < tolerance * float(np.abs(result).max())
 
     def _queries(
         self, pattern: AttentionPattern, formula: Formula, length: int, samples: Samples

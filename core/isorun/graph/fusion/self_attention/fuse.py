@@ -80,11 +80,28 @@ class _Fusion:
 
     def fuse(self, root: ir.Node) -> None:
         pattern = find(root)
+        self._require_rows(pattern)
         pattern = replace(pattern, positions=rotation.given_positions(pattern))
         mask, bias = self._mask_and_bias(pattern)
         formula = self._probe.formula(pattern, mask, bias)
         bias = self._relative(pattern, bias) if bias is not None else None
         self._rewrite(pattern, formula, mask, bias)
+
+    def _require_rows(self, pattern: AttentionPattern) -> None:
+        """Check that values of three dimensions have the batch on the first, and tokens on the second.
+
+        Raises:
+            CannotFuse: one of them does not grow.
+        """
+        shape = pattern.hidden.shape
+        if pattern.flat or shape is None:
+            return
+        batch, length, *_ = shape
+        is_fixed = self._probes.batch is None and isinstance(batch, int)
+        if is_fixed or (isinstance(length, int) and not self._probes.fixed):
+            raise CannotFuse(
+                f"the projected value {pattern.hidden.name!r} has shape {shape}: expected (batch, tokens, width)"
+            )
 
     def _mask_and_bias(self, pattern: AttentionPattern) -> tuple[KeyMask | None, ir.Value | None]:
         key_masks: list[KeyMask] = []
@@ -123,6 +140,8 @@ class _Fusion:
         if differs and masked is not None and masked > FINITE_MASK and not is_half:
             raise CannotFuse(f"its mask differs between queries and lowers scores by {masked}")
         origin, inverted = next(iter(origins), (None, False))
+        if self._probes.batch is None and origin is not None and origin.shape is not None and origin.shape[0] == 1:
+            raise CannotFuse(f"all rows share its mask {origin.name!r}")
         return KeyMask(origin, masked, reach, inverted), bias
 
     def _rewrite(

@@ -82,11 +82,11 @@ class Lengths:
                 raise CannotFuse(f"it does not compute softmax(scale Q K^T + mask) V: it cuts rows at {max(limits)}")
 
     def _long_length(self, value: ir.Value) -> int:
-        """A length above the numbers that places are compared with, within the tables that are read."""
-        tables = (max(sizes(constant), default=1) for constant in filter(is_constant, ancestors(value)))
-        longest = min((rows for rows in tables if rows > max(self._probes.lengths)), default=_LONGEST)
-        compared = [number + 2 for number in numbers.compared([value]) if number + 2 <= _LONGEST]
-        return min(max([_LONG, *compared]), longest)
+        """That of the shortest table that is read, or one above the numbers that are computed with."""
+        tables = [max(sizes(constant), default=1) for constant in filter(is_constant, ancestors(value))]
+        if rows := [rows for rows in tables if rows > max(self._probes.lengths)]:
+            return min(*rows, _LONGEST)
+        return max([_LONG, *(number + 2 for number in numbers.whole([value]) if number + 2 <= _LONGEST)])
 
     def _evaluated(self, pattern: AttentionPattern, value: ir.Value, length: int) -> np.ndarray:
         samples = {**self._probes.feeds(length), **pattern.around(self._probes.rows, length)}

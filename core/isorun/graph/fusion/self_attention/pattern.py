@@ -155,6 +155,9 @@ def _subgraph_of(root: ir.Node) -> AttentionPattern:
     shared = any(subgraph.is_used_outside(layer.output, inside) or layer.groups > 1 for layer in projections.values())
     if shared and len(projections) < 3:
         raise CannotFuse("another node uses its projection of several of queries, keys and values")
+    cap = root.attributes.get("softcap")
+    if root.op_type == "Attention" and cap is not None and cap.as_float():
+        raise CannotFuse("it does not compute softmax(scale Q K^T + mask) V: it has a soft cap")
     for node in inside:
         if node.op_type in _BOUNDING and _bounds(node):
             raise CannotFuse(f"it does not compute softmax(scale Q K^T + mask) V: it bounds values ({node.op_type})")

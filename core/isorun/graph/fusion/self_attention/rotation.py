@@ -56,9 +56,9 @@ class Turn:
     cos: np.ndarray = field(default_factory=lambda: np.zeros((0, 0)))
     sin: np.ndarray = field(default_factory=lambda: np.zeros((0, 0)))
 
-    def by_rates(self, rates: np.ndarray) -> Turn:
-        """The rotation by each position up to :data:`LONG_LENGTH`, by these angles from one to the next."""
-        angles = np.arange(LONG_LENGTH, dtype=np.float32)[:, None] * rates
+    def by_rates(self, rates: np.ndarray, length: int = LONG_LENGTH) -> Turn:
+        """The rotation by each position up to a length, by these angles from one to the next."""
+        angles = np.arange(length, dtype=np.float32)[:, None] * rates
         return replace(self, cos=np.cos(angles), sin=np.sin(angles))
 
     def like(self, other: Turn) -> bool:

@@ -7,6 +7,8 @@ from __future__ import annotations
 import numpy as np
 import onnx_ir as ir
 
+from isorun.graph.analysis import numbers
+from isorun.graph.analysis.evaluate import CannotEvaluate
 from isorun.graph.fusion.self_attention import masks, rotation
 from isorun.graph.fusion.self_attention.formula import AttentionProbe, Formula
 from isorun.graph.fusion.self_attention.pattern import AttentionPattern
@@ -15,6 +17,9 @@ from isorun.graph.matching import subgraph
 from isorun.graph.matching.probes import Probes
 from isorun.graph.matching.report import CannotFuse
 from isorun.graph.ops import positions
+
+_LONG, _LONGEST = 4096, 1 << 15
+_FAR_TOLERANCE = 0.03  # an angle of 30,000 has steps of 0.002
 
 
 class Rotations:
@@ -62,6 +67,7 @@ class Rotations:
         for rates in possible:
             whole = turn.by_rates(rates)
             if self._probe.is_turned(pattern, formula, whole):
+                self._require_proportional(pattern, formula, rates)
                 return whole, rates
         if fixed or possible:
             raise CannotFuse("the angles of its rotation are not proportional to the position")
@@ -70,35 +76,56 @@ class Rotations:
             raise CannotFuse(f"its queries and keys are not rotated by {pattern.positions.name!r} alone")
         return whole, None
 
+    def _farthest(self, pattern: AttentionPattern) -> int:
+        """A length above the places at which a computation of angles may change."""
+        places = [number + 2 for number in numbers.compared(pattern.turns) if number + 2 <= _LONGEST]
+        return max([_LONG, *places])
+
+    def _require_proportional(self, pattern: AttentionPattern, formula: Formula, rates: np.ndarray) -> None:
+        """Check that the rotation follows the same rates in long rows, as far as the graph accepts them.
+
+        Raises:
+            CannotFuse: it does not.
+        """
+        length, turned = self._farthest(pattern), None
+        while turned is None and length > rotation.LONG_LENGTH:
+            try:
+                whole = formula.turn.by_rates(rates, length)
+                turned = self._probe.is_turned(pattern, formula, whole, tolerance=_FAR_TOLERANCE)
+            except CannotEvaluate:  # beyond a table that the graph reads
+                length //= 2
+        if turned is False:
+            raise CannotFuse("the angles of its rotation are not proportional to the position in long rows")
+
     def _by_table(
         self, pattern: AttentionPattern, whole: Turn, before: ir.Node, dtype: ir.DataType
     ) -> dict[str, ir.Value]:
-        nodes, numbers = subgraph.Before(before), pattern.positions
+        nodes, numbered = subgraph.Before(before), pattern.positions
         tables = {
             name: nodes.constant(name, table.astype(dtype.numpy()))
             for name, table in (("cos", whole.cos), ("sin", whole.sin))
         }
-        if numbers is None:
+        if numbered is None:
             return {**tables, "positions": self._places(before)}
-        is_long = numbers.dtype == ir.DataType.INT64
-        return {**tables, "positions": numbers if is_long else subgraph.cast(before, numbers, ir.DataType.INT64)}
+        is_long = numbered.dtype == ir.DataType.INT64
+        return {**tables, "positions": numbered if is_long else subgraph.cast(before, numbered, ir.DataType.INT64)}
 
     def _by_rates(
         self, pattern: AttentionPattern, rates: np.ndarray, before: ir.Node, dtype: ir.DataType
     ) -> dict[str, ir.Value]:
-        nodes, numbers = subgraph.Before(before), pattern.positions
+        nodes, numbered = subgraph.Before(before), pattern.positions
         constant = nodes.constant("rates", rates)
-        if numbers is None:
+        if numbered is None:
             cos, sin = positions.rotation(nodes, positions.row(nodes, self._ids()), constant, dtype)
             return {"cos": cos, "sin": sin, "positions": self._places(before)}
-        cos, sin = positions.rotation(nodes, positions.flat(nodes, numbers), constant, dtype)
-        return {"cos": cos, "sin": sin, "positions": positions.numbered(nodes, numbers)}
+        cos, sin = positions.rotation(nodes, positions.flat(nodes, numbered), constant, dtype)
+        return {"cos": cos, "sin": sin, "positions": positions.numbered(nodes, numbered)}
 
     def _places(self, before: ir.Node) -> ir.Value:
         """The positions of tokens in their rows, (1, S): constants if the length is fixed, as that of images is."""
         if self._in_order is None and self._probes.fixed:
-            numbers = np.arange(self._probes.lengths[0])[None]
-            self._in_order = subgraph.constant(self._graph, "isorun.positions", ir.tensor(numbers))
+            numbered = np.arange(self._probes.lengths[0])[None]
+            self._in_order = subgraph.constant(self._graph, "isorun.positions", ir.tensor(numbered))
         elif self._in_order is None:
             self._in_order = positions.in_order(subgraph.Before(before), self._ids())
         return self._in_order
