@@ -21,7 +21,7 @@ from isorun.models.tokenizer import Text, Tokens
 from isorun.system.cleanup import closed_on_error
 from isorun.text.encoded import Encoded, TokenIds
 from isorun.text.heads import LOGITS, head_outputs, labels_of, reject_modules
-from isorun.text.inputs import checked, texts_of, texts_or_pairs_of
+from isorun.text.inputs import checked, checked_flag, texts_of, texts_or_pairs_of
 from isorun.text.model import Array, TextModel
 from isorun.text.ranked import Ranked, ranked
 
@@ -197,14 +197,15 @@ class CrossEncoder(TextModel):
         return lambda output, _: apply(output)
 
     def _shaped(self, scores: Array, *, softmax: bool) -> Array:
+        checked_flag(softmax, "softmax")
         if len(self.labels) == 1:
             return scores[:, 0]
         return probabilities(scores) if softmax else scores
 
 
 def _named(activation: str) -> Callable[[Array], Array]:
-    if activation not in ACTIVATIONS:
-        raise InvalidArgument(f"Invalid activation {activation!r}{did_you_mean(activation, ACTIVATIONS)}")
+    if not isinstance(activation, str) or activation not in ACTIVATIONS:
+        raise InvalidArgument(f"Invalid activation {activation!r}{did_you_mean(str(activation), ACTIVATIONS)}")
     return ACTIVATIONS[activation]
 
 

@@ -13,7 +13,7 @@ from isorun.models.activations import softmax
 from isorun.models.tokenizer import Tokenizer
 from isorun.system.cleanup import closed_on_error
 from isorun.text.heads import head_outputs
-from isorun.text.inputs import checked_count, texts_of
+from isorun.text.inputs import checked_count, checked_strings, texts_of
 from isorun.text.model import Array
 from isorun.text.token_model import Part, TokenModel
 
@@ -137,8 +137,9 @@ class FillMask(TokenModel):
         return finish
 
     def _target_ids(self, targets: Sequence[str]) -> np.ndarray:
-        if isinstance(targets, str) or not targets:
-            raise InvalidArgument(f"targets must be a list of at least one token, got {targets!r}")
+        targets = checked_strings(targets, "targets")
+        if not targets:
+            raise InvalidArgument("targets must be a list of at least one token, got none")
         ids = [self.tokenizer.library.token_to_id(target) for target in targets]
         for position, (target, number) in enumerate(zip(targets, ids, strict=True)):
             if number is None:  # such as " word" of a byte-level vocabulary

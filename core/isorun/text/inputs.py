@@ -122,6 +122,21 @@ def checked_count(value: Any, name: str) -> None:
         raise InvalidArgument(f"{name} must be a whole number of at least 1, got {value!r}")
 
 
+def checked_strings(value: Any, name: str) -> list[str]:
+    """The texts of an argument.
+
+    Raises:
+        InvalidArgument: it is no list of texts, or one of them is not valid Unicode.
+    """
+    items = None if isinstance(value, str | bytes) or not isinstance(value, Iterable) else [*value]
+    if items is None or not all(isinstance(item, str) for item in items):
+        raise InvalidArgument(f"{name} must be a list of texts, got {value!r}")
+    for item in items:
+        if any("\ud800" <= character <= "\udfff" for character in item):
+            raise InvalidArgument(f"{name} has {item!r}, which is not valid Unicode")
+    return [str(item) for item in items]
+
+
 def checked_flag(value: Any, name: str) -> None:
     """Reject what is neither ``None`` nor a truth value: 0 is not ``False``.
 

@@ -11,7 +11,7 @@ from isorun.models.activations import softmax
 from isorun.system.cleanup import closed_on_error
 from isorun.text.entities import STRATEGIES, Entity, Token, entities, without_overlaps
 from isorun.text.heads import head_outputs, labels_of
-from isorun.text.inputs import texts_of
+from isorun.text.inputs import checked_strings, texts_of
 from isorun.text.model import Array
 from isorun.text.token_model import Part, TokenModel, each_token
 
@@ -103,15 +103,14 @@ class TokenClassifier(TokenModel):
     ) -> Callable[[Part, list[Array]], list[Entity]]:
         if strategy not in STRATEGIES:
             raise InvalidArgument(f"Invalid strategy {strategy!r}{did_you_mean(strategy, STRATEGIES)}")
-        if isinstance(ignore_labels, str):
-            raise InvalidArgument(f"ignore_labels must be a list of labels, got the str {ignore_labels!r}")
+        ignored = frozenset(checked_strings(ignore_labels, "ignore_labels"))
         if stride is not None and strategy == "none":
             raise InvalidArgument('strategy must not be "none" with a stride: windows share tokens. Use "simple"')
         self._check_overlap(stride, self.max_length)
 
         def finish(part: Part, outputs: list[Array]) -> list[Entity]:
             grouped = entities(self._tokens(part, softmax(outputs[0])), self.labels, strategy, self.tokenizer.join)
-            return [entity for entity in grouped if entity.label not in ignore_labels]
+            return [entity for entity in grouped if entity.label not in ignored]
 
         return finish
 

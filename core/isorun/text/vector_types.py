@@ -53,7 +53,8 @@ def check(kind: str | None, ranges: Any, dimension: int) -> npt.NDArray[np.float
 def quantized(vectors: npt.NDArray[np.float32], kind: str, ranges: npt.NDArray[np.float32] | None) -> npt.NDArray[Any]:
     """Vectors in a kind.
 
-    Bytes are 256 steps from the least to the greatest value of a dimension; values beyond are cut to them. Bits are 1
+    Bytes are 256 steps from the least to the greatest value of a dimension, rounded down as sentence-transformers has
+    done since its version 6; values beyond are cut to them. Bits are 1
     for positive values, eight to a byte; ``binary`` has the bytes less 128, as int8.
 
     Args:
@@ -68,5 +69,5 @@ def quantized(vectors: npt.NDArray[np.float32], kind: str, ranges: npt.NDArray[n
         packed = np.packbits(vectors > 0, axis=-1)
         return (packed.astype(np.int16) - 128).astype(np.int8) if kind == BINARY else packed
     low, high = ranges[0, : vectors.shape[-1]], ranges[1, : vectors.shape[-1]]
-    steps: npt.NDArray[np.float32] = np.clip((vectors - low) / ((high - low) / 255), 0, 255)
+    steps: npt.NDArray[np.float32] = np.clip(np.floor((vectors - low) / ((high - low) / 255)), 0, 255)
     return (steps - 128).astype(np.int8) if kind == INT8 else steps.astype(np.uint8)

@@ -33,6 +33,8 @@ def test_equals_sentence_transformers(
         assert encoder.labels == [f"class {index}" for index in range(labels)]
         if labels == 3:
             shares = encoder.predict(WORDS, softmax=True)
+            with pytest.raises(InvalidArgument, match="softmax"):
+                encoder.predict(WORDS, softmax="no")
             np.testing.assert_allclose(shares, np.exp(scores) / np.exp(scores).sum(axis=1, keepdims=True), rtol=1e-5)
             with pytest.raises(UnsupportedModel, match="one label, got one with 3"):
                 encoder.rank("a", ["b"])

@@ -6,6 +6,7 @@ import asyncio
 import json
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 import isorun
@@ -36,7 +37,12 @@ def test_rejects(tasks: Path) -> None:
         assert filler.mask == "[MASK]"
         with pytest.raises(isorun.InvalidFeeds, match=r"Text 1 has no \[MASK\]"):
             filler.fill(["[MASK] lives", "nothing is missing"])
-        for targets, message in ((["unheard-of"], "unheard-of"), ("word", "targets"), ([], "targets")):
+        wrong = [
+            (["unheard-of"], "unheard-of"),
+            (["\ud800"], "Unicode"),
+            *((kind, "targets") for kind in ("word", [], 5, [5])),
+        ]
+        for targets, message in wrong:
             with pytest.raises(isorun.InvalidArgument, match=message):
                 filler.fill(["[MASK]"], targets=targets)
         with (
@@ -47,5 +53,9 @@ def test_rejects(tasks: Path) -> None:
         with pytest.raises(isorun.InvalidArgument, match="top_k"):
             filler.fill(["[MASK]"], top_k=0)
         assert filler.fill([]) == []
+        word = filler.fill(["[MASK]"])[0][0][0].word
+        chosen = filler.fill(["[MASK]"], targets=[word])
+        assert filler.fill(["[MASK]"], targets=(target for target in [word])) == chosen
+        assert filler.fill(["[MASK]"], targets=np.array([word])) == chosen
     with pytest.raises(isorun.InvalidModel, match="trained with masks"):
         isorun.FillMask(tasks / "bert-answers", backend="ort-cpu")

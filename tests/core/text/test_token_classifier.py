@@ -81,7 +81,9 @@ def test_any_order_and_async(classifier, texts):
 def test_every_label_can_be_kept_or_ignored(classifier, texts):
     everything = classifier.classify(texts[:1], strategy="none", ignore_labels=())[0]
     assert len(everything) == classifier.count_tokens(texts[0]) - 2
-    assert classifier.classify(texts[:1], ignore_labels=[label.split("-")[-1] for label in classifier.labels])[0] == []
+    labels = [label.split("-")[-1] for label in classifier.labels]
+    assert classifier.classify(texts[:1], ignore_labels=labels)[0] == []
+    assert classifier.classify(texts[:2], ignore_labels=iter(labels)) == [[], []]
 
 
 def test_a_cut_text_is_reported(classifier, texts):
@@ -98,6 +100,7 @@ def test_a_cut_text_is_reported(classifier, texts):
         ({"stride": 62}, "stride.*62"),
         ({"stride": -1}, "stride"),
         ({"ignore_labels": "O"}, "ignore_labels"),
+        ({"ignore_labels": None}, "ignore_labels"),
     ],
 )
 def test_rejects_arguments(classifier, arguments, message):

@@ -34,10 +34,10 @@ def plain(folder: Path) -> Iterator[isorun.Embedder]:
 
 
 def expected(vectors: np.ndarray, kind: str, ranges: np.ndarray | None) -> np.ndarray:
-    """The formulas of sentence-transformers."""
+    """The formulas of sentence-transformers 6."""
     if ranges is not None:
         steps = (ranges[1] - ranges[0]) / 255
-        values = (vectors - ranges[0]) / steps
+        values = np.clip(np.floor((vectors - ranges[0]) / steps), 0, 255)
         return (values - 128).astype(np.int8) if kind == "int8" else values.astype(np.uint8)
     packed = np.packbits(vectors > 0).reshape(len(vectors), -1)
     return (packed - 128).astype(np.int8) if kind == "binary" else packed
