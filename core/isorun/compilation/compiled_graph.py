@@ -18,7 +18,7 @@ from isorun.compilation.index_check import check_counts, counted
 from isorun.compilation.output_check import OutputCheck
 from isorun.compilation.plugin_errors import called, expect, failure, violation
 from isorun.compilation.recompilation import Recompilations
-from isorun.errors import BackendFailed, IsorunError, WorkerDied, WorkerTimeout
+from isorun.errors import BackendFailed, InvalidFeeds, IsorunError, WorkerDied, WorkerTimeout
 from isorun.plugin import validation
 from isorun.plugin.backend import Backend, Binding, Executable, SupportsBinding
 from isorun.types import INDEX_ERRORS, Feeds, LoweredModel, RuntimeReport
@@ -122,6 +122,8 @@ class CompiledGraph:
         if self.counted and type(results) is list and results:
             check_counts(self.counted, results.pop())
         if problem := self._check.problem(output_names, results, feeds):
+            if rows := self._check.disagreement(feeds):
+                raise InvalidFeeds(f"The inputs must have as many rows as each other, got {rows}")
             raise violation(self._backend, method, problem)
         return results  # type: ignore[no-any-return]
 

@@ -27,6 +27,7 @@ class OutputCheck:
         batches = [spec.shape[0] for spec in info.outputs if spec.shape and spec.shape[0] in inputs]
         batch = next((size for size in batches if isinstance(size, str)), None)
         self._batch_input = "" if batch is None else inputs[batch]
+        self._batched = [spec.name for spec in info.inputs if batch and spec.shape and spec.shape[0] == batch]
         self._outputs = {spec.name: _declared(spec, precision, batch) for spec in info.outputs}
         self._last = _Run((), -1, (), ())  # the last run that was right; replaced as a whole, since threads share it
 
@@ -48,6 +49,11 @@ class OutputCheck:
             else:
                 return ""
         return self._compare(output_names, results, batch)
+
+    def disagreement(self, feeds: Feeds) -> str:
+        """Feeds that should have as many rows as each other, and have not; empty if they agree."""
+        rows = {name: len(feeds[name]) for name in self._batched if name in feeds}
+        return "" if len({*rows.values()}) < 2 else ", ".join(f"{name!r} {count}" for name, count in rows.items())
 
     def _compare(self, output_names: Sequence[str], results: Any, batch: int) -> str:
         count = len(output_names)

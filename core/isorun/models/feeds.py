@@ -7,6 +7,7 @@ only for invalid feeds.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -16,6 +17,7 @@ from isorun.plugin import device_arrays as device
 from isorun.types import Feeds, ModelInfo, TensorSpec
 
 _STRINGS = "tensor(string)"
+_SEQUENCE = "seq("
 _MAX_KNOWN_SHAPES = 4096  # combinations of shapes that passed before
 # Negative numbers are large ones as unsigned.
 _UNSIGNED = {np.dtype(f"{sign}int{bits}"): np.dtype(f"uint{bits}") for sign in ("", "u") for bits in (8, 16, 32, 64)}
@@ -45,6 +47,11 @@ class FeedChecker:
         self._limits = info.limits
         self._outputs = info.output_names
         self._strings = [spec for spec in info.inputs if spec.type == _STRINGS]
+        self._sequences = [
+            replace(spec, type=spec.type.removeprefix(_SEQUENCE).removesuffix(")"), shape=None)
+            for spec in info.inputs
+            if spec.type.startswith(_SEQUENCE)
+        ]
         self._dtypes = [(spec.name, spec.dtype) for spec in info.inputs if spec.dtype]
         self._axes = [_axes(spec, info.limits) for spec in info.inputs if spec.dtype]
         self._known_shapes: set[tuple[tuple[int, ...], ...]] = set()
@@ -76,6 +83,9 @@ class FeedChecker:
             self._refuse(feeds)
         if self._ranges:
             _check_ranges(self._ranges, feeds)
+        for spec in self._sequences:
+            if spec.dtype is not None and spec.name in feeds:
+                _check_sequence(spec, feeds[spec.name])
         if self._strings:
             converted = {spec.name: _strings(spec, feeds[spec.name]) for spec in self._strings if spec.name in feeds}
             feeds = {**feeds, **converted}
@@ -308,6 +318,16 @@ def _check_array(spec: TensorSpec, array: Any, *, on_device: bool) -> None:
             f"Convert it with array.astype(numpy.{spec.dtype})"
         )
     _check_shape(spec, array)
+
+
+def _check_sequence(spec: TensorSpec, feed: Any) -> None:
+    """Reject a sequence that a runtime would read wrongly: ``spec`` has the type of its elements."""
+    if not isinstance(feed, list | tuple):
+        raise InvalidFeeds(f"Input {spec.name!r} must be a list of arrays of {spec.dtype}, got {type(feed).__name__}")
+    for item in feed:
+        if not isinstance(item, np.ndarray) or item.dtype != spec.dtype:
+            kind = item.dtype if isinstance(item, np.ndarray) else type(item).__name__
+            raise InvalidFeeds(f"Input {spec.name!r} must be a list of arrays of {spec.dtype}, got one of {kind}")
 
 
 def _strings(spec: TensorSpec, feed: Any) -> np.ndarray:

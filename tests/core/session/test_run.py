@@ -65,3 +65,13 @@ def test_an_initializer_that_is_an_input_may_be_fed(any_backend):
                 session.run(None, {"x": x, "w": x})
         else:
             np.testing.assert_array_equal(session.run(None, {"x": x, "w": x})[0], [2, 2])
+
+
+@pytest.mark.parametrize("backend", ["ort-cpu", "openvino", "reference"])
+def test_inputs_that_disagree_in_their_rows_are_the_callers_fault(backend: str) -> None:
+    model = graph("g (float[N, 3] x, float[N, 3] z) => (float[N, 3] y) { y = Add (x, z) }")
+    x = np.ones((2, 3), np.float32)
+    with isorun.Session(model, backend) as session:
+        with pytest.raises(InvalidFeeds, match="'x' 1, 'z' 2"):
+            session.run(None, {"x": x[:1], "z": x})
+        np.testing.assert_array_equal(session.run(None, {"x": x, "z": x})[0], x + x)
