@@ -32,10 +32,14 @@ class PackedValues:
     def __init__(self, graph: ir.Graph, mask: ir.Value) -> None:
         self.graph = graph
         self.mask = mask
-        self.layout: dict[str, ir.Value] = {name: ir.Value(name=f"padding.{name}") for name in _LAYOUT}
+        nodes = (value.name for node in graph.all_nodes() for value in node.outputs)
+        self._names = Counter(filter(None, (*nodes, *graph.initializers, *(value.name for value in graph.inputs))))
+        self._prefix = "padding"
+        while any(name.startswith(f"{self._prefix}.") for name in self._names):
+            self._prefix += "_"
+        self.layout: dict[str, ir.Value] = {name: ir.Value(name=f"{self._prefix}.{name}") for name in _LAYOUT}
         self._made: dict[tuple[str, ir.Value], ir.Value] = {}
         self._constants: dict[tuple[int, ...] | int, ir.Value] = {}
-        self._names: Counter[str] = Counter()
 
     def once(self, what: str, value: ir.Value) -> ir.Value:
         """What is computed from a value, once for all that read it."""
@@ -93,7 +97,8 @@ class PackedValues:
     def ints(self, values: tuple[int, ...] | int) -> ir.Value:
         """A constant, int64: a scalar or of one dimension."""
         if values not in self._constants:
-            name = "padding.constant." + "_".join(map(str, values if isinstance(values, tuple) else ("scalar", values)))
+            parts = values if isinstance(values, tuple) else ("scalar", values)
+            name = f"{self._prefix}.constant.{'_'.join(map(str, parts))}"
             tensor = ir.tensor(np.array(values, np.int64), name=name)
             shape = ir.Shape(np.shape(values))
             value = ir.Value(name=name, const_value=tensor, shape=shape, type=ir.TensorType(tensor.dtype))
@@ -105,8 +110,9 @@ class PackedValues:
         self, kind: str, name: str, inputs: Sequence[ir.Value | None], domain: str = "", **attributes: float | list[int]
     ) -> ir.Value:
         self._names[name] += 1
-        if self._names[name] > 1:
+        while self._names[name] > 1:
             name = f"{name}.{self._names[name]}"
+            self._names[name] += 1
         node = ir.node(kind, list(inputs), attributes, domain=domain, name=name)
         self.graph.append(node)
         node.outputs[0].name = name

@@ -46,3 +46,16 @@ def test_several_means_of_the_same_tokens(operators: list[str]) -> None:
     real = (feeds["attention_mask"] != 0).any(axis=1)
     for wanted, actual in zip(expected[1:], exports.run(model, feeds)[1:], strict=True):
         np.testing.assert_allclose(actual[real], wanted[real], atol=1e-5)
+
+
+def test_names_that_a_model_has_already() -> None:
+    model = exports.model("bert-torchscript17-eager")
+    fuse(model)
+    taken = ["padding.kept", "padding.rows", "padding.constant.-1", "attention_mask.shape", "input_ids.ids"]
+    inner = [node.outputs[0] for node in model.graph if not node.outputs[0].is_graph_output()]
+    for value, name in zip(inner, taken, strict=False):
+        value.name = name
+    padding_removal.remove(model)
+    names = [value.name for node in model.graph for value in node.outputs] + [*model.graph.initializers]
+    assert len(names) == len(set(names))
+    assert set(taken) <= {*names}
