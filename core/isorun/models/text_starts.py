@@ -22,6 +22,8 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 if TYPE_CHECKING:
     import tokenizers
 
@@ -31,6 +33,8 @@ CHARACTERS = 8
 """The characters of a start for each token that is read; if they are too few tokens, the start grows."""
 
 _GROWTH = 4  # of a start with too few tokens
+_WINDOWS = 4  # of a text with a token for each character, above which a pair of such texts is shortened
+_MORE = 64  # tokens: the last ones of a start may be other ones in the whole text
 _CANDIDATES = 16  # places tested around one position
 _AROUND = 64  # characters on each side of a place that its test reads
 _SPACES = " \t\n\r\u3000"
@@ -207,6 +211,35 @@ def pair_starts(
             start.grow()
         pending = [pair for pair, insufficient in zip(pending, growing, strict=True) if insufficient]
     return [(first.text, second.text) for first, second in cut]
+
+
+def of_few_windows(library: tokenizers.Tokenizer, text: str | tuple[str, str], count: int) -> str | tuple[str, str]:
+    """A pair of two long texts, shortened to a little more than so many tokens each; another text or pair as it is.
+
+    Of such a pair, the library makes a window for each part of one with each part of the other, which takes gigabytes.
+    The longer one stays the longer one, which may get a token more.
+
+    Args:
+        library: does not truncate.
+        text: the pair.
+        count: the maximum number of tokens.
+    """
+    if isinstance(text, str) or min(map(len, text)) <= _WINDOWS * count:
+        return text
+    whole = [library.encode(part, add_special_tokens=False) for part in text]
+    lengths = [len(encoding.ids) for encoding in whole]
+    if min(lengths) <= count + _MORE + 1:
+        return text
+    ends = [
+        encoding.offsets[count + _MORE + (own > min(lengths))][1] for encoding, own in zip(whole, lengths, strict=True)
+    ]
+    first, second = (part[:end] for part, end in zip(text, ends, strict=True))
+    starts = [library.encode(part, add_special_tokens=False).ids for part in (first, second)]
+    same = all(ids[:count] == encoding.ids[:count] for ids, encoding in zip(starts, whole, strict=True))
+    shorter = min(map(len, starts)) > count and np.sign(lengths[0] - lengths[1]) == np.sign(
+        len(starts[0]) - len(starts[1])
+    )
+    return (first, second) if same and shorter else text
 
 
 def _insufficient(pair: tuple[Start, Start], tokens: int, counts: Mapping[str, int]) -> list[Start]:

@@ -20,7 +20,7 @@ import numpy.typing as npt
 
 from isorun.errors import InvalidFeeds, InvalidModel, IsorunError, TokenizerError
 from isorun.models import tokenizer_config, tokenizer_file, vocabulary_files
-from isorun.models.text_starts import CHARACTERS, Start, Starts, pair_starts
+from isorun.models.text_starts import CHARACTERS, Start, Starts, of_few_windows, pair_starts
 from isorun.models.tokenizer_config import TokenizerSettings
 from isorun.types import ModelInfo
 
@@ -214,7 +214,7 @@ class Tokenizer:
         self, texts: Sequence[Text], max_tokens: int, encode: Callable[[Sequence[Text]], list[tokenizers.Encoding]]
     ) -> list[tokenizers.Encoding]:
         """Encode texts, the long ones only as far as they are read."""
-        batch: list[Text] = list(texts)
+        batch = [of_few_windows(self._truncated(None, None, second=False), text, max_tokens) for text in texts]
         long = [position for position, text in enumerate(batch) if self._is_long(text, max_tokens)]
         if not long:
             return encode(batch)

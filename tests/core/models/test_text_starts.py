@@ -267,6 +267,17 @@ def test_the_longer_text_of_a_pair_is_known(tmp_path: Path, length: int) -> None
         _assert_equal(tokenizer, library, pairs, limit)
 
 
+@pytest.mark.parametrize("kind", ["wordpiece", "bpe"])
+def test_a_pair_of_two_texts_without_spaces_makes_few_windows(tmp_path: Path, kind: str) -> None:
+    """Of Chinese, each character is a token, and nothing but the end of the text is sure to end one."""
+    tokenizer, library = _open(kind, "none", tmp_path)
+    long, longer = "中文字符测试" * 100, "日本語のテスト" * 100
+    pairs = [(long, longer), (longer, long), (long, long), (long, f"{long}中"), (long, "a")]
+    for limit in (13, 14):
+        _assert_equal(tokenizer, library, pairs, limit)
+        assert max(len(encoding.overflowing) for encoding in tokenizer.encodings(pairs[:4], limit)) < 600
+
+
 def test_the_warning_has_no_number_for_a_text_that_is_not_read_to_its_end(tmp_path: Path) -> None:
     tokenizer, _ = _open("wordpiece", "none", tmp_path)
     with pytest.warns(TruncationWarning, match=r"text 0 \(7 tokens\), text 2$"):
