@@ -95,7 +95,7 @@ def lengths_of(parts: list[list[Any]]) -> list[list[int]]:
 def test_a_batch_is_divided_where_rows_get_other_results(
     change: Any, expected: list[list[int]], caplog: pytest.LogCaptureFixture
 ) -> None:
-    collator, tried = trials()
+    collator, tries = trials()
     runs: list[tuple[int, ...]] = []
 
     def run(_: Sequence[str], feeds: Any) -> list[np.ndarray]:
@@ -103,15 +103,15 @@ def test_a_batch_is_divided_where_rows_get_other_results(
         return [feeds["ids"] + change(feeds["ids"])]
 
     requests = [collator.row(None, small(length)) for length in (3, 5, 3)]
-    assert lengths_of(tried.parts(requests, run)) == expected
+    assert lengths_of(tries.parts(requests, run)) == expected
     assert runs == [(1, 3), (2, 5)]
-    equal = tried.parts([requests[0], requests[2]], run)
+    equal = tries.parts([requests[0], requests[2]], run)
     assert lengths_of(equal) == ([[3], [3]] if change is len else [[3, 3]])
     assert ("do not share batches" in caplog.text) == (len(expected) > 1)
 
 
 def test_a_few_batches_are_tried() -> None:
-    collator, tried = trials()
+    collator, tries = trials()
     runs = []
 
     def run(_: Sequence[str], feeds: Any) -> list[np.ndarray]:
@@ -120,5 +120,5 @@ def test_a_few_batches_are_tried() -> None:
 
     requests = [collator.row(None, small(length)) for length in (3, 5)]
     for _ in range(9):
-        assert len(tried.parts(requests, run)) == 1
+        assert len(tries.parts(requests, run)) == 1
     assert len(runs) == 6
