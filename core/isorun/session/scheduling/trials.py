@@ -60,7 +60,8 @@ class Trials:
             first, *_, last = sorted(requests, key=lambda request: request.length)
             alone, beside = (self._results(batch, run) for batch in ([first], [first, last]))
             differing = [name for name, *both in zip(outputs, alone, beside, strict=True) if not self._alike(*both)]
-            self._left[outputs, stretched] = left = -1 if differing else left - 1
+            left = -1 if differing else min(left - 1, self._left[outputs, stretched])  # another lane may have refused
+            self._left[outputs, stretched] = left
             if differing:
                 _logger.warning(
                     "Requests%s do not share batches: beside another row%s, the output %r of a row is not what it is "

@@ -122,3 +122,19 @@ def test_a_few_batches_are_tried() -> None:
     for _ in range(9):
         assert len(tries.parts(requests, run)) == 1
     assert len(runs) == 6
+
+
+def test_a_trial_that_another_lane_has_ended_meanwhile_allows_nothing() -> None:
+    collator, tries = trials()
+    requests = [collator.row(None, small(length)) for length in (3, 5)]
+
+    def differing(_: Sequence[str], feeds: Any) -> list[np.ndarray]:
+        return [feeds["ids"] + len(feeds["ids"])]
+
+    def run(_: Sequence[str], feeds: Any) -> list[np.ndarray]:
+        if len(feeds["ids"]) == 1:
+            tries.parts(requests, differing)
+        return [feeds["ids"]]
+
+    assert lengths_of(tries.parts(requests, run)) == [[3], [5]]
+    assert lengths_of(tries.parts(requests, run)) == [[3], [5]]
