@@ -32,11 +32,13 @@ class TrustsItsCache(Flawed):
 
     def __init__(self, model, config):
         super().__init__(model, config)
-        engine = Path(config.cache_dir or "", "engine")
-        if not engine.is_file():
-            engine.parent.mkdir(parents=True, exist_ok=True)
-            engine.write_bytes(bytes(8))
-        self.factor = engine.stat().st_size / 8
+        self.factor = 1.0
+        if config.cache_dir is not None:
+            engine = Path(config.cache_dir, "engine")
+            if not engine.is_file():
+                engine.parent.mkdir(parents=True, exist_ok=True)
+                engine.write_bytes(bytes(8))
+            self.factor = engine.stat().st_size / 8
 
     def run(self, output_names, feeds):
         return [result * self.factor for result in self.right(output_names, feeds)]
