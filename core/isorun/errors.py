@@ -15,7 +15,8 @@
     ├── UnsupportedModel      a valid model with operators that the backend lacks
     ├── InvalidFeeds          names, types, shapes or values that the model does not accept
     ├── InvalidArgument       an argument that no backend knows, or one that has no effect
-    │   └── InvalidOption     a key or value of ``options`` that the backend does not accept
+    │   ├── InvalidOption     a key or value of ``options`` that the backend does not accept
+    │   └── InvalidType       an argument of the wrong type
     ├── SessionClosed         the session is closed
     ├── QueueFull             as many requests as allowed are waiting already
     ├── DeadlineExceeded      a request was not answered in time
@@ -183,6 +184,10 @@ class InvalidOption(InvalidArgument):
         self.backend = backend
         self.key = key
         super().__init__(f"{backend}: {problem}")
+
+
+class InvalidType(InvalidArgument, TypeError):
+    """An argument of the wrong type."""
 
 
 class SessionClosed(IsorunError):

@@ -11,7 +11,7 @@ from typing import Any
 from onnxruntime import GraphOptimizationLevel
 from onnxruntime.capi import _pybind_state as raw
 
-from isorun.errors import InvalidArgument, did_you_mean
+from isorun.errors import InvalidArgument, InvalidType, did_you_mean
 
 _logger = logging.getLogger("isorun")
 
@@ -154,12 +154,12 @@ def translate(sess_options: Any) -> Translated:
 
     Raises:
         InvalidArgument: an option that changes results or writes files cannot be honoured.
-        TypeError: they are something else.
+        InvalidType: they are something else.
     """
     if sess_options is None:
         return Translated()
     if not isinstance(sess_options, raw.SessionOptions):
-        raise TypeError(f"sess_options must be an onnxruntime.SessionOptions, got {type(sess_options).__name__}")
+        raise InvalidType(f"sess_options must be an onnxruntime.SessionOptions, got {type(sess_options).__name__}")
     calls = getattr(sess_options, "calls", None)
     if calls is None and sess_options.has_providers():
         _refuse("add_provider")
@@ -204,12 +204,12 @@ def check_run_options(run_options: Any) -> None:
 
     Raises:
         InvalidArgument: they have an adapter, terminate the run, or have an unknown option.
-        TypeError: they are something else.
+        InvalidType: they are something else.
     """
     if run_options is None:
         return
     if not isinstance(run_options, raw.RunOptions):
-        raise TypeError(f"run_options must be an onnxruntime.RunOptions, got {type(run_options).__name__}")
+        raise InvalidType(f"run_options must be an onnxruntime.RunOptions, got {type(run_options).__name__}")
     called = [name for name, _ in getattr(run_options, "calls", ())]
     for name in (*_changed(run_options, raw.RunOptions), *called):
         if name not in (*_IGNORED_RUN, *_IGNORED_RUN_METHODS):

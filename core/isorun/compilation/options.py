@@ -6,8 +6,9 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from isorun.errors import InvalidArgument, did_you_mean
+from isorun.errors import InvalidArgument, InvalidType, did_you_mean
 from isorun.system import threads as thread_counts
+from isorun.system.arguments import check_flag, check_items, check_text, is_number
 
 AUTO = "auto"
 PADDINGS = (AUTO, "keep", "remove")
@@ -31,7 +32,7 @@ class Options:
         calibration: the samples, as a list.
 
     Raises:
-        InvalidArgument, TypeError: an argument is invalid, or has no effect. What only a backend can tell (its
+        InvalidArgument: an argument is invalid, or has no effect. What only a backend can tell (its
             devices, precisions and options) is checked by :meth:`isorun.compilation.compiler.Compiler.config`.
     """
 
@@ -51,15 +52,16 @@ class Options:
         backend_options: Any = self.backend_options
         if backend_options is not None and not isinstance(backend_options, Mapping):
             kind = type(backend_options).__name__
-            raise TypeError(f"options must be a mapping of names to values, got {kind}")
-        if isinstance(self.calibration, str | Mapping):
-            kind = type(self.calibration).__name__
-            raise TypeError(f"calibration must be a list of texts or of feeds, got {kind}. Put it in a list")
+            raise InvalidType(f"options must be a mapping of names to values, got {kind}")
+        if self.calibration is not None:
+            check_items(self.calibration, "calibration", "texts or of feeds")
         thread_counts.check(self.threads)
+        check_text(self.precision, "precision")
+        check_text(self.padding, "padding")
+        check_text(self.environment, "environment", optional=True)
         if self.padding not in PADDINGS:
             raise InvalidArgument(f"Invalid padding {self.padding!r}{did_you_mean(self.padding, PADDINGS)}")
-        if not isinstance(self.deterministic, bool):
-            raise TypeError(f"deterministic must be True or False, got {self.deterministic!r}")
+        check_flag(self.deterministic, "deterministic")
         if self.calibration is not None and self.precision not in _CALIBRATED:
             raise InvalidArgument(
                 f"calibration has no effect with precision={self.precision!r}. Use precision='int8' or 'auto'"
@@ -88,8 +90,8 @@ class Options:
             return
         if self.precision != AUTO:
             raise InvalidArgument(f"{argument} has no effect with precision={self.precision!r}. Use precision='auto'")
-        if not 0 < value < 1:
-            raise InvalidArgument(f"{argument} must be {what} above 0 and below 1, got {value:g}")
+        if not (is_number(value) and 0 < value < 1):
+            raise InvalidArgument(f"{argument} must be {what} above 0 and below 1, got {value!r}")
 
     def _check_timeout(self) -> None:
         timeout = self.timeout
@@ -100,7 +102,7 @@ class Options:
                 "`timeout` has no effect without `environment`: a run in this process cannot be interrupted. Omit it, "
                 "or run in an environment"
             )
-        if isinstance(timeout, bool) or not isinstance(timeout, int | float) or not 0 < timeout <= _MAX_TIMEOUT:
+        if not is_number(timeout) or not 0 < timeout <= _MAX_TIMEOUT:
             raise InvalidArgument(
                 f"timeout must be a number of seconds above 0 and at most {_MAX_TIMEOUT:g}, got {timeout!r}"
             )

@@ -36,12 +36,12 @@ def fuse(model: onnx.ModelProto | onnx_ir.Model) -> FusionReport:
 
     Raises:
         InvalidModel: the graph is invalid (two values have the same name, for example), or its weights are not loaded.
-        TypeError: it is not a model.
+        InvalidType: it is not a model.
     """
     import onnx
     import onnx_ir
 
-    from isorun.errors import InvalidModel
+    from isorun.errors import InvalidModel, InvalidType
     from isorun.graph import pipeline
     from isorun.graph.io import files, structure
 
@@ -60,7 +60,7 @@ def fuse(model: onnx.ModelProto | onnx_ir.Model) -> FusionReport:
                 return report
         return _with_existing_operators(report, fused)
     if not isinstance(model, onnx_ir.Model):
-        raise TypeError(f"model must be an onnx.ModelProto or an onnx_ir.Model, got {type(model).__name__}")
+        raise InvalidType(f"model must be an onnx.ModelProto or an onnx_ir.Model, got {type(model).__name__}")
     with files.reading("The onnx_ir.Model"):
         fused = model.clone()
         report = pipeline.fuse(fused)

@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 
 from isorun.errors import InvalidArgument, InvalidModel, UnsupportedModel
 from isorun.models import keys, sentence_keys
+from isorun.system.arguments import check_text
 from isorun.system.paths import inside
 
 FILE = "modules.json"
@@ -61,6 +62,7 @@ class Modules:
         Raises:
             InvalidArgument: the model has no such route, or without a router, there is no such task.
         """
+        check_text(task, "task", optional=True)
         if None in self.routes:
             if task not in (None, *_TASKS):
                 raise InvalidArgument(f"task must be {' or '.join(map(repr, _TASKS))}, or None, got {task!r}")

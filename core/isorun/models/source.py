@@ -66,8 +66,8 @@ def open_model(
 
 
 def _output_names(outputs: Sequence[str]) -> tuple[str, ...]:
-    if isinstance(outputs, str) or not all(isinstance(name, str) for name in outputs):
-        raise InvalidFeeds(f"outputs must be a list of names, got {outputs!r}. Put it in a list")
+    if not isinstance(outputs, list | tuple) or not all(isinstance(name, str) for name in outputs):
+        raise InvalidFeeds(f"outputs must be a list of names, got {outputs!r}")
     names = tuple(outputs)
     if not names:
         raise InvalidFeeds("outputs is empty. Name at least one output, or pass None for all")

@@ -12,7 +12,14 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from isorun.compilation.compiled_model import CompiledModel
 from isorun.compilation.compiler import Compiler
 from isorun.compilation.options import AUTO
-from isorun.errors import BackendFailed, BackendNotFound, BackendUnavailable, InvalidArgument, UnsupportedModel
+from isorun.errors import (
+    BackendFailed,
+    BackendNotFound,
+    BackendUnavailable,
+    InvalidArgument,
+    InvalidType,
+    UnsupportedModel,
+)
 from isorun.models import checkpoint
 from isorun.plugin import listing, registry
 from isorun.plugin.backend import Backend
@@ -142,7 +149,7 @@ def _resolve(compiler: Compiler, backend: str | Sequence[str], worker: Worker | 
     if isinstance(backend, str) and backend != AUTO:
         return _compile(compiler, backend, (backend,), (), worker)
     skipped: list[tuple[str, str]] = []
-    if backend == AUTO:
+    if isinstance(backend, str):
         described = listing.candidates(compiler.cache) if worker is None else worker.candidates()
         candidates = [(description.name, description.problem) for description in described]
         if compiler.options.precision == AUTO and worker is None:
@@ -153,7 +160,7 @@ def _resolve(compiler: Compiler, backend: str | Sequence[str], worker: Worker | 
         candidates = [(name, "") for name in backend]
         _check_names(backend, worker)
     else:
-        raise TypeError(f"backend must be a name, a list of names or 'auto', got {backend!r}")
+        raise InvalidType(f"backend must be a name, a list of names or 'auto', got {backend!r}")
     if not candidates:
         raise InvalidArgument("backend is an empty list. Name at least one backend, or use 'auto'")
     errors: list[Exception] = []

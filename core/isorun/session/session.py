@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Literal, NoReturn, Self
 
 from isorun.compilation.compiler import Compiler
 from isorun.compilation.options import Options
-from isorun.errors import InvalidArgument, InvalidFeeds
+from isorun.errors import InvalidFeeds
 from isorun.models.feeds import FeedChecker, refuse_options
 from isorun.models.hub import checkpoint_of
 from isorun.models.source import open_model
@@ -25,6 +25,7 @@ from isorun.session.io_binding import IOBinding
 from isorun.session.scheduled_calls import ScheduledCalls
 from isorun.session.scheduling.metrics import Metrics
 from isorun.session.scheduling.scheduler import Scheduler
+from isorun.system.arguments import check_count, check_flag
 from isorun.system.cache import Cache
 from isorun.types import Feeds, ModelInfo, ModelMetadata, Provenance, TensorSpec, threads_in_words
 
@@ -97,7 +98,7 @@ class Session(ScheduledCalls):
         EnvironmentNotFound, EnvironmentBroken: the environment does not exist, or its interpreter is gone.
         InvalidFeeds: ``outputs`` names an unknown output, or the calibration samples are invalid.
         CacheError: the cache folder is not writable, belongs to another user, or is writable by other users.
-        InvalidArgument, ValueError, TypeError: an invalid argument, or one without effect.
+        InvalidArgument: an invalid argument, or one without effect; an ``InvalidType`` is of the wrong type.
     """
 
     def __init__(
@@ -121,8 +122,7 @@ class Session(ScheduledCalls):
         cache_dir: str | os.PathLike[str] | Literal[False] | None = None,
         verify_cache: bool | None = None,
     ) -> None:
-        if max_queue < 1:
-            raise InvalidArgument(f"max_queue must be at least 1, got {max_queue}")
+        check_count(max_queue, "max_queue")
         compile_options = Options(
             device=device,
             precision=precision,
@@ -180,7 +180,8 @@ class Session(ScheduledCalls):
         if run_options is not None:
             refuse_options(run_options)
         output_names, input_feed = self._checker.check_call(output_names, input_feed)
-        if device_outputs:
+        if device_outputs is not False:
+            check_flag(device_outputs, "device_outputs")
             return self._model.run_on_device(output_names, input_feed)
         return self._model.run(output_names, input_feed)
 
@@ -202,6 +203,7 @@ class Session(ScheduledCalls):
         Raises:
             IsorunError: as :meth:`run`.
         """
+        check_count(runs, "runs")
         return self._model.device_times(self._checker.check(input_feed), runs)
 
     def io_binding(self) -> IOBinding:

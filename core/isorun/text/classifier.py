@@ -12,10 +12,11 @@ import numpy.typing as npt
 from isorun.errors import InvalidArgument, did_you_mean
 from isorun.models.activations import ACTIVATIONS, softmax
 from isorun.models.tokenizer import Text
+from isorun.system.arguments import check_count, check_text
 from isorun.system.cleanup import closed_on_error
 from isorun.text.encoded import Encoded
 from isorun.text.heads import head_outputs, labels_of, reject_modules
-from isorun.text.inputs import checked_count, texts_or_pairs_of
+from isorun.text.inputs import texts_or_pairs_of
 from isorun.text.model import Array, TextModel
 
 FUNCTIONS = {"softmax": softmax, "sigmoid": ACTIVATIONS["Sigmoid"], "none": ACTIVATIONS["Identity"]}
@@ -145,7 +146,7 @@ class Classifier(TextModel):
         return lambda output, _: apply(output)
 
     def _classes(self, scores: Array, top_k: int | None) -> list[list[Class]]:
-        checked_count(top_k, "top_k")
+        check_count(top_k, "top_k", optional=True)
         order = np.argsort(-scores, axis=1, kind="stable")[:, :top_k]
         return [
             [Class(self.labels[index], float(row[index])) for index in best]
@@ -154,6 +155,7 @@ class Classifier(TextModel):
 
 
 def _named(function: str) -> Callable[[Array], Array]:
+    check_text(function, "function")
     if function not in FUNCTIONS:
         raise InvalidArgument(f"Invalid function {function!r}{did_you_mean(function, FUNCTIONS)}")
     return FUNCTIONS[function]

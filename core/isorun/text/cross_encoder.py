@@ -18,10 +18,11 @@ from isorun.models.chat_template import ChatTemplate, yes_or_no
 from isorun.models.dense import activation_named
 from isorun.models.sentence_settings import SentenceSettings
 from isorun.models.tokenizer import Text, Tokens
+from isorun.system.arguments import check_flag
 from isorun.system.cleanup import closed_on_error
 from isorun.text.encoded import Encoded, TokenIds
 from isorun.text.heads import LOGITS, head_outputs, labels_of, reject_modules
-from isorun.text.inputs import checked, checked_flag, texts_of, texts_or_pairs_of
+from isorun.text.inputs import checked, texts_of, texts_or_pairs_of
 from isorun.text.model import Array, TextModel
 from isorun.text.ranked import Ranked, ranked
 
@@ -197,7 +198,7 @@ class CrossEncoder(TextModel):
         return lambda output, _: apply(output)
 
     def _shaped(self, scores: Array, *, softmax: bool) -> Array:
-        checked_flag(softmax, "softmax")
+        check_flag(softmax, "softmax", optional=True)
         if len(self.labels) == 1:
             return scores[:, 0]
         return probabilities(scores) if softmax else scores

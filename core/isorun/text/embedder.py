@@ -6,6 +6,7 @@ import json
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import partial
+from numbers import Integral
 from typing import Any
 
 import numpy as np
@@ -16,11 +17,12 @@ from isorun.models.pooling import normalized, pool
 from isorun.models.sentence_settings import NORMALIZE, POOLINGS, Layer, WordWeights
 from isorun.models.tokenizer import Tokens
 from isorun.models.vectors import POOLED, TOKENS, applied
+from isorun.system.arguments import check_count, check_flag, check_text, checked_strings, is_number
 from isorun.system.cleanup import closed_on_error
 from isorun.text import parts, vector_types
 from isorun.text.encoded import Encoded
 from isorun.text.identity import Compatibility, VectorIdentity, compared, digest_of, pack, probe_texts
-from isorun.text.inputs import checked, checked_count, checked_flag, stream_of
+from isorun.text.inputs import checked, stream_of
 from isorun.text.model import Array, in_order
 from isorun.text.prompted import PromptedModel
 from isorun.text.steps import output_by_token, steps_after, width_after
@@ -91,12 +93,15 @@ class Embedder(PromptedModel):
         batch_tokens: int | None = None,
         **session_options: Any,
     ) -> None:
-        modes = (pooling,) if isinstance(pooling, str) else tuple(pooling or ())
+        listed = [pooling] if isinstance(pooling, str) else pooling
+        modes = tuple(checked_strings(() if listed is None else listed, "pooling"))
         for mode in modes:
             if mode not in POOLINGS:
                 raise InvalidArgument(f"Invalid pooling {mode!r}{did_you_mean(mode, POOLINGS)}")
-        checked_count(truncate_dim, "truncate_dim")
-        checked_flag(normalize, "normalize")
+        check_count(truncate_dim, "truncate_dim", optional=True)
+        check_flag(normalize, "normalize", optional=True)
+        check_text(task, "task", optional=True)
+        check_text(quantize, "quantize", optional=True)
         self.task = task
         self._pools = bool(modes)
         super().__init__(model, self._choose, max_length, batch_tokens, session_options)
@@ -248,7 +253,7 @@ class Embedder(PromptedModel):
             UnsupportedModel: the model's pooling reads a token by its position, or its file pools by itself.
         """
         parts.check_pooling(self.pooling, len(self.output.shape or ()) == 3, self._word_weights is not None)
-        checked_flag(normalize, "normalize")
+        check_flag(normalize, "normalize", optional=True)
         prefix, width = self._prompt(prompt, prompt_name), self._width(truncate_dim)
         document = checked(document, "document")
         chosen = parts.checked_spans(spans, len(document), len(prefix))
@@ -299,11 +304,7 @@ class Embedder(PromptedModel):
     def _width(self, truncate_dim: int | None) -> int:
         if truncate_dim is None:
             return self.dimension
-        if (
-            not isinstance(truncate_dim, int)
-            or isinstance(truncate_dim, bool)
-            or not 1 <= truncate_dim <= self.dimension
-        ):
+        if not is_number(truncate_dim, Integral) or not 1 <= truncate_dim <= self.dimension:
             raise InvalidArgument(
                 f"truncate_dim must be from 1 to {self.dimension}, the embedder's dimension, got {truncate_dim!r}"
             )
@@ -318,7 +319,7 @@ class Embedder(PromptedModel):
 
     def _finisher(self, prefix: str, normalize: bool | None = None, truncate_dim: int | None = None) -> Any:
         """From a batch's output and mask to vectors."""
-        checked_flag(normalize, "normalize")
+        check_flag(normalize, "normalize", optional=True)
         skipped = self.prompt_tokens(prefix) if prefix and not self._include_prompt else 0
         return partial(self._finish, skipped=skipped, normalize=normalize, dimensions=truncate_dim)
 

@@ -10,6 +10,7 @@ import numpy as np
 
 from isorun.errors import InvalidFeeds
 from isorun.models.tokenizer import Tokens
+from isorun.system.arguments import check_items
 
 
 class TokenIds(NamedTuple):
@@ -57,6 +58,7 @@ def encoded_ids(ids: Iterable[Sequence[int]], max_length: int | None) -> Encoded
     Raises:
         InvalidFeeds: an item is not a sequence of whole numbers, is empty, or has too many.
     """
+    check_items(ids, "ids", "the token ids of texts")
     return Encoded([_token_ids(item, position, max_length) for position, item in enumerate(ids)])
 
 

@@ -11,9 +11,10 @@ import numpy as np
 from isorun.errors import InvalidArgument, InvalidFeeds, InvalidModel
 from isorun.models.activations import softmax
 from isorun.models.tokenizer import Tokenizer
+from isorun.system.arguments import check_count, checked_strings
 from isorun.system.cleanup import closed_on_error
 from isorun.text.heads import head_outputs
-from isorun.text.inputs import checked_count, checked_strings, texts_of
+from isorun.text.inputs import texts_of
 from isorun.text.model import Array
 from isorun.text.token_model import Part, TokenModel
 
@@ -112,9 +113,7 @@ class FillMask(TokenModel):
     def _finisher(
         self, top_k: int, targets: Sequence[str] | None
     ) -> Callable[[Part, list[Array]], list[list[Filling]]]:
-        if top_k is None:
-            raise InvalidArgument("top_k must be a whole number of at least 1, got None")
-        checked_count(top_k, "top_k")
+        check_count(top_k, "top_k")
         chosen = None if targets is None else self._target_ids(targets)
         decode = self.tokenizer.decode
 

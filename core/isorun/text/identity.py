@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from isorun.compilation import corpus
-from isorun.errors import InvalidArgument
+from isorun.errors import InvalidArgument, InvalidType
 from isorun.quality import Interval, agreement
 
 _VERSION = 3
@@ -74,6 +74,8 @@ class VectorIdentity:
         Raises:
             InvalidArgument: the record is incomplete, was changed, or is of another version of isorun.
         """
+        if not isinstance(record, Mapping):
+            raise InvalidType(f"A record of vectors must be a mapping, got {type(record).__name__}")
         names = [field.name for field in fields(cls)]
         if missing := [name for name in names if name not in record]:
             raise InvalidArgument(f"This is not a record of vectors: it lacks {', '.join(missing)}")

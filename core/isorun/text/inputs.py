@@ -8,7 +8,6 @@ from __future__ import annotations
 import array
 import re
 from collections.abc import Iterable, Iterator, Mapping, Set
-from numbers import Integral
 from typing import Any
 
 from isorun.errors import InvalidArgument, InvalidFeeds
@@ -110,38 +109,3 @@ def _items(value: Any, name: str, expected: str) -> Iterable[object]:
 
 def _named(value: object, kind: str) -> str:
     return f"the class {value.__name__}" if isinstance(value, type) else f"{kind}, whose items are not texts in order"
-
-
-def checked_count(value: Any, name: str) -> None:
-    """Reject what is neither ``None`` nor a positive whole number.
-
-    Raises:
-        InvalidArgument: it is something else.
-    """
-    if value is not None and (isinstance(value, bool) or not isinstance(value, Integral) or value < 1):
-        raise InvalidArgument(f"{name} must be a whole number of at least 1, got {value!r}")
-
-
-def checked_strings(value: Any, name: str) -> list[str]:
-    """The texts of an argument.
-
-    Raises:
-        InvalidArgument: it is no list of texts, or one of them is not valid Unicode.
-    """
-    items = None if isinstance(value, str | bytes) or not isinstance(value, Iterable) else [*value]
-    if items is None or not all(isinstance(item, str) for item in items):
-        raise InvalidArgument(f"{name} must be a list of texts, got {value!r}")
-    for item in items:
-        if any("\ud800" <= character <= "\udfff" for character in item):
-            raise InvalidArgument(f"{name} has {item!r}, which is not valid Unicode")
-    return [str(item) for item in items]
-
-
-def checked_flag(value: Any, name: str) -> None:
-    """Reject what is neither ``None`` nor a truth value: 0 is not ``False``.
-
-    Raises:
-        InvalidArgument: it is something else.
-    """
-    if value is not None and not isinstance(value, bool):
-        raise InvalidArgument(f"{name} must be True, False or None, got {value!r}")

@@ -20,10 +20,11 @@ from isorun.models.modules import Modules
 from isorun.models.sentence_settings import SentenceSettings
 from isorun.models.tokenizer import Text, Tokenizer, Tokens, TruncationWarning, feeds_of
 from isorun.session.session import Session
+from isorun.system.arguments import check_count, check_flag
 from isorun.system.cache import Cache
 from isorun.system.cleanup import closed_on_error
 from isorun.text.encoded import Encoded, encoded_ids
-from isorun.text.inputs import checked, checked_count, text_or_pair, texts_of, texts_or_pairs_of
+from isorun.text.inputs import checked, text_or_pair, texts_of, texts_or_pairs_of
 from isorun.text.model_files import find_model, settings_folder
 
 if TYPE_CHECKING:
@@ -77,8 +78,8 @@ class TextModel:
         batch_tokens: int | None,
         session_options: dict[str, Any],
     ) -> None:
-        checked_count(batch_tokens, "batch_tokens")
-        checked_count(max_length, "max_length")
+        check_count(batch_tokens, "batch_tokens", optional=True)
+        check_count(max_length, "max_length", optional=True)
         self._downloads = Cache(session_options.get("cache_dir"))  # kept: with False it ends with this object
         path = find_model(model, self._downloads)
         self.from_checkpoint = path.is_dir()
@@ -131,8 +132,7 @@ class TextModel:
         if max_length is None:
             self.max_length = self._opened_length
             return
-        if not isinstance(max_length, int | np.integer) or isinstance(max_length, bool) or max_length < 1:
-            raise InvalidArgument(f"max_length must be a whole number of at least 1, got {max_length!r}")
+        check_count(max_length, "max_length")
         if self._positions is not None and max_length > self._positions:
             raise InvalidArgument(f"max_length must be at most {self._positions}, the model's limit, got {max_length}")
         self.max_length = int(max_length)
@@ -368,6 +368,7 @@ def windows(texts: Iterable[Text]) -> Iterator[Sequence[Text]]:
 
 def progress_bar(total: int, progress: bool | None) -> Any:
     """A progress bar on standard error: ``None`` shows it on a terminal once the work takes long."""
+    check_flag(progress, "progress", optional=True)
     try:
         from tqdm import tqdm
     except ModuleNotFoundError as error:

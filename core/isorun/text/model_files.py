@@ -7,6 +7,7 @@ from pathlib import Path
 
 from isorun.errors import InvalidModel
 from isorun.models.hub import checkpoint_folder
+from isorun.system.arguments import check_path
 from isorun.system.cache import Cache, expanded
 
 
@@ -16,6 +17,7 @@ def find_model(model: str | os.PathLike[str], cache: Cache) -> Path:
     Raises:
         InvalidModel: there is none.
     """
+    check_path(model, "model")
     path = expanded(model)
     if path.exists():
         return path.absolute()

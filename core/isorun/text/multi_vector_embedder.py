@@ -15,9 +15,10 @@ from isorun.errors import InvalidArgument, InvalidModel, UnsupportedModel
 from isorun.models.late_interaction import DOCUMENT, QUERY, TASKS, LateInteraction
 from isorun.models.tokenizer import Tokens
 from isorun.models.vectors import TOKENS, applied
+from isorun.system.arguments import check_count
 from isorun.system.cleanup import closed_on_error
 from isorun.text.encoded import Encoded
-from isorun.text.inputs import checked, checked_count, texts_of
+from isorun.text.inputs import checked, texts_of
 from isorun.text.max_sim import Vectors, max_sim
 from isorun.text.model import Array, Mask, warn_of_truncation
 from isorun.text.prompted import PromptedModel
@@ -68,8 +69,8 @@ class MultiVectorEmbedder(PromptedModel):
         batch_tokens: int | None = None,
         **session_options: Any,
     ) -> None:
-        checked_count(query_length, "query_length")
-        checked_count(document_length, "document_length")
+        check_count(query_length, "query_length", optional=True)
+        check_count(document_length, "document_length", optional=True)
         self._padding = session_options.get("padding")
         super().__init__(model, self._choose, max_length, batch_tokens, session_options)
         with closed_on_error(self):

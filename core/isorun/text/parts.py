@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from isorun.errors import InvalidArgument, InvalidFeeds, UnsupportedModel
+from isorun.system.arguments import check_items
 
 if TYPE_CHECKING:
     from tokenizers import Encoding
@@ -47,6 +48,7 @@ def checked_spans(spans: Iterable[Sequence[int]], length: int, offset: int) -> l
     Raises:
         InvalidArgument: a span is not a pair of whole numbers, is empty, or is not within the document.
     """
+    check_items(spans, "spans", "pairs of positions")
     checked = []
     for number, span in enumerate(spans):
         pair = tuple(span) if isinstance(span, tuple | list | np.ndarray) else ()

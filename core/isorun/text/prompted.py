@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 
 from isorun.errors import InvalidArgument, did_you_mean
+from isorun.system.arguments import check_text
 from isorun.text.encoded import Encoded
 from isorun.text.inputs import checked, texts_of
 from isorun.text.model import TextModel
@@ -27,7 +28,7 @@ class PromptedModel(TextModel):
         ):
             raise InvalidArgument(f"prompts must be a mapping of names to texts, got {prompts!r}")
         self.prompts = {**self.settings.prompts, **(prompts or {})}
-        self.default_prompt = default or self.settings.default_prompt
+        self.default_prompt = self.settings.default_prompt if default is None else default
         self._prompt(None, self.default_prompt)
 
     def prompt_named(self, *names: str) -> str | None:
@@ -69,7 +70,8 @@ class PromptedModel(TextModel):
         task = task or self.task
         if name is None and task in ("query", "document"):
             return self.prompts.get(task, "")
-        name = name or self.default_prompt
+        name = self.default_prompt if name is None else name
+        check_text(name, "prompt_name", optional=True)
         if name is not None and name not in self.prompts:
             raise InvalidArgument(f"Unknown prompt {name!r}{did_you_mean(name, self.prompts)}")
         return "" if name is None else self.prompts[name]

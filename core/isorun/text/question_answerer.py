@@ -8,11 +8,12 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from isorun.errors import InvalidArgument, InvalidFeeds
+from isorun.errors import InvalidFeeds
 from isorun.models.activations import softmax
 from isorun.models.tokenizer import Text
+from isorun.system.arguments import check_count, check_flag
 from isorun.text.heads import head_outputs
-from isorun.text.inputs import checked_count, texts_or_pairs_of
+from isorun.text.inputs import texts_or_pairs_of
 from isorun.text.model import Array
 from isorun.text.token_model import Part, TokenModel
 
@@ -119,7 +120,7 @@ class QuestionAnswerer(TokenModel):
             InvalidArgument: ``pairs`` is a single pair, a table or a collection without order; or another argument is
                 not in its range.
         """
-        items, finish, stride = self._prepared(pairs, top_k, stride, max_answer_tokens)
+        items, finish, stride = self._prepared(pairs, top_k, stride, max_answer_tokens, no_answer)
         answers = self._results(items, finish, overlap=stride, progress=progress)
         return [_best(parts, top_k, no_answer=no_answer) for parts in answers]
 
@@ -133,18 +134,16 @@ class QuestionAnswerer(TokenModel):
         no_answer: bool = False,
     ) -> list[list[Answer]]:
         """As :meth:`answer`, without blocking the event loop."""
-        items, finish, stride = self._prepared(pairs, top_k, stride, max_answer_tokens)
+        items, finish, stride = self._prepared(pairs, top_k, stride, max_answer_tokens, no_answer)
         answers = await self._aresults(items, finish, overlap=stride)
         return [_best(parts, top_k, no_answer=no_answer) for parts in answers]
 
     def _prepared(
-        self, pairs: Iterable[Text], top_k: int, stride: int | None, longest: int
+        self, pairs: Iterable[Text], top_k: int, stride: int | None, longest: int, no_answer: bool
     ) -> tuple[Sequence[Text], Callable[[Part, list[Array]], _Found], int]:
-        if top_k is None:
-            raise InvalidArgument("top_k must be a whole number of at least 1, got None")
-        checked_count(top_k, "top_k")
-        if not isinstance(longest, int) or isinstance(longest, bool) or longest < 1:
-            raise InvalidArgument(f"max_answer_tokens must be a whole number of at least 1, got {longest!r}")
+        check_count(top_k, "top_k")
+        check_count(longest, "max_answer_tokens")
+        check_flag(no_answer, "no_answer")
         assert self.max_length is not None
         self._check_overlap(stride, self.max_length)
         items = texts_or_pairs_of(pairs, "pairs")

@@ -10,13 +10,13 @@ from typing import Any
 
 import numpy as np
 
-from isorun.errors import InvalidArgument, InvalidModel, UnsupportedModel
+from isorun.errors import InvalidArgument, InvalidModel, InvalidType, UnsupportedModel
 from isorun.models.modules import STATIC_SPARSE, TRANSFORMERS, Modules
+from isorun.system.arguments import check_count, check_items
 from isorun.system.cleanup import closed_on_error
 from isorun.system.paths import inside
 from isorun.text.encoded import Encoded
 from isorun.text.heads import head_outputs
-from isorun.text.inputs import checked_count
 from isorun.text.model import Array, Mask
 from isorun.text.prompted import PromptedModel
 from isorun.text.sparse_lookup import SparseLookup
@@ -67,7 +67,7 @@ class SparseEmbedder(PromptedModel):
         batch_tokens: int | None = None,
         **session_options: Any,
     ) -> None:
-        checked_count(max_active_dims, "max_active_dims")
+        check_count(max_active_dims, "max_active_dims", optional=True)
         super().__init__(model, self._choose, max_length, batch_tokens, session_options)
         with closed_on_error(self):
             self._set_prompts(prompts, default_prompt)
@@ -141,9 +141,15 @@ class SparseEmbedder(PromptedModel):
         Raises:
             InvalidArgument: ``top_k`` is not a positive number, or an index is none of a word.
         """
-        checked_count(top_k, "top_k")
+        check_count(top_k, "top_k", optional=True)
+        if isinstance(vectors, SparseVector):
+            raise InvalidType("vectors must be a list of vectors, got a single SparseVector. Put it in a list")
+        check_items(vectors, "vectors", "vectors")
         decoded = []
-        for indices, values in vectors:
+        for position, vector in enumerate(vectors):
+            if not isinstance(vector, tuple) or len(vector) != 2:
+                raise InvalidType(f"vectors must be a list of SparseVector, got {vector!r} at position {position}")
+            indices, values = vector
             order = np.argsort(-values, kind="stable")[:top_k]
             pairs = zip(indices[order].tolist(), values[order].tolist(), strict=True)
             decoded.append([(self._word(index), value) for index, value in pairs])
@@ -181,7 +187,7 @@ class SparseEmbedder(PromptedModel):
         max_active_dims: int | None,
     ) -> tuple[list[str] | Encoded, SparseLookup | None, int | None]:
         """The texts with their prompt, what looks them up if the route needs no model, and the number of values."""
-        checked_count(max_active_dims, "max_active_dims")
+        check_count(max_active_dims, "max_active_dims", optional=True)
         lookup = self._lookups.get(self.modules.route(task))
         items, _ = self._prompted(texts, prompt, prompt_name, task)
         return items, lookup, max_active_dims or self._maximum

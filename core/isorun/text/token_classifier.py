@@ -8,10 +8,11 @@ from typing import Any
 
 from isorun.errors import InvalidArgument, did_you_mean
 from isorun.models.activations import softmax
+from isorun.system.arguments import check_text, checked_strings
 from isorun.system.cleanup import closed_on_error
 from isorun.text.entities import STRATEGIES, Entity, Token, entities, without_overlaps
 from isorun.text.heads import head_outputs, labels_of
-from isorun.text.inputs import checked_strings, texts_of
+from isorun.text.inputs import texts_of
 from isorun.text.model import Array
 from isorun.text.token_model import Part, TokenModel, each_token
 
@@ -101,6 +102,7 @@ class TokenClassifier(TokenModel):
     def _finisher(
         self, strategy: str, stride: int | None, ignore_labels: Collection[str]
     ) -> Callable[[Part, list[Array]], list[Entity]]:
+        check_text(strategy, "strategy")
         if strategy not in STRATEGIES:
             raise InvalidArgument(f"Invalid strategy {strategy!r}{did_you_mean(strategy, STRATEGIES)}")
         ignored = frozenset(checked_strings(ignore_labels, "ignore_labels"))

@@ -11,6 +11,7 @@ import numpy.typing as npt
 
 from isorun.errors import InvalidArgument
 from isorun.models.tokenizer import Text
+from isorun.system.arguments import check_count
 from isorun.text.model import Array, TextModel, progress_bar, windows
 
 if TYPE_CHECKING:
@@ -102,8 +103,7 @@ class TokenModel(TextModel):
     def _check_overlap(self, overlap: int | None, max_length: int | None) -> None:
         if overlap is None:
             return
-        if not isinstance(overlap, int) or isinstance(overlap, bool) or overlap < 0:
-            raise InvalidArgument(f"stride must be a whole number of at least 0, got {overlap!r}")
+        check_count(overlap, "stride", least=0)
         special = self.tokenizer.added_tokens()
         if max_length is not None and overlap >= max_length - special:
             raise InvalidArgument(

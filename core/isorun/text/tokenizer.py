@@ -16,8 +16,9 @@ from isorun.models.sentence_settings import SentenceSettings
 from isorun.models.tokenizer import Text, feeds_of
 from isorun.models.tokenizer import Tokenizer as Reader
 from isorun.session.session import Session
+from isorun.system.arguments import check_count
 from isorun.system.cache import Cache
-from isorun.text.inputs import checked_count, text_or_pair, texts_or_pairs_of
+from isorun.text.inputs import text_or_pair, texts_or_pairs_of
 from isorun.text.model import warn_of_truncation
 from isorun.text.model_files import find_model, settings_folder
 
@@ -121,7 +122,7 @@ class Tokenizer:
         special_tokens: bool = True,
         cache_dir: str | os.PathLike[str] | None = None,
     ) -> None:
-        checked_count(max_length, "max_length")
+        check_count(max_length, "max_length", optional=True)
         path = model.path if isinstance(model, Session) else find_model(model, Cache(cache_dir))
         settings = _settings(path, model)
         source = sentences.transformer_folder(path, None) if path.is_dir() else path

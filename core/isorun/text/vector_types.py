@@ -42,7 +42,10 @@ def check(kind: str | None, ranges: Any, dimension: int) -> npt.NDArray[np.float
             f"quantize={kind!r} needs ranges: np.stack([vectors.min(0), vectors.max(0)]) of the vectors of typical "
             "texts, kept with the index"
         )
-    array = np.asarray(ranges, np.float32)
+    try:
+        array = np.asarray(ranges, np.float32)
+    except (TypeError, ValueError) as error:
+        raise InvalidArgument(f"ranges must be numbers of shape (2, {dimension}), got {ranges!r}") from error
     if array.shape != (2, dimension):
         raise InvalidArgument(f"ranges must have shape (2, {dimension}), got {array.shape}")
     if not np.isfinite(array).all() or not (array[0] < array[1]).all():

@@ -6,10 +6,8 @@ import time
 from collections.abc import Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field
-from numbers import Real
 from typing import Any, NamedTuple
 
-from isorun.errors import InvalidArgument
 from isorun.types import Feeds
 
 _ALONE = ("alone",)
@@ -47,22 +45,6 @@ class Batching(NamedTuple):
     max_wait: float = 0.0
     enough: int = 0
     stream: int = 0
-
-    def check(self) -> Batching:
-        """These values.
-
-        Raises:
-            InvalidArgument: ``max_tokens`` is no number of at least 1, or ``max_wait`` none of at least 0.
-        """
-        if not _is_number(self.max_tokens) or not self.max_tokens >= 1:
-            raise InvalidArgument(f"max_tokens must be at least 1, got {self.max_tokens!r}")
-        if not _is_number(self.max_wait) or not self.max_wait >= 0:
-            raise InvalidArgument(f"max_wait must be 0 or more seconds, got {self.max_wait}")
-        return self
-
-
-def _is_number(value: object) -> bool:
-    return isinstance(value, Real) and not isinstance(value, bool)
 
 
 Turn = tuple[float, int, "Call"]

@@ -15,7 +15,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from isorun.compilation.compiled_model import CLOSED, CompiledModel
-from isorun.errors import DeadlineExceeded, InvalidArgument, InvalidFeeds, IsorunError, SessionClosed
+from isorun.errors import DeadlineExceeded, InvalidFeeds, IsorunError, SessionClosed
 from isorun.models.feeds import FeedChecker, refuse_options
 from isorun.session.backend_selection import Resolved
 from isorun.session.scheduling.callbacks import Callbacks
@@ -26,6 +26,7 @@ from isorun.session.scheduling.lanes import Lanes
 from isorun.session.scheduling.metrics import Metrics, Recorder
 from isorun.session.scheduling.results import Results
 from isorun.session.scheduling.trials import Trials
+from isorun.system.arguments import check_count, check_flag, check_items, check_list, check_seconds
 from isorun.system.process_usage import return_free_memory
 from isorun.system.threads import usable_cores
 from isorun.types import Feeds
@@ -114,6 +115,7 @@ class Scheduler:
         """Compile and run everything that requests may need."""
         from isorun.session.scheduling import warmup
 
+        check_flag(measure, "measure")
         if measure and self._started is None:
             self._measure()
         graphs, device = self._resolved.compiler.graphs, self._resolved.config.device
@@ -203,6 +205,7 @@ class Scheduler:
 
     def run_batches(self, output_names: Sequence[str] | None, batches: Iterable[Feeds]) -> Iterator[list[Any]]:
         """Run batches side by side, and yield their results in order."""
+        check_items(batches, "batches", "feeds")
         call = Call(Batching(), bounded=False, all_threads=False)
         pending: deque[Future[list[Any]]] = deque()
         names = tuple(self._checker.outputs(output_names))
@@ -233,8 +236,10 @@ class Scheduler:
     ) -> list[Any]:
         """Run without blocking the event loop, when it is this request's turn."""
         self.check_open()
+        check_count(max_tokens, "max_tokens", least=0, optional=True)
+        check_seconds(max_wait, "max_wait")
         if max_tokens:
-            batching = Batching(max_tokens, max_wait, max_tokens).check()
+            batching = Batching(max_tokens, max_wait, max_tokens)
             request = self._collator.row(output_names, feeds)
         else:
             batching = self._batching() if max_tokens is None else Batching()
@@ -245,6 +250,7 @@ class Scheduler:
         self, output_names: Sequence[str] | None, feeds: Sequence[Feeds], *, timeout: float | None
     ) -> list[list[Any]]:
         """Run requests as one call, without blocking the event loop."""
+        check_list(feeds, "input_feeds", "feeds")
         self.check_room(len(feeds))
         batching = self._batching()
         shared = partial(self._shares, batching)
@@ -262,11 +268,15 @@ class Scheduler:
     ) -> Results:
         """Run single requests in batches of similar length."""
         self.check_open()
+        check_items(requests, "requests", "feeds")
+        check_count(max_tokens, "max_tokens", optional=True)
+        check_seconds(max_wait, "max_wait")
+        check_flag(return_exceptions, "return_exceptions")
         output_names = tuple(self._checker.outputs(output_names))
         alone = max_tokens is None and self.alone()
         max_tokens = _MAX_TOKENS if max_tokens is None else max_tokens
         window = _AHEAD * max_tokens
-        batching = Batching(max_tokens, max_wait, window, next(_streams)).check()
+        batching = Batching(max_tokens, max_wait, window, next(_streams))
         if alone:
             batching = batching._replace(max_tokens=1, max_wait=0.0)
         return Results(
@@ -337,8 +347,7 @@ class Scheduler:
     async def _answers(self, call: Call, requests: Sequence[Request], timeout: float | None) -> list[list[Any]]:
         import asyncio
 
-        if timeout is not None and not (isinstance(timeout, int | float) and timeout >= 0):
-            raise InvalidArgument(f"timeout must be a number of seconds of at least 0, or None, got {timeout!r}")
+        check_seconds(timeout, "timeout", optional=True)
         self._lanes().put(call, requests)
         try:
             async with asyncio.timeout(timeout) as deadline:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from numbers import Integral
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -12,6 +13,7 @@ from isorun.errors import InvalidFeeds
 from isorun.models.feeds import FeedChecker
 from isorun.models.lowering import ModelGraphs
 from isorun.parity.samples import MASKS, random_feeds, right_padded
+from isorun.system.arguments import check_items, is_number
 from isorun.types import Feeds, StaticShapes
 
 _SHAPES = ((1, 16), (1, 64), (8, 32), (8, 128))  # batch, sequence
@@ -57,10 +59,12 @@ def feeds(
     if on is None:  # within the model's limits
         fitted = (corpus.sizes(info, *shape) for shape in _SHAPES)
         on = dict.fromkeys((batch, sequence or 1) for batch, sequence in fitted)
+    else:
+        check_items(on, "on", "shapes, texts or feeds")
     requested = list(on)
     shapes = [shape for shape in requested if isinstance(shape, tuple)]
     for shape in shapes:
-        if len(shape) != 2 or not all(isinstance(size, int) and size >= 1 for size in shape):
+        if len(shape) != 2 or not all(is_number(size, Integral) and size >= 1 for size in shape):
             raise InvalidFeeds(f"A shape to warm up with must be (batch, sequence) of at least 1 each, got {shape}")
     samples: list[Any] = [sample for sample in requested if not isinstance(sample, tuple)]
     runs: list[Feeds] = list(corpus.as_feeds(graphs, samples)) if samples else []

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from isorun.errors import CacheError
+from isorun.system.arguments import check_flag, check_path
 from isorun.system.cache import entries, files, fingerprints, locks, maintenance, trust
 from isorun.system.cache.entries import Entry
 from isorun.system.cache.files import MARKER, SHARED, expanded, sha256, size_in_bytes, write_atomically
@@ -43,6 +44,9 @@ class Cache:
         self, root: str | os.PathLike[str] | Literal[False] | None = None, *, verify: bool | None = None
     ) -> None:
         self._remove: Callable[[], object] | None = None
+        check_flag(verify, "verify_cache", optional=True)
+        if root is not None and root is not False:
+            check_path(root, "cache_dir")
         if root is False:
             root = _temporary_folder()
             self._remove = weakref.finalize(self, _remove_in, os.getpid(), root)

@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from isolation import wait_until
-from isorun.errors import BackendFailed, InvalidArgument, IsorunError, QueueFull, WorkerTimeout
+from isorun.errors import BackendFailed, IsorunError, QueueFull, WorkerTimeout
 from isorun.session.scheduling import call_queue
 from isorun.session.scheduling.call_queue import CallQueue
 from isorun.session.scheduling.calls import Batching, Call, Request
@@ -236,17 +236,6 @@ def test_waiting_may_take_as_long_as_others_need() -> None:
         (first,), (second,) = put(lanes, batching, small(4)), put(lanes, batching, small(4))
         assert first.result(20)[0].shape == second.result(20)[0].shape == (4,)
     assert model.batches == [(2, 4)]
-
-
-@pytest.mark.parametrize("seconds", [-1, float("nan")])
-def test_rejects_an_invalid_max_wait(seconds: float) -> None:
-    with pytest.raises(InvalidArgument, match="max_wait"):
-        Batching(8, seconds).check()
-
-
-def test_rejects_max_tokens_below_1() -> None:
-    with pytest.raises(InvalidArgument, match="max_tokens"):
-        Batching(0).check()
 
 
 def test_warms_each_thread_and_raises_its_error() -> None:

@@ -1,0 +1,108 @@
+"""Checks of arguments: one that cannot be used is an error that names it, before any work is done."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Mapping, Sequence
+from numbers import Integral, Real
+from typing import Any
+
+from isorun.errors import InvalidArgument, InvalidType
+
+
+def check_count(value: Any, name: str, least: int = 1, *, optional: bool = False) -> None:
+    """Reject what is no whole number of at least ``least``, nor ``None`` where that is allowed.
+
+    Raises:
+        InvalidArgument: it is something else.
+    """
+    if not (optional and value is None) and not (is_number(value, Integral) and value >= least):
+        raise InvalidArgument(f"{name} must be a whole number of at least {least}, got {value!r}")
+
+
+def check_seconds(value: Any, name: str, *, optional: bool = False) -> None:
+    """Reject what is no number of at least 0, nor ``None`` where that is allowed.
+
+    Raises:
+        InvalidArgument: it is something else.
+    """
+    if not (optional and value is None) and not (is_number(value) and value >= 0):
+        raise InvalidArgument(f"{name} must be a number of seconds of at least 0, got {value!r}")
+
+
+def check_flag(value: Any, name: str, *, optional: bool = False) -> None:
+    """Reject what is neither ``True`` nor ``False``, nor ``None`` where that is allowed: 0 is not ``False``.
+
+    Raises:
+        InvalidType: it is something else.
+    """
+    if not (optional and value is None) and not isinstance(value, bool):
+        raise InvalidType(f"{name} must be True{', False or None' if optional else ' or False'}, got {value!r}")
+
+
+def check_text(value: Any, name: str, *, optional: bool = False) -> None:
+    """Reject what is no text, nor ``None`` where that is allowed.
+
+    Raises:
+        InvalidType: it is something else.
+    """
+    if not (optional and value is None) and not isinstance(value, str):
+        raise InvalidType(f"{name} must be a str{' or None' if optional else ''}, got {value!r}")
+
+
+def check_path(value: Any, name: str) -> None:
+    """Reject what is no path, or an empty one, which would be the current folder.
+
+    Raises:
+        InvalidType: it is something else.
+    """
+    if not isinstance(value, str | os.PathLike) or not os.fspath(value):
+        raise InvalidType(f"{name} must be a path, got {value!r}")
+
+
+def check_items(value: Any, name: str, items: str) -> None:
+    """Reject what is no collection or iterator of items: a text or a mapping is one item.
+
+    Args:
+        value: the argument.
+        name: its name.
+        items: what the items are.
+
+    Raises:
+        InvalidType: it is something else.
+    """
+    if isinstance(value, str | bytes | Mapping):
+        raise InvalidType(f"{name} must be a list of {items}, got a single {type(value).__name__}. Put it in a list")
+    if not isinstance(value, Iterable):
+        raise InvalidType(f"{name} must be a list of {items}, got {value!r}")
+
+
+def check_list(value: Any, name: str, items: str) -> None:
+    """As :func:`check_items`, and reject what has no length.
+
+    Raises:
+        InvalidType: it is something else.
+    """
+    check_items(value, name, items)
+    if not isinstance(value, Sequence):
+        raise InvalidType(f"{name} must be a list of {items}, got {type(value).__name__}. Make a list of it")
+
+
+def checked_strings(value: Any, name: str) -> list[str]:
+    """The texts of an argument.
+
+    Raises:
+        InvalidArgument: it is no list of texts, or one of them is not valid Unicode.
+    """
+    items = None if isinstance(value, str | bytes) or not isinstance(value, Iterable) else [*value]
+    if items is None or not all(isinstance(item, str) for item in items):
+        raise InvalidArgument(f"{name} must be a list of texts, got {value!r}")
+    for item in items:
+        if any("\ud800" <= character <= "\udfff" for character in item):
+            raise InvalidArgument(f"{name} has {item!r}, which is not valid Unicode")
+    return [str(item) for item in items]
+
+
+def is_number(value: Any, kind: type = Real) -> bool:
+    """Whether it is a number of that kind, which a truth value is not."""
+    return isinstance(value, kind) and not isinstance(value, bool)

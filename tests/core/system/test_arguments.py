@@ -1,0 +1,134 @@
+"""Arguments of sessions and text models that are no such thing: each is refused by name, before any work."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import isorun
+from isorun.errors import InvalidArgument, InvalidFeeds, InvalidType
+
+NAN = float("nan")
+
+OPENED_WITH: dict[str, list[Any]] = {
+    "backend": [3, np.array([1, 2])],
+    "precision": [5, None, np.array([1, 2])],
+    "padding": [5, None, np.array([1, 2])],
+    "environment": [5, b"name", ["name"]],
+    "deterministic": [1, None, "yes"],
+    "threads": [1.5, "2", True],
+    "max_queue": ["3", NAN, 1.5, True, 0, None, [4]],
+    "verify_cache": ["0", 0, []],
+    "cache_dir": ["", 5, [], True, b"folder"],
+    "calibration": [5, "a text"],
+    "tolerance": ["0.9", NAN, True, [0.9]],
+    "outputs": [5, "hidden", {"hidden"}, True],
+}
+
+
+@pytest.mark.parametrize(("name", "value"), [(name, value) for name, values in OPENED_WITH.items() for value in values])
+def test_a_session_is_not_opened_with_something_else(bert: Path, name: str, value: Any) -> None:
+    arguments = {"backend": "ort-cpu", name: value}
+    if name in ("calibration", "tolerance"):
+        arguments["precision"] = "auto"
+    with pytest.raises((InvalidArgument, InvalidFeeds), match=name.removesuffix("_dir")):
+        isorun.Session(bert, **arguments)
+
+
+def test_a_wrong_type_is_a_type_error_and_an_invalid_argument(bert: Path) -> None:
+    with pytest.raises(TypeError, match="options") as caught:
+        isorun.Session(bert, "ort-cpu", options=["threads"])  # type: ignore[arg-type]
+    assert isinstance(caught.value, InvalidType)
+    assert isinstance(caught.value, ValueError)
+
+
+CALLS: dict[str, tuple[str, Callable[[isorun.Session, Any], Any]]] = {
+    "warmup": ("on", lambda session, value: session.warmup(value)),
+    "warmup, measure": ("measure", lambda session, value: session.warmup([(1, 4)], measure=value)),
+    "map": ("requests", lambda session, value: session.map(value)),
+    "map, max_tokens": ("max_tokens", lambda session, value: session.map([], max_tokens=value)),
+    "map, max_wait": ("max_wait", lambda session, value: session.map([], max_wait=value)),
+    "map, exceptions": ("return_exceptions", lambda session, value: session.map([], return_exceptions=value)),
+    "arun, max_tokens": ("max_tokens", lambda session, value: asyncio.run(session.arun(None, {}, max_tokens=value))),
+    "arun, max_wait": ("max_wait", lambda session, value: asyncio.run(session.arun(None, {}, max_wait=value))),
+    "arun_many": ("input_feeds", lambda session, value: asyncio.run(session.arun_many(None, value))),
+    "run_batches": ("batches", lambda session, value: list(session.run_batches(None, value))),
+    "device_times": ("runs", lambda session, value: session.device_times({}, runs=value)),
+}
+WRONG = [5.5, -1, NAN, "text", b"bytes", {"input_ids": [[1]]}, object(), np.array([[1, 2], [3, 4]])]
+
+
+@pytest.mark.parametrize(
+    ("call", "value"),
+    [(call, value) for call in CALLS for value in WRONG if not (call.endswith("max_wait") and value is WRONG[0])],
+)
+def test_a_call_is_not_made_with_something_else(bert: Path, call: str, value: Any) -> None:
+    name, run = CALLS[call]
+    iterated = name in ("on", "requests", "batches") and isinstance(value, np.ndarray)
+    with isorun.Session(bert, "ort-cpu") as session:
+        if iterated:
+            with pytest.raises(InvalidFeeds):
+                list(run(session, value))
+        else:
+            with pytest.raises(InvalidArgument, match=name):
+                run(session, value)
+
+
+def test_what_is_a_generator_has_no_length(bert: Path) -> None:
+    with (
+        isorun.Session(bert, "ort-cpu") as session,
+        pytest.raises(InvalidType, match=r"input_feeds.*Make a list"),
+    ):
+        asyncio.run(session.arun_many(None, (feeds for feeds in ())))  # type: ignore[arg-type]
+
+
+EMBEDDERS: dict[str, list[Any]] = {
+    "model": ["", 5, None, ["a"]],
+    "pooling": [5, [3], "first"],
+    "task": [5, ["query"]],
+    "quantize": [5, ["int8"]],
+    "default_prompt": ["", ["query"]],
+    "truncate_dim": [0, 1.5, True],
+    "max_length": ["5", 0],
+    "batch_tokens": [0, NAN],
+    "normalize": [0, "yes"],
+}
+
+
+@pytest.mark.parametrize(("name", "value"), [(name, value) for name, values in EMBEDDERS.items() for value in values])
+def test_an_embedder_is_not_opened_with_something_else(minilm: Path, name: str, value: Any) -> None:
+    with pytest.raises(InvalidArgument, match=name.removeprefix("default_")):
+        isorun.Embedder(**{"model": minilm, "backend": "ort-cpu", name: value})
+
+
+def test_ranges_of_two_lengths_are_refused(minilm: Path) -> None:
+    with pytest.raises(InvalidArgument, match="ranges"):
+        isorun.Embedder(minilm, backend="ort-cpu", quantize="int8", ranges=[[1.0, 2.0], [3.0]])
+
+
+EMBEDDED: dict[str, tuple[str, Callable[[isorun.Embedder, Any], Any]]] = {
+    "encode_ids": ("ids", lambda embedder, value: embedder.encode_ids(value)),
+    "embed_parts": ("spans", lambda embedder, value: embedder.embed_parts("text", value)),
+    "prompt_name": ("prompt", lambda embedder, value: embedder.embed(["text"], prompt_name=value)),
+    "progress": ("progress", lambda embedder, value: embedder.embed(["text"], progress=value)),
+    "compatible_with": ("record", lambda embedder, value: embedder.compatible_with(value)),
+}
+
+
+@pytest.fixture(scope="module")
+def embedder(minilm: Path) -> Iterator[isorun.Embedder]:
+    with isorun.Embedder(minilm, backend="ort-cpu") as opened:
+        yield opened
+
+
+@pytest.mark.parametrize("call", EMBEDDED)
+@pytest.mark.parametrize("value", [5, "text", object()], ids=lambda value: type(value).__name__)
+def test_texts_are_not_embedded_with_something_else(embedder: isorun.Embedder, call: str, value: Any) -> None:
+    name, run = EMBEDDED[call]
+    with pytest.raises(InvalidArgument, match=name):
+        run(embedder, value)
