@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -9,10 +10,11 @@ import numpy as np
 
 from isorun.compilation.compiled_graph import Bindings
 from isorun.compilation.compiled_model import CompiledModel
-from isorun.errors import InvalidFeeds
+from isorun.errors import InvalidFeeds, InvalidType
 from isorun.models.feeds import FeedChecker
 from isorun.plugin.device_arrays import ON_DEVICE, DeviceArray, adopt
 from isorun.session import fork
+from isorun.system.arguments import check_count, check_items, check_text
 
 if TYPE_CHECKING:
     import numpy.typing as npt
@@ -73,6 +75,7 @@ class IOBinding:
 
     def bind_cpu_input(self, name: str, arr_on_cpu: np.ndarray) -> None:
         """Bind an array to an input. A list is converted now; later changes to it are not seen."""
+        check_text(name, "name")
         self._inputs |= self._checker.with_arrays({name: arr_on_cpu})
         self._bound = {}
 
@@ -178,11 +181,21 @@ class IOBinding:
         shape: Sequence[int],
         address: int,
     ) -> Any:
-        dtype = np.dtype(element_type)
+        try:
+            dtype = np.dtype(element_type)
+        except TypeError as error:
+            raise InvalidType(f"{name!r}: element_type must be a dtype of NumPy, got {element_type!r}") from error
+        if dtype.hasobject:
+            raise InvalidFeeds(f"{name!r}: memory at an address holds numbers, got element_type={element_type!r}")
+        check_items(shape, "shape", "sizes")
+        shape = tuple(shape)
+        for size in shape:
+            check_count(size, f"A size of shape={shape}", least=0)
+        length = math.prod(shape) * dtype.itemsize
+        check_count(address, "buffer_ptr", least=1 if length else 0)
         if self._on_device(name, device_type, device_id):
-            return DeviceArray(address, tuple(shape), dtype, device_id)
-        size = int(np.prod(shape, dtype=np.int64)) * dtype.itemsize
+            return DeviceArray(address, shape, dtype, device_id)
         import ctypes
 
-        memory = memoryview((ctypes.c_char * size).from_address(address))
-        return np.ndarray(tuple(shape), dtype=dtype, buffer=memory)
+        memory = memoryview((ctypes.c_char * length).from_address(address))
+        return np.ndarray(shape, dtype=dtype, buffer=memory)

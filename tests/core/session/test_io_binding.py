@@ -10,7 +10,7 @@ import backends
 import isorun
 import tiny
 from bindings import bound
-from isorun.errors import InvalidFeeds
+from isorun.errors import InvalidArgument, InvalidFeeds
 
 
 @pytest.fixture(scope="module", params=backends.BACKENDS)
@@ -152,10 +152,18 @@ def test_rejects_memory_that_does_not_fit_the_output(session, shape, dtype):
         (lambda b: b.bind_input("input_ids", "cpu", 1, np.int64, (1, 1), 1), "'input_ids': unknown device cpu:1"),
         (lambda b: b.bind_output("pooler_output", "cpu", 0, None, None, 64), "element type and a shape"),
         (lambda b: b.bind_output("pooler_output", "cpu", 0, np.float32, None, 64), "element type and a"),
+        (lambda b: b.bind_output("pooler_output", "cpu", 0, object, (1,), 64), "element_type"),
+        (lambda b: b.bind_output("pooler_output", "cpu", 0, "float23", (1,), 64), "element_type"),
+        (lambda b: b.bind_output("pooler_output", "cpu", 0, np.float32, 3, 64), "shape"),
+        (lambda b: b.bind_output("pooler_output", "cpu", 0, np.float32, (1, -1), 64), "shape"),
+        (lambda b: b.bind_output("pooler_output", "cpu", 0, np.float32, (1, 1.5), 64), "shape"),
+        (lambda b: b.bind_output("pooler_output", "cpu", 0, np.float32, (1, 2), 0), "buffer_ptr"),
+        (lambda b: b.bind_output("pooler_output", "cpu", 0, np.float32, (1, 2), 1.5), "buffer_ptr"),
+        (lambda b: b.bind_cpu_input(["input_ids"], np.ones((1, 1))), "name"),
     ],
 )
 def test_rejects_invalid_bindings(session, bind, message):
-    with pytest.raises(InvalidFeeds, match=message):
+    with pytest.raises((InvalidFeeds, InvalidArgument), match=message):
         bind(session.io_binding())
 
 
