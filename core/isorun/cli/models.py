@@ -102,8 +102,9 @@ def check_output(path: Path, reads: Iterable[Path] = ()) -> Path:
 def check_graph_output(path: Path, reads: Iterable[Path]) -> Path:
     """As :func:`check_output`, of a graph and the file with its weights."""
     reads = list(reads)
+    checked = check_output(path, reads)
     check_output(path.with_name(f"{path.stem}.weights.bin"), reads)
-    return check_output(path, reads)
+    return checked
 
 
 def check_choice(what: str, value: str, choices: Sequence[str]) -> None:

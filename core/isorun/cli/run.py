@@ -140,11 +140,12 @@ def _pool(result: _Result, modes: Sequence[str], mask: np.ndarray | None) -> Non
 
 
 def _time(session: Session, feeds: Mapping[str, np.ndarray], repeat: int) -> dict[str, float]:
-    samples = np.empty(repeat)
-    for index in range(repeat):
+    milliseconds = []
+    for _ in range(repeat):
         start = time.perf_counter_ns()
         session.run(None, feeds)
-        samples[index] = (time.perf_counter_ns() - start) / 1e6
+        milliseconds.append((time.perf_counter_ns() - start) / 1e6)
+    samples = np.array(milliseconds)
     percentiles = {f"p{percent}": float(np.percentile(samples, percent)) for percent in (50, 90, 95, 99)}
     return {"runs": repeat, "min": float(samples.min()), **percentiles, "max": float(samples.max())} | {
         "mean": float(samples.mean()),

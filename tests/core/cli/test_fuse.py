@@ -227,6 +227,7 @@ def test_files_are_checked_before_the_work(
         (checkpoint, free, "`isorun build`"),
         (tmp_path / "text.onnx", free, "is not an ONNX model"),
         (export, tmp_path, "is a folder"),
+        (export, "", "is a folder"),
         (export, export, "is a file that this command reads"),
         (export, link, "is a file that this command reads"),
         (beside, tmp_path / "out.weights.bin", "is a file that this command reads"),
