@@ -47,6 +47,19 @@ class IsorunError(Exception):
         return _restore, (type(self), self.args, self.__dict__)
 
 
+def message_of(error: BaseException) -> str:
+    """The message of an exception, whose own method may fail: that of a plugin."""
+    try:
+        return str(error)
+    except Exception as why:  # noqa: BLE001 - whatever it is, something must be said of the first one
+        return f"its message cannot be read, which raises {type(why).__name__}"
+
+
+def in_words(error: BaseException) -> str:
+    """The type and the message of an exception."""
+    return f"{type(error).__name__}: {message_of(error)}".removesuffix(": ")
+
+
 def _restore(cls: type[IsorunError], args: tuple[object, ...], attributes: dict[str, object]) -> IsorunError:
     error = cls.__new__(cls, *args)  # __init__ would format the message a second time
     error.__dict__.update(attributes)

@@ -18,9 +18,10 @@ from isorun.compilation.index_check import check_counts, counted
 from isorun.compilation.output_check import OutputCheck
 from isorun.compilation.plugin_errors import called, expect, failure, violation
 from isorun.compilation.recompilation import Recompilations
-from isorun.errors import BackendFailed, InvalidFeeds, IsorunError, WorkerDied, WorkerTimeout
+from isorun.errors import BackendFailed, InvalidFeeds, IsorunError, WorkerDied, WorkerTimeout, in_words
 from isorun.plugin import validation
 from isorun.plugin.backend import Backend, Binding, Executable, SupportsBinding
+from isorun.system.interruption import interrupts
 from isorun.types import INDEX_ERRORS, Feeds, LoweredModel, RuntimeReport
 
 _T = TypeVar("_T")
@@ -89,7 +90,7 @@ class CompiledGraph:
                 own = isinstance(error, IsorunError) and not isinstance(error, BackendFailed)
                 replaced = isinstance(error, WorkerDied | WorkerTimeout)  # another worker compiles the model
                 if not (own or replaced or self._backend.capabilities.usable_after_failure):
-                    self._failure = f"{type(error).__name__}: {error}"
+                    self._failure = in_words(error)
                 self.explain(method, error)
                 raise
 
@@ -121,11 +122,11 @@ class CompiledGraph:
         """What the plugin returned, if it is right."""
         if self.counted and type(results) is list and results:
             check_counts(self.counted, results.pop())
-        if problem := self._check.problem(output_names, results, feeds):
+        if problem := self._check.problem(output_names, results, feeds, on_device=method != "run()"):
             if rows := self._check.disagreement(feeds):
                 raise InvalidFeeds(f"The inputs must have as many rows as each other, got {rows}")
             raise violation(self._backend, method, problem)
-        return results  # type: ignore[no-any-return]
+        return [*results]  # a list that the plugin may keep
 
     def report(self) -> RuntimeReport:
         """The executable's report, which is requested once."""
@@ -149,7 +150,7 @@ class CompiledGraph:
 
     def explain(self, method: str, error: BaseException) -> None:
         """Raise the error for an exception of the plugin; return for an error of isorun, which is right as it is."""
-        foreign = isinstance(error, Exception) and not isinstance(error, IsorunError)
+        foreign = not (isinstance(error, IsorunError) or interrupts(error))
         if foreign or isinstance(error, BackendFailed):
             self._check_open()  # another thread may have closed it during the call
         if foreign:

@@ -22,7 +22,7 @@ import numpy as np
 
 from isorun.compilation.compiled_graph import Bindings, CompiledGraph
 from isorun.compilation.index_check import with_counts
-from isorun.compilation.padding import KEPT, Removal, pays, set_to_zero
+from isorun.compilation.padding import KEPT, Removal, pays, with_zeros
 from isorun.compilation.plugin_errors import called, violation, wrong_type
 from isorun.compilation.recompilation import Recompilations
 from isorun.compilation.single_rows import SingleRows
@@ -122,13 +122,13 @@ class CompiledModel:
             BackendFailed: the runtime failed.
         """
         graph, zeros = self._choose(feeds)
-        names = [*output_names, INDEX_ERRORS] if graph.counted else output_names
+        names = [*output_names, INDEX_ERRORS] if graph.counted else [*output_names]  # a list that the plugin may change
         if graph.lock is None:
             if self._refusal:
                 raise SessionClosed(self._refusal)
             try:
                 results: Any = graph.run(names, feeds)
-            except Exception as error:
+            except BaseException as error:
                 graph.explain("run()", error)
                 raise
         else:
@@ -149,7 +149,7 @@ class CompiledModel:
         def run(executable: Any) -> Any:
             if not isinstance(executable, SupportsDeviceArrays):
                 raise wrong_type(self.backend, "compile()", "an executable with run_on_device()", executable)
-            return executable.run_on_device(output_names, feeds)
+            return executable.run_on_device([*output_names], feeds)
 
         results: Any = graph.call("run_on_device()", run)
         return self._checked(graph, "run_on_device()", output_names, results, feeds, zeros)
@@ -315,6 +315,7 @@ class CompiledModel:
         """What a plugin returned, if it is right; with zeros at padding."""
         outputs = graph.checked(method, output_names, results, feeds)
         if zeros and (mask := self.info.attended(feeds)) is not None:
-            both = zip(output_names, outputs, strict=True)
-            set_to_zero([(name, output) for name, output in both if name in self._by_token], mask)
+            for index, name in enumerate(output_names):
+                if name in self._by_token:
+                    outputs[index] = with_zeros(name, outputs[index], mask)
         return outputs

@@ -29,49 +29,58 @@ class OutputCheck:
         self._batch_input = "" if batch is None else inputs[batch]
         self._batched = [spec.name for spec in info.inputs if batch and spec.shape and spec.shape[0] == batch]
         self._outputs = {spec.name: _declared(spec, precision, batch) for spec in info.outputs}
-        self._last = _Run((), -1, (), ())  # the last run that was right; replaced as a whole, since threads share it
+        self._mask = info.mask or ""
+        self._by_token = frozenset(info.token_outputs or ())
+        self._last = _Run((), (), (), ())  # the last run that was right; replaced as a whole, since threads share it
 
-    def problem(self, output_names: Sequence[str], results: Any, feeds: Feeds) -> str:
+    def problem(self, output_names: Sequence[str], results: Any, feeds: Feeds, *, on_device: bool = False) -> str:
         """What is wrong with results, in words that follow "must return"; empty if they are right.
 
         Args:
             output_names: the requested outputs.
             results: what the backend returned for them.
             feeds: what it was given.
+            on_device: whether they may be in device memory.
         """
         fed = feeds.get(self._batch_input)
-        batch = -1 if fed is None else len(fed)
-        names, last_batch, dtypes, shapes = self._last
-        if batch == last_batch and output_names == names and type(results) is list and len(results) == len(names):
+        fed_shape = () if fed is None else fed.shape
+        names, last_fed, dtypes, shapes = self._last
+        if fed_shape == last_fed and output_names == names and type(results) is list and len(results) == len(names):
             for dtype, shape, result in zip(dtypes, shapes, results):  # noqa: B905 - the keyword takes 100 ns
                 if type(result) is not _ndarray or result.dtype is not dtype or result.shape != shape:
                     break
             else:
                 return ""
-        return self._compare(output_names, results, batch)
+        return self._compare(output_names, results, feeds, fed_shape, on_device)
 
     def disagreement(self, feeds: Feeds) -> str:
         """Feeds that should have as many rows as each other, and have not; empty if they agree."""
         rows = {name: len(feeds[name]) for name in self._batched if name in feeds}
         return "" if len({*rows.values()}) < 2 else ", ".join(f"{name!r} {count}" for name, count in rows.items())
 
-    def _compare(self, output_names: Sequence[str], results: Any, batch: int) -> str:
+    def _compare(
+        self, output_names: Sequence[str], results: Any, feeds: Feeds, fed_shape: tuple[int, ...], on_device: bool
+    ) -> str:
         count = len(output_names)
         if type(results) is not list or len(results) != count:
-            got = len(results) if isinstance(results, list) else type(results).__name__
+            got = len(results) if type(results) is list else type(results).__name__
             return f"a list of {count} output{'' if count == 1 else 's'}, got {got}"
+        batch, mask = fed_shape[0] if fed_shape else -1, feeds.get(self._mask)
         for name, result in zip(output_names, results, strict=True):
-            if problem := self._outputs[name].problem(result, batch, self._batch_input):
+            if problem := self._outputs[name].problem(result, batch, self._batch_input, on_device):
                 return f"for {name!r} {problem}"
+            if mask is not None and name in self._by_token and result.shape[:2] != mask.shape:
+                expected = f"a value for each of the tokens {mask.shape} of {self._mask!r}"
+                return f"for {name!r} {expected}, got shape {result.shape}"
         if all(type(result) is np.ndarray for result in results):
             dtypes, shapes = zip(*((result.dtype, result.shape) for result in results), strict=True)
-            self._last = _Run(list(output_names), batch, dtypes, shapes)
+            self._last = _Run(tuple(output_names), fed_shape, dtypes, shapes)
         return ""
 
 
 class _Run(NamedTuple):
-    names: Sequence[str]
-    batch: int  # -1 if unknown
+    names: tuple[str, ...]
+    fed: tuple[int, ...]  # the shape of the input with the batch
     dtypes: tuple[np.dtype[Any], ...]
     shapes: tuple[tuple[int, ...], ...]
 
@@ -82,6 +91,7 @@ class _Declared(NamedTuple):
     Attributes:
         is_tensor: whether it must be an array.
         dtype: ``None`` for a type that NumPy lacks, and for strings.
+        is_text: whether it has strings.
         rank: ``None`` if unknown.
         sizes: each fixed axis and its size.
         batched: whether the first axis is as long as the batch.
@@ -89,19 +99,22 @@ class _Declared(NamedTuple):
 
     is_tensor: bool
     dtype: np.dtype[Any] | None
+    is_text: bool
     rank: int | None
     sizes: Sequence[tuple[int, int]]
     batched: bool
 
-    def problem(self, result: Any, batch: int, batch_input: str) -> str:
+    def problem(self, result: Any, batch: int, batch_input: str, on_device: bool) -> str:
         """What is wrong with a result, for a batch size of -1 if it is unknown; empty if it is right."""
         if not self.is_tensor:
             return ""
-        if not isinstance(result, np.ndarray | DeviceArray):
+        if type(result) is not np.ndarray and not (on_device and isinstance(result, DeviceArray)):
             return f"a numpy.ndarray, got {type(result).__name__}"
         shape = result.shape
         if self.dtype is not None and result.dtype != self.dtype:
             return f"an array of {self.dtype}, as the model declares, got {result.dtype}"
+        if self.is_text and result.dtype.kind not in "OU":
+            return f"an array of strings, as the model declares, got {result.dtype}"
         if self.rank is not None and len(shape) != self.rank:
             expected = f"{self.rank} dimension{'' if self.rank == 1 else 's'}"
             return f"an array of {expected}, as the model declares, got shape {shape}{_DOUBT}"
@@ -121,6 +134,7 @@ def _declared(spec: TensorSpec, precision: str, batch: str | None) -> _Declared:
     return _Declared(
         spec.type.startswith("tensor("),
         dtype,
+        spec.type == "tensor(string)",
         None if shape is None else len(shape),
         [(axis, size) for axis, size in enumerate(shape or ()) if isinstance(size, int)],
         batch is not None and bool(shape) and shape is not None and shape[0] == batch,

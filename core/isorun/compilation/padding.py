@@ -8,7 +8,7 @@ on the choice.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -95,21 +95,22 @@ def pays(padding: int, tokens: int) -> bool:
     return tokens - computed > tokens * _SHARE + _TOKENS
 
 
-def set_to_zero(results: Iterable[tuple[str, Any]], mask: np.ndarray) -> None:
-    """Set token outputs to zero at padding, in place.
+def with_zeros(name: str, result: Any, mask: np.ndarray) -> np.ndarray:
+    """A token output with zeros at padding: itself, or a copy if it is read-only.
 
     Args:
-        results: with their names, (batch, sequence, ...).
+        name: of the output.
+        result: (batch, sequence, ...).
         mask: (batch, sequence).
 
     Raises:
-        InvalidFeeds: they are in device memory.
+        InvalidFeeds: it is in device memory.
     """
-    padding = mask == 0
-    for name, result in results:
-        if not isinstance(result, np.ndarray):
-            raise InvalidFeeds(
-                f"Output {name!r} is in device memory, where isorun does not set it to zero at padding, as the mask of "
-                "these feeds requires. Copy the outputs to the host, or use padding='keep'"
-            )
-        result[padding] = 0
+    if not isinstance(result, np.ndarray):
+        raise InvalidFeeds(
+            f"Output {name!r} is in device memory, where isorun does not set it to zero at padding, as the mask of "
+            "these feeds requires. Copy the outputs to the host, or use padding='keep'"
+        )
+    zeroed: np.ndarray = result if result.flags.writeable else result.copy()
+    zeroed[mask == 0] = 0
+    return zeroed

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TypeVar
 
-from isorun.errors import BackendFailed, IsorunError
+from isorun.errors import BackendFailed, IsorunError, in_words
 from isorun.plugin.backend import Backend
+from isorun.system.interruption import interrupts
 
 _T = TypeVar("_T")
 
@@ -27,7 +28,9 @@ def called(backend: Backend, method: str, function: Callable[..., _T], *argument
         return function(*arguments)
     except IsorunError:
         raise
-    except Exception as error:
+    except BaseException as error:
+        if interrupts(error):
+            raise
         raise failure(backend, method, error) from error
 
 
@@ -44,7 +47,7 @@ def expect(backend: Backend, method: str, kind: type[_T], value: object) -> _T:
 
 def failure(backend: Backend, method: str, error: BaseException) -> BackendFailed:
     """The error for an exception that a plugin raised."""
-    return BackendFailed(f"{backend.name}: {method} raised {type(error).__name__}: {error}. {_report(backend)}")
+    return BackendFailed(f"{backend.name}: {method} raised {in_words(error)}. {_report(backend)}")
 
 
 def violation(backend: Backend, method: str, expected: str) -> BackendFailed:

@@ -45,7 +45,7 @@ class FeedChecker:
         self._required = frozenset(spec.name for spec in info.inputs if not spec.overridable)
         self._all_required = len(self._required) == len(self._specs)
         self._limits = info.limits
-        self._outputs = info.output_names
+        self._outputs = tuple(info.output_names)
         self._strings = [spec for spec in info.inputs if spec.type == _STRINGS]
         self._sequences = [
             replace(spec, type=spec.type.removeprefix(_SEQUENCE).removesuffix(")"), shape=None)
@@ -127,8 +127,8 @@ class FeedChecker:
         self._known_shapes.add(tuple(shapes))
         return True
 
-    def outputs(self, names: Sequence[str] | None) -> Sequence[str]:
-        """The names of the outputs of a call, of all for none.
+    def outputs(self, names: Sequence[str] | None) -> tuple[str, ...]:
+        """The names of the outputs of a call, of all for none: a tuple, which no plugin can change.
 
         Raises:
             InvalidFeeds: they are no list or tuple, or the model has no such output.
@@ -141,7 +141,7 @@ class FeedChecker:
         for name in names:
             if name not in self._outputs:
                 raise InvalidFeeds(f"The model has no output {name!r}{did_you_mean(name, self._outputs)}")
-        return names or self._outputs
+        return tuple(names) or self._outputs
 
     def _names_fit(self, feeds: Feeds) -> bool:
         return self._required <= feeds.keys() <= self._specs.keys()

@@ -13,7 +13,7 @@ from typing import Any, ClassVar, Protocol, runtime_checkable
 
 import numpy as np
 
-from isorun.errors import BackendFailed, BackendUnavailable, InvalidFeeds, IsorunError
+from isorun.errors import BackendFailed, BackendUnavailable, InvalidFeeds, IsorunError, message_of
 from isorun.plugin.device_arrays import DeviceArray
 from isorun.system.packages import how_to_install, is_importable, package_owners, package_version
 from isorun.types import Availability, Capabilities, CompileConfig, Feeds, Finding, LoweredModel, RuntimeReport, options
@@ -263,4 +263,4 @@ def runtime_errors(doing: str, recognise: Callable[[Exception], IsorunError | No
         raise
     except Exception as error:
         known = None if recognise is None else recognise(error)
-        raise known or BackendFailed(f"{doing}: {error}") from error
+        raise known or BackendFailed(f"{doing}: {message_of(error)}") from error

@@ -15,10 +15,11 @@ from functools import cache
 from importlib import metadata
 from typing import Any
 
-from isorun.errors import BackendNotFound, BackendUnavailable, InvalidArgument
+from isorun.errors import BackendNotFound, BackendUnavailable, InvalidArgument, in_words
 from isorun.plugin import contract, signatures, unloadable, validation
 from isorun.plugin import names as backend_names
 from isorun.plugin.backend import Backend
+from isorun.system.interruption import interrupts
 from isorun.types import Availability
 
 GROUP = "isorun.backends"
@@ -203,8 +204,10 @@ def _members(cls: type[Backend], entry: Entry, method: str = "members") -> tuple
     """The names that a class method of a family returns; ``None`` for a single backend."""
     try:
         members: Any = getattr(cls, method)()
-    except Exception as error:
-        reason = f"its {method}() raises {type(error).__name__}: {error}"
+    except BaseException as error:
+        if interrupts(error):
+            raise
+        reason = f"its {method}() raises {in_words(error)}"
         raise BackendUnavailable(entry.name, reason, entry.report()) from error
     if members is None:
         return None
@@ -274,8 +277,10 @@ def ask(backend: Backend, method: str, kind: Any, *arguments: Any) -> Any:
         result = getattr(backend, method)(*arguments)
     except BackendUnavailable:  # it says more than the line below
         raise
-    except Exception as error:  # noqa: BLE001 - a bug of a plugin is the reason
-        reason = f"its {method}() raises {type(error).__name__}: {error}"
+    except BaseException as error:  # a bug of a plugin is the reason
+        if interrupts(error):
+            raise
+        reason = f"its {method}() raises {in_words(error)}"
     else:
         if isinstance(result, kind):
             return result
@@ -314,7 +319,7 @@ def _class(name: str, family: str) -> tuple[type[Backend], Entry]:
     try:
         return _load(named), named
     except BaseException as error:
-        if isinstance(error, KeyboardInterrupt):
+        if interrupts(error):
             raise
         reason, remedy = unloadable.why(error, named.target, named.distribution, named.owner)
         raise BackendUnavailable(name, reason, remedy) from error
@@ -348,16 +353,20 @@ def _create(cls: Any, name: str, entry: Entry) -> Backend:
         backend = cls(name)
     except BackendUnavailable:  # it says more than the line below
         raise
-    except Exception as error:
-        reason = f"its class cannot be instantiated ({type(error).__name__}: {error})"
+    except BaseException as error:
+        if interrupts(error):
+            raise
+        reason = f"its class cannot be instantiated ({in_words(error)})"
         raise BackendUnavailable(name, reason, entry.report()) from error
     if getattr(backend, "name", None) != name:
         reason = f"its __init__() must call super().__init__(name), and its name is {getattr(backend, 'name', None)!r}"
         raise BackendUnavailable(name, reason, entry.report())
     try:
         capabilities = backend.capabilities
-    except Exception as error:
-        reason = f"its attribute `capabilities` raises {type(error).__name__}: {error}"
+    except BaseException as error:
+        if interrupts(error):
+            raise
+        reason = f"its attribute `capabilities` raises {in_words(error)}"
         raise BackendUnavailable(name, reason, entry.report()) from error
     for problem in (*validation.problems(capabilities), *signatures.problems(backend, Backend, _METHODS)):
         raise BackendUnavailable(name, f"it is invalid: {problem}", entry.report())

@@ -9,7 +9,7 @@ import sys
 from collections.abc import Sequence
 from importlib import metadata
 
-from isorun.errors import nearest
+from isorun.errors import in_words, nearest
 from isorun.plugin import contract
 
 _NEW_ARGUMENT = re.compile(r"(\w+)\.__init__\(\) got an unexpected keyword argument '(\w+)'")
@@ -25,9 +25,9 @@ def why(error: BaseException, target: str, distribution: str, owner: str) -> tup
         distribution, owner: what installed it, and with its version.
     """
     report = f"Report it to the authors of {owner}."
-    what = f"{type(error).__name__}: {error}"
+    what = in_words(error)
     missing = isinstance(error, ImportError) and (error.name or "").partition(".")[0] == "isorun"
-    unknown = _NEW_ARGUMENT.search(str(error)) if isinstance(error, TypeError) else None
+    unknown = _NEW_ARGUMENT.search(what) if isinstance(error, TypeError) else None
     if missing or (unknown and unknown[1] in _public()):
         near = _misspelt(error, unknown)
         correct = f"Correct the name to {near!r}, or upgrade" if near else "Upgrade"
@@ -54,7 +54,7 @@ def _misspelt(error: BaseException, argument: re.Match[str] | None) -> str | Non
     if argument and argument[1] in _public():
         known = inspect.signature(getattr(importlib.import_module("isorun.plugin"), argument[1])).parameters
         return nearest(argument[2], known)
-    name = _NO_NAME.search(str(error)) if isinstance(error, ImportError) else None
+    name = _NO_NAME.search(in_words(error)) if isinstance(error, ImportError) else None
     return nearest(name[1], _public()) if name else None
 
 

@@ -110,7 +110,7 @@ class JaxExecutable(Executable):
         with runtime_errors(f"{self._name} failed while running"), _imported().enable_x64(True):
             arrays = {key: np.asarray(feeds.get(key, self._defaults.get(key)), order="C") for key in self._inputs}
             results = self._compiled(self._weights, arrays)
-            return [np.array(results[self._outputs[key]]) for key in output_names]
+            return [np.array(results[self._outputs[key]], order="C") for key in output_names]
 
     def report(self) -> RuntimeReport:
         return RuntimeReport(

@@ -66,7 +66,7 @@ class TemplateExecutable(Executable):
         """Run once, on validated feeds. The caller owns the outputs: no later run may change them."""
         with runtime_errors(f"{self._name} failed while running"), np.errstate(all="ignore"):
             results = self._evaluator.run(list(output_names), dict(feeds))  # ENGINE
-        return [np.array(result) for result in results]
+        return [np.array(result, order="C") for result in results]
 
     def report(self) -> RuntimeReport:
         """What the engine reports that it did. Omit what it does not report; do not guess."""

@@ -15,7 +15,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from isorun.compilation.compiled_model import CLOSED, CompiledModel
-from isorun.errors import DeadlineExceeded, InvalidFeeds, IsorunError, SessionClosed
+from isorun.errors import DeadlineExceeded, InvalidFeeds, IsorunError, SessionClosed, in_words
 from isorun.models.feeds import FeedChecker, refuse_options
 from isorun.session.backend_selection import Resolved
 from isorun.session.scheduling.callbacks import Callbacks
@@ -189,8 +189,8 @@ class Scheduler:
                 outputs, message = future.result(), ""
             except IsorunError as error:
                 outputs, message = [], str(error)
-            except Exception as error:  # noqa: BLE001  # the callback must be called in any case
-                outputs, message = [], f"{type(error).__name__}: {error}".removesuffix(": ")
+            except BaseException as error:  # noqa: BLE001  # the callback must be called in any case
+                outputs, message = [], in_words(error)
             callback(outputs, user_data, message)
 
         callbacks = self._callbacks
@@ -208,7 +208,7 @@ class Scheduler:
         check_items(batches, "batches", "feeds")
         call = Call(Batching(), bounded=False, all_threads=False)
         pending: deque[Future[list[Any]]] = deque()
-        names = tuple(self._checker.outputs(output_names))
+        names = self._checker.outputs(output_names)
         remaining = (self._prepared(names, feeds) for feeds in batches)
         try:
             request = next(remaining, None)
@@ -272,7 +272,7 @@ class Scheduler:
         check_count(max_tokens, "max_tokens", optional=True)
         check_seconds(max_wait, "max_wait")
         check_flag(return_exceptions, "return_exceptions")
-        output_names = tuple(self._checker.outputs(output_names))
+        output_names = self._checker.outputs(output_names)
         alone = max_tokens is None and self.alone()
         max_tokens = _MAX_TOKENS if max_tokens is None else max_tokens
         window = _AHEAD * max_tokens
