@@ -69,7 +69,7 @@ class OutputCheck:
         for name, result in zip(output_names, results, strict=True):
             if problem := self._outputs[name].problem(result, batch, self._batch_input, on_device):
                 return f"for {name!r} {problem}"
-            if mask is not None and name in self._by_token and result.shape[:2] != mask.shape:
+            if mask is not None and len(mask.shape) == 2 and name in self._by_token and result.shape[:2] != mask.shape:
                 expected = f"a value for each of the tokens {mask.shape} of {self._mask!r}"
                 return f"for {name!r} {expected}, got shape {result.shape}"
         if all(type(result) is np.ndarray for result in results):

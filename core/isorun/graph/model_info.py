@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections import Counter
+from collections.abc import Callable
 from dataclasses import replace
 
 import numpy as np
@@ -175,8 +176,12 @@ def _longest_read(graph: ir.Graph) -> int | None:
         assert value is not None
         if data_inputs(value) or node.attributes.get_int("axis", 0) != 0:
             continue
+
+        def at(length: int, value: ir.Value = value) -> np.ndarray:
+            return probes.evaluator({**probes.feeds(length), **embedded(length)})(value)
+
         try:
-            read = [probes.evaluator({**probes.feeds(at), **embedded(at)})(value) for at in probes.lengths]
+            read = [at(length) for length in probes.lengths]
         except CannotEvaluate as why:
             _logger.info("the rows of %r that are read are unknown: %s", table.name, why)
             continue
@@ -186,8 +191,17 @@ def _longest_read(graph: ir.Graph) -> int | None:
         elif all(
             part.size == length and part.max() == length - 1 for part, length in zip(read, probes.lengths, strict=True)
         ):
-            rows.append(sizes(table)[0])
+            rows += [longest] if _ends(at, longest := sizes(table)[0]) else []
     return min(rows, default=None)
+
+
+def _ends(read: Callable[[int], np.ndarray], rows: int) -> bool:
+    """Whether rows end with a table that is read by place: longer ones read beyond it, or cannot be evaluated."""
+    try:
+        longer = read(rows + 1)
+    except CannotEvaluate:
+        return True
+    return longer.size != rows + 1 or bool(longer.max() >= rows)
 
 
 def _max_length(graph: ir.Graph, embedding: ir.Node) -> int | None:

@@ -285,7 +285,7 @@ def transform(model: ir.Model, target: Target) -> Job:
     unprotected = []
     if target.checks:
         inline.inline_others(model)
-        unprotected = index_bounds.unprotected(model.graph)
+        unprotected = [index_checks.outlasting(lookup) for lookup in index_bounds.unprotected(model.graph)]
     _run(model, job, Stage.TARGET)
     if unprotected:
         job.notes[INDEX_NOTE] = index_checks.add(model, unprotected)

@@ -334,7 +334,7 @@ def test_passes_other_types_to_the_runtime():
 
 
 def test_names_of_outputs():
-    assert CHECKER.outputs(["out"]) == ["out"]
+    assert list(CHECKER.outputs(["out"])) == ["out"]
     assert list(CHECKER.outputs(None)) == list(CHECKER.outputs([])) == ["out"]
     with pytest.raises(InvalidFeeds, match=r"no output 'outt'; did you mean 'out'\?"):
         CHECKER.outputs(["out", "outt"])

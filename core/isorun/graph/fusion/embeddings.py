@@ -83,6 +83,8 @@ def _fold_factors(graph: ir.Graph) -> None:
         table = None if rows is None or rows.op_type != "Gather" or rows.domain != "" else rows.inputs[0]
         if factor is None or rows is None or table is None or not is_constant(table) or len(sizes(table)) != 2:
             continue
+        if len(sizes(node.inputs[1])) > (subgraph.rank(rows.outputs[0]) or 0):  # type: ignore[arg-type]  # a constant
+            continue  # the product has more dimensions
         if rows.attributes.get_int("axis", 0) or subgraph.is_used_outside(rows.outputs[0], {node}):
             continue
         scalar, dtype = array(node.inputs[1]).reshape(()), subgraph.dtype(table)  # type: ignore[arg-type]  # a constant
@@ -257,10 +259,29 @@ def _positions(probes: Probes, node: ir.Node, rows: _Rows, ids: ir.Value) -> ir.
                 for ids_of in (sample, full)
             ):
                 return position_ops.counted(subgraph.Before(node), ids, padding)
+    if _may_be_negative(probes, index):  # counted from the end of the table, which fused embeddings do not
+        index, declared, place = _as_int64(node, index), index.shape, subgraph.Before(node)
+        is_negative = subgraph.insert(node, "Less", [index, place.constant("first", np.array(0))])
+        from_end = subgraph.insert(node, "Add", [index, place.constant("rows", np.array(sizes(rows.table)[0]))])
+        index = subgraph.insert(node, "Where", [is_negative, from_end, index])
+        index.type, index.shape = ir.TensorType(ir.DataType.INT64), declared
     if _is_sequence(index):
         index = subgraph.insert(node, "Unsqueeze", [index, subgraph.Before(node).constant("rows", np.array([0]))])
         index.type, index.shape = ir.TensorType(ir.DataType.INT64), None
     return _as_int64(node, index)
+
+
+def _may_be_negative(probes: Probes, index: ir.Value) -> bool:
+    """Whether an index that is computed is below 0 for any of the masks that are tried."""
+    if index.producer() is None:
+        return False
+    length = probes.lengths[-1]
+    masks = {source: probes.masks(length) for source in data_inputs(index) if len(source.shape or ()) == 2}
+    samples = {source: mask.astype(source.dtype.numpy()) for source, mask in masks.items() if source.dtype}
+    try:
+        return bool(probes.evaluator({**probes.feeds(length), **samples})(index).min() < 0)
+    except CannotEvaluate:
+        return False
 
 
 def _type_ids(node: ir.Node, rows: _Rows, ids: ir.Value) -> ir.Value:

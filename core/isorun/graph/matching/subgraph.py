@@ -109,7 +109,8 @@ def part(value: ir.Value) -> tuple[DenseLayer, int, int] | None:
         return None
     if node.op_type == "Split" and node.attributes.get_int("axis", 0) in (-1, last):
         count, split = len(node.outputs), node.inputs[1] if len(node.inputs) > 1 else None
-        widths = [width // count] * count if split is None else array(split).tolist()
+        chunk = -(-width // count)  # the last one may be smaller
+        widths = [chunk] * (count - 1) + [width - chunk * (count - 1)] if split is None else array(split).tolist()
         begin = sum(widths[: value.index() or 0])
         return layer, begin, begin + widths[value.index() or 0]
     if node.op_type == "Slice" and len(node.inputs) > 3:

@@ -57,6 +57,8 @@ PACKED = "PackedAttention"
 LOWEST = -3.3895313892515355e38
 """What is added to a masked key's score: the most negative number that bfloat16 and float32 both hold. Functions have
 it as ``mask_filter_value``'s default; graphs state it all the same, since not every reader knows defaults."""
+MASKING = -5e3
+"""What lowers scores by less, or is put in their place, may leave masked keys a share of the attention."""
 TABLES = Tables(ids=((0, 3), (1, 5)), at=2, positions=4)
 """Which inputs of the embedding are tables. The second ids and their table, of token types, are optional."""
 BODIES = "primitive"

@@ -161,9 +161,18 @@ def _reduction(node: ir.Node, target: int) -> None:
 
 
 def _split(node: ir.Node, target: int) -> None:
-    """In parts of given sizes it means the same in all; in equal parts their number has to be said since 18."""
+    """In parts of given sizes it means the same in all; in equal parts their number has to be said since 18, from which
+    on the last one may be smaller."""
     if len(node.inputs) > 1:
         return
+    shape, axis, count = node.inputs[0].shape, node.attributes.get_int("axis", 0), len(node.outputs)  # type: ignore[union-attr]
+    size = None if shape is None else shape[axis]
+    if target < _REDUCTIONS_CHANGED and isinstance(size, int) and size % count:
+        part = -(-size // count)
+        node.resize_inputs(2)
+        node.replace_input_with(
+            1, _constant(node, "parts", np.array([part] * (count - 1) + [size - part * (count - 1)]))
+        )
     if target >= _REDUCTIONS_CHANGED:
         node.attributes["num_outputs"] = ir.AttrInt64("num_outputs", len(node.outputs))
     else:

@@ -16,6 +16,7 @@ import onnx_ir as ir
 from isorun.errors import UnsupportedModel
 from isorun.graph.analysis.index_bounds import Lookup
 from isorun.graph.analysis.intervals import dtype_of
+from isorun.graph.ops.functions import is_fused
 from isorun.types import INDEX_ERRORS
 
 _FIRST_OPSET = 10  # an older Slice has no inputs, an older Less no integers
@@ -56,6 +57,20 @@ def add(model: ir.Model, lookups: Sequence[Lookup]) -> list[str]:
     model.graph.append(total)
     model.graph.outputs.append(total.outputs[0])
     return [describe(lookup) for lookup in lookups]
+
+
+def outlasting(lookup: Lookup) -> Lookup:
+    """A lookup at a node that is there after lowering too: at the index of a fused node, which is put before it."""
+    node, index = lookup.node, lookup.value
+    if not is_fused(node) or index is None:
+        return lookup
+    assert node.graph is not None
+    before = ir.node("Identity", [index], name=f"{node.name}.{lookup.slot}")
+    result = before.outputs[0]
+    result.name, result.type, result.shape = before.name, index.type, index.shape
+    node.graph.insert_before(node, before)
+    node.replace_input_with(lookup.slot, result)
+    return Lookup(before, 0, lookup.span)
 
 
 def describe(lookup: Lookup) -> str:

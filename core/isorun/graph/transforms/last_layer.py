@@ -80,6 +80,8 @@ def _find(graph: ir.Graph) -> _Last | None:
             after.append(node)
             behind.update(node.outputs)
         elif node.inputs[0] in behind and (read := tokens.positions_read(node, ranks[node.inputs[0]])):
+            if node.op_type == "Slice" and read != [0]:  # empty in shorter rows
+                return None
             reads.append(node)
             positions.update(read)
         else:

@@ -43,8 +43,6 @@ _BY_QUERY = frozenset(("window", "causal", "paired"))
 _SUMS = ("ReduceL1", "ReduceL2", "ReduceSum", "ReduceSumSquare")
 _OF_ROWS = frozenset(("Add", "Div", "Mul", "Sub", "Where"))
 """What combines a token with a number of its row (ESM), and not with other tokens."""
-_MASKING = -5e3
-"""What lowers scores by less may leave padding a share of the attention."""
 _GUARDS = {"paired": "own_guard", "causal": "causal_guard"}
 """Which queries have any key, by an attribute of the attention; by none of these, those of a row with a key."""
 
@@ -384,7 +382,7 @@ def _key_mask(graph: ir.Graph) -> ir.Value:
         raise UnsupportedModel("Padding cannot be removed: not all layers have the same key mask")
     for node in graph:
         lowered = node.attributes.get_float("mask_filter_value", functions.LOWEST)
-        if functions.is_fused(node) and node.op_type in functions.ATTENTIONS and lowered > _MASKING:
+        if functions.is_fused(node) and node.op_type in functions.ATTENTIONS and lowered > functions.MASKING:
             raise UnsupportedModel(
                 f"Padding cannot be removed: {_name(node)} lowers the scores of padding by {-lowered:g} only, so that "
                 "it may still be attended to"

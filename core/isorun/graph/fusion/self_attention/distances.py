@@ -21,7 +21,7 @@ _LONG_LENGTHS = (400, 1200)  # at one of them, every bucket of distances occurs
 
 
 def canonical(
-    probes: Probes, around: Around, bias: ir.Value, ids: ir.Value | None, before: ir.Node, dtype: ir.DataType
+    probes: Probes, around: Around, bias: ir.Value, key_mask: ir.Value, before: ir.Node, dtype: ir.DataType
 ) -> ir.Value | None:
     """A bias (1, N, S, S) in the form of fused graphs; ``None`` if it depends on more than the distance, or the graph
     accepts one length only.
@@ -29,22 +29,40 @@ def canonical(
     Args:
         probes, around: samples for evaluation.
         bias: the value.
-        ids: an input of the graph with the length.
+        key_mask: the mask of its attention (B, S), which has the length.
         before: where nodes are inserted.
         dtype: the type of the result.
     """
-    rows = None if ids is None or probes.fixed else along(probes, around, bias)
-    if ids is None or rows is None:
+    rows = None if probes.fixed else along(probes, around, bias)
+    if rows is None:
         return None
     nodes = subgraph.Before(before)
     if (slopes := positions.slopes(rows)) is not None:
         slope = nodes.constant("slopes", slopes.astype(dtype.numpy()).reshape(1, -1, 1, 1))
-        return positions.linear_bias(nodes, ids, slope)
+        return positions.linear_bias(nodes, key_mask, slope)
     near = positions.trimmed(rows)
     if near is rows:
         return None
     table = nodes.constant("by_distance", near.astype(dtype.numpy()))
-    return positions.relative_bias(nodes, ids, table, len(near) // 2)
+    return positions.relative_bias(nodes, key_mask, table, len(near) // 2)
+
+
+def for_each_pair(probes: Probes, around: Around, bias: ir.Value, key_mask: ir.Value, before: ir.Node) -> ir.Value:
+    """A bias as (1 or B, 1 or N, S, S): expanded if it has fewer dimensions, or one number for all queries.
+
+    Args:
+        probes, around, bias, key_mask, before: as for :func:`canonical`.
+    """
+    length = probes.lengths[0]
+    shape = _evaluated(probes, around, bias, length).shape
+    if len(shape) == 4 and shape[2] == length:
+        return bias
+    size = subgraph.insert(before, "Shape", [key_mask], start=1, end=2)
+    ones = subgraph.Before(before).constant("ones", np.array([1, 1]))
+    sizes = subgraph.insert(before, "Concat", [ones, size, size], axis=0)
+    expanded = subgraph.insert(before, "Expand", [bias, sizes])
+    expanded.type, expanded.shape = bias.type, ir.Shape([None] * 4)
+    return expanded
 
 
 def along(probes: Probes, around: Around, value: ir.Value, lengths: Sequence[int] = _LONG_LENGTHS) -> np.ndarray | None:
@@ -74,7 +92,8 @@ def along(probes: Probes, around: Around, value: ir.Value, lengths: Sequence[int
         if positions.slopes(rows) is not None or positions.trimmed(rows) is not rows:
             longest = min([lengths[-1], *tables])
             is_last = probes.fixed or shorter or longest <= length
-            return rows if is_last or _continues(rows, probes, around, value, longest) else None
+            others = probes.lengths if is_last else (*probes.lengths, longest)
+            return rows if all(_holds(rows, probes, around, value, other) for other in others) else None
         if shorter:
             return None  # the farthest distances may differ
     return rows
@@ -97,18 +116,20 @@ def _by_distance(squares: np.ndarray, length: int) -> np.ndarray | None:
     return positions.along_distances(squares[0])
 
 
-def _continues(rows: np.ndarray, probes: Probes, around: Around, value: ir.Value, length: int) -> bool:
-    """Whether rows by distance, proportional to it or alike beyond some, are so in longer rows, as far as there are."""
+def _holds(rows: np.ndarray, probes: Probes, around: Around, value: ir.Value, length: int) -> bool:
+    """Whether rows by distance, proportional to it or alike beyond some, are what a value is at another length, as far
+    as there are rows so long."""
     try:
-        long = _by_distance(_evaluated(probes, around, value, length), length)
+        others = _by_distance(_evaluated(probes, around, value, length), length)
     except CannotEvaluate:  # beyond a table of positions
-        return True
-    if long is None or long.shape[1:] != rows.shape[1:]:
+        return length > max(probes.lengths)
+    if others is None:
         return False
-    if positions.slopes(rows) is not None:
-        return positions.slopes(long) is not None
-    farthest, far = len(rows) // 2, len(long) // 2
-    return np.array_equal(long, rows[np.clip(np.arange(-far, far + 1), -farthest, farthest) + farthest])
+    farthest, far = len(rows) // 2, len(others) // 2
+    behind = np.arange(-far, far + 1)
+    if (slopes := positions.slopes(rows)) is not None:
+        return np.allclose(others, np.abs(behind)[:, None] * slopes, rtol=1e-6, atol=0)
+    return np.array_equal(others, np.broadcast_to(rows[np.clip(behind, -farthest, farthest) + farthest], others.shape))
 
 
 def _is_square(shape: tuple[int, ...]) -> bool:

@@ -89,6 +89,7 @@ class AttentionProbe:
             )
         whether: tuple[bool, ...] = (False, True)  # values may be rotated
         candidates = dict.fromkeys(assignments(pattern, heads), whether)
+        self._require_masking(pattern, mask, *samples[0])
         norms = rotation.norms(pattern, size)
         positional = disentangled.terms(pattern, size, self._probes, samples[0][0])
         factor: float | None = None
@@ -100,7 +101,7 @@ class AttentionProbe:
             if context.size != self._probes.rows * length * pattern.width or not is_by_row:
                 raise CannotFuse(f"its output is {context.shape} for {heads} heads and projections of {pattern.width}")
             context = context.reshape(rows)
-            offset = np.zeros(()) if bias is None else evaluate(bias)[:1]
+            offset = np.zeros(()) if bias is None else _of_four(evaluate(bias))[:1]
             allowed = (Reach() if mask is None else mask.reach).pairs(attend)
             some = allowed.any(axis=-1)
             expected, turns, largest = {}, {}, _USUAL_SCORE
@@ -146,7 +147,7 @@ class AttentionProbe:
                 keyless = _HALF_KEYLESS_TOLERANCE if dtype in HALVES else _KEYLESS_TOLERANCE
                 fallbacks = {name for name in fallbacks if _error(masked[name], context[~some]) < keyless}
         is_narrow = finite and mask is not None and mask.reach != Reach()
-        if dtype == ir.DataType.FLOAT16 and (is_narrow or not fallbacks):
+        if dtype == ir.DataType.FLOAT16 and filter_value < functions.MASKING and (is_narrow or not fallbacks):
             # fp16 has steps of 32 at its lowest number: what that leaves of scores, a runtime decides.
             filter_value, fallbacks = functions.LOWEST, {"scores"}
         if not fallbacks:
@@ -166,6 +167,24 @@ class AttentionProbe:
             None if positional is None else positional.scaled(scale),
             fallback == "summed",
         )
+
+    def _require_masking(
+        self, pattern: AttentionPattern, mask: KeyMask | None, sample: Samples, attend: np.ndarray
+    ) -> None:
+        """Check that what a mask puts in the place of scores is lower than any score.
+
+        Raises:
+            CannotFuse: it is not.
+        """
+        if mask is None or mask.masked is not None or pattern.root.op_type == "Attention":
+            return
+        scores = pattern.root.inputs[0]
+        assert scores is not None
+        values = self._probes.evaluator(sample)(scores)
+        values = values.reshape(len(attend), -1, *values.shape[-1:] * 2)
+        masked = values[np.broadcast_to(~mask.reach.pairs(attend)[:, None], values.shape)]
+        if masked.size and masked[0] > functions.MASKING and (masked == masked[0]).all():
+            raise CannotFuse(f"its mask puts {masked[0]:g} in the place of scores, which may be lower")
 
     def _turn(
         self,
@@ -330,6 +349,11 @@ def _heads(pattern: AttentionPattern, evaluate: Evaluate, rows: int, length: int
     if remainder or not heads:
         raise CannotFuse(f"its probabilities have shape {probabilities.shape} for {rows} rows of {length} tokens")
     return heads
+
+
+def _of_four(bias: np.ndarray) -> np.ndarray:
+    """A bias with a dimension for rows and for heads."""
+    return bias.reshape((1,) * (4 - bias.ndim) + bias.shape)
 
 
 def _by_head(part: np.ndarray, size: int) -> np.ndarray:

@@ -32,8 +32,8 @@ from operator import and_
 import numpy as np
 import onnx_ir as ir
 
-from isorun.graph.analysis.evaluate import CannotEvaluate, array, sizes
-from isorun.graph.fusion.self_attention import distances, masks, rotation
+from isorun.graph.analysis.evaluate import CannotEvaluate, array, data_inputs, sizes
+from isorun.graph.fusion.self_attention import distances, rotation
 from isorun.graph.fusion.self_attention.disentangled import Disentangled
 from isorun.graph.fusion.self_attention.formula import AttentionProbe, Formula
 from isorun.graph.fusion.self_attention.lengths import Lengths
@@ -74,7 +74,7 @@ class _Fusion:
         self._lengths = Lengths(self._probes)
         self._weights: dict[tuple[object, ...], ir.Value] = {}
         self._masks: dict[object, ir.Value] = {}
-        self._biases: dict[ir.Value, ir.Value] = {}
+        self._biases: dict[tuple[ir.Value, ir.Value], ir.Value] = {}
         self._pair_masks = PairMasks(model.graph, self._probes)
         self._rotations = Rotations(self._graph, self._probes, self._probe)
 
@@ -84,7 +84,6 @@ class _Fusion:
         pattern = replace(pattern, positions=rotation.given_positions(pattern))
         mask, bias = self._mask_and_bias(pattern)
         formula = self._probe.formula(pattern, mask, bias)
-        bias = self._relative(pattern, bias) if bias is not None else None
         self._rewrite(pattern, formula, mask, bias)
 
     def _require_rows(self, pattern: AttentionPattern) -> None:
@@ -137,7 +136,7 @@ class _Fusion:
             raise CannotFuse("it has a window beside its mask: expected one mask, got a sum of two")
         is_half = subgraph.dtype(pattern.layers[0].weight) == ir.DataType.FLOAT16
         differs = replace(reach, by_pair=False) != Reach()
-        if differs and masked is not None and masked > FINITE_MASK and not is_half:
+        if differs and masked is not None and masked > (functions.MASKING if is_half else FINITE_MASK):
             raise CannotFuse(f"its mask differs between queries and lowers scores by {masked}")
         origin, inverted = next(iter(origins), (None, False))
         if self._probes.batch is None and origin is not None and origin.shape is not None and origin.shape[0] == 1:
@@ -154,6 +153,8 @@ class _Fusion:
             key_mask, pairs = self._pair_masks.of(mask, before)
         else:
             key_mask = self._key_mask(mask, pattern, before)
+        if bias is not None:
+            bias = self._relative(pattern, bias, key_mask)
         rows = None
         if pattern.flat:
             rest = self._number("isorun.rest", [-1])
@@ -197,7 +198,7 @@ class _Fusion:
             values |= dict(zip(("query_gamma", "key_gamma"), gammas, strict=True))
             attributes["norm_epsilon"] = epsilon
         if formula.turn.size:
-            turning = self._rotations.inputs(pattern, formula, before)
+            turning = self._rotations.inputs(pattern, formula, key_mask, before)
             how = {"interleaved": 1} if formula.turn.interleaved else {}
             how |= {"rotated": formula.turn.size} if formula.turn.size != size else {}
             turned = ["query", "key"] if is_turned_before else []
@@ -235,14 +236,17 @@ class _Fusion:
         buckets = self._shared(key, "isorun.buckets", lambda: positional.buckets, ir.DataType.INT64, shape)
         return {**table_inputs, "buckets": buckets}
 
-    def _relative(self, pattern: AttentionPattern, bias: ir.Value) -> ir.Value:
-        """A bias, in the canonical form of fused graphs if it is a bias by distance."""
-        if bias not in self._biases:
+    def _relative(self, pattern: AttentionPattern, bias: ir.Value, key_mask: ir.Value) -> ir.Value:
+        """A bias, (1 or B, 1 or N, S, S): in the canonical form of fused graphs if it is a bias by distance."""
+        key = bias, key_mask
+        if key not in self._biases:
             before, dtype = pattern.context.producer(), subgraph.dtype(pattern.layers[0].weight)
             assert before is not None
-            canonical = distances.canonical(self._probes, pattern.around, bias, masks.ids(self._graph), before, dtype)
-            self._biases[bias] = bias if canonical is None else canonical
-        return self._biases[bias]
+            canonical = distances.canonical(self._probes, pattern.around, bias, key_mask, before, dtype)
+            if canonical is None:
+                canonical = distances.for_each_pair(self._probes, pattern.around, bias, key_mask, before)
+            self._biases[key] = canonical
+        return self._biases[key]
 
     def _key_mask(self, mask: KeyMask | None, pattern: AttentionPattern, before: ir.Node) -> ir.Value:
         """The mask as (B, S) int64, nonzero at keys; ones if the model has no mask."""
@@ -270,10 +274,12 @@ class _Fusion:
     def _batch_and_length(self, pattern: AttentionPattern, before: ir.Node) -> ir.Value:
         if not pattern.flat:
             return subgraph.insert(before, "Shape", [pattern.hidden], start=0, end=2)
-        for value in self._graph.inputs:
-            if value.shape is not None and len(value.shape) == 2:
-                return subgraph.insert(before, "Shape", [value])
-        raise CannotFuse("it has no mask, and the graph has no (batch, sequence) input")
+        behind = data_inputs(pattern.hidden)
+        inputs = [value for value in self._graph.inputs if value in behind and value.shape and len(value.shape) == 2]
+        shapes = {None if value.shape is None else tuple(value.shape) for value in inputs}
+        if len(shapes) != 1:
+            raise CannotFuse(f"it has no mask, and (batch, sequence) of its rows is that of {len(shapes)} inputs")
+        return subgraph.insert(before, "Shape", [inputs[0]])
 
     def _number(self, name: str, number: int | list[int]) -> ir.Value:
         return subgraph.constant(self._graph, name, ir.tensor(np.array(number, np.int64)))

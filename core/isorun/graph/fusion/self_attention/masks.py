@@ -295,16 +295,6 @@ class MaskClassifier:
         return length
 
 
-def ids(graph: ir.Graph) -> ir.Value | None:
-    """The input with token ids: of the inputs that index a table, the one of the longest table."""
-    candidates = [
-        (rows, value)
-        for value in graph.inputs
-        if (rows := _table_rows(value)) and value.shape is not None and len(value.shape) == 2
-    ]
-    return max(candidates, key=lambda candidate: candidate[0])[1] if candidates else None
-
-
 def _table_rows(value: ir.Value) -> int:
     """The rows of the longest table that a value indexes, as token ids do; 0 if it indexes none."""
     longest = 0

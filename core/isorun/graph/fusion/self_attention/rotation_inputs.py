@@ -9,7 +9,7 @@ import onnx_ir as ir
 
 from isorun.graph.analysis import numbers
 from isorun.graph.analysis.evaluate import CannotEvaluate
-from isorun.graph.fusion.self_attention import masks, rotation
+from isorun.graph.fusion.self_attention import rotation
 from isorun.graph.fusion.self_attention.formula import AttentionProbe, Formula
 from isorun.graph.fusion.self_attention.pattern import AttentionPattern
 from isorun.graph.fusion.self_attention.rotation import Turn
@@ -35,25 +35,32 @@ class Rotations:
         self._graph = graph
         self._probes = probes
         self._probe = probe
-        self._in_order: ir.Value | None = None
+        self._in_order: dict[ir.Value, ir.Value] = {}
         self._known: dict[tuple[object, ...], dict[str, ir.Value]] = {}
 
-    def inputs(self, pattern: AttentionPattern, formula: Formula, before: ir.Node) -> dict[str, ir.Value]:
+    def inputs(
+        self, pattern: AttentionPattern, formula: Formula, key_mask: ir.Value, before: ir.Node
+    ) -> dict[str, ir.Value]:
         """``cos``, ``sin`` and ``positions`` of a rotated attention, of nodes that are put before one.
+
+        Args:
+            pattern, formula: the attention.
+            key_mask: its mask (B, S), which has the length of its rows.
+            before: where nodes are put.
 
         Raises:
             CannotFuse: the rotation at longer rows than those of the samples is another one, or not known.
         """
         dtype = subgraph.dtype(pattern.layers[0].weight)
-        key = (pattern.turns, formula.turn.size, formula.turn.interleaved, dtype)
+        key = (pattern.turns, formula.turn.size, formula.turn.interleaved, dtype, key_mask)
         if key not in self._known:
             whole, rates = self._whole_turn(pattern, formula)
             if rates is None:
-                self._known[key] = self._by_table(pattern, whole, before, dtype)
+                self._known[key] = self._by_table(pattern, whole, key_mask, before, dtype)
             else:
-                by_rates = (pattern.positions, rates.tobytes(), dtype)
+                by_rates = (pattern.positions, rates.tobytes(), dtype, key_mask)
                 if by_rates not in self._known:
-                    self._known[by_rates] = self._by_rates(pattern, rates, before, dtype)
+                    self._known[by_rates] = self._by_rates(pattern, rates, key_mask, before, dtype)
                 self._known[key] = self._known[by_rates]
         return self._known[key]
 
@@ -98,7 +105,7 @@ class Rotations:
             raise CannotFuse("the angles of its rotation are not proportional to the position in long rows")
 
     def _by_table(
-        self, pattern: AttentionPattern, whole: Turn, before: ir.Node, dtype: ir.DataType
+        self, pattern: AttentionPattern, whole: Turn, key_mask: ir.Value, before: ir.Node, dtype: ir.DataType
     ) -> dict[str, ir.Value]:
         nodes, numbered = subgraph.Before(before), pattern.positions
         tables = {
@@ -106,32 +113,27 @@ class Rotations:
             for name, table in (("cos", whole.cos), ("sin", whole.sin))
         }
         if numbered is None:
-            return {**tables, "positions": self._places(before)}
+            return {**tables, "positions": self._places(key_mask, before)}
         is_long = numbered.dtype == ir.DataType.INT64
         return {**tables, "positions": numbered if is_long else subgraph.cast(before, numbered, ir.DataType.INT64)}
 
     def _by_rates(
-        self, pattern: AttentionPattern, rates: np.ndarray, before: ir.Node, dtype: ir.DataType
+        self, pattern: AttentionPattern, rates: np.ndarray, key_mask: ir.Value, before: ir.Node, dtype: ir.DataType
     ) -> dict[str, ir.Value]:
         nodes, numbered = subgraph.Before(before), pattern.positions
         constant = nodes.constant("rates", rates)
         if numbered is None:
-            cos, sin = positions.rotation(nodes, positions.row(nodes, self._ids()), constant, dtype)
-            return {"cos": cos, "sin": sin, "positions": self._places(before)}
+            cos, sin = positions.rotation(nodes, positions.row(nodes, key_mask), constant, dtype)
+            return {"cos": cos, "sin": sin, "positions": self._places(key_mask, before)}
         cos, sin = positions.rotation(nodes, positions.flat(nodes, numbered), constant, dtype)
         return {"cos": cos, "sin": sin, "positions": positions.numbered(nodes, numbered)}
 
-    def _places(self, before: ir.Node) -> ir.Value:
+    def _places(self, key_mask: ir.Value, before: ir.Node) -> ir.Value:
         """The positions of tokens in their rows, (1, S): constants if the length is fixed, as that of images is."""
-        if self._in_order is None and self._probes.fixed:
-            numbered = np.arange(self._probes.lengths[0])[None]
-            self._in_order = subgraph.constant(self._graph, "isorun.positions", ir.tensor(numbered))
-        elif self._in_order is None:
-            self._in_order = positions.in_order(subgraph.Before(before), self._ids())
-        return self._in_order
-
-    def _ids(self) -> ir.Value:
-        ids = masks.ids(self._graph)
-        if ids is None:
-            raise CannotFuse("its queries and keys are rotated by position, and the graph has no token ids")
-        return ids
+        if key_mask not in self._in_order:
+            if self._probes.fixed:
+                numbered = ir.tensor(np.arange(self._probes.lengths[0])[None])
+                self._in_order[key_mask] = subgraph.constant(self._graph, "isorun.positions", numbered)
+            else:
+                self._in_order[key_mask] = positions.in_order(subgraph.Before(before), key_mask)
+        return self._in_order[key_mask]

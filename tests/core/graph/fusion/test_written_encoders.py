@@ -1,0 +1,295 @@
+"""Encoders of people's own: each is right on every backend, whether its attention is fused or left alone."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+import numpy as np
+import onnx
+import onnxruntime
+import pytest
+from onnx import TensorProto
+
+import isorun
+from isorun.errors import UnsupportedModel
+from written_encoders import HEADS, VOCABULARY, WIDTH, Graph
+
+LENGTH = 20
+SLOPES = np.array([0.5, 0.06], np.float32).reshape(1, HEADS, 1, 1)
+RATES = (10000.0 ** (-np.arange(0, WIDTH // HEADS, 2) / (WIDTH // HEADS))).astype(np.float32)
+
+
+class Encoder(NamedTuple):
+    graph: Graph
+    ids: str
+    mask: str
+    added: str
+
+
+def begun(opset: int = 17) -> Encoder:
+    graph = Graph(opset)
+    ids, mask = graph.input("input_ids", "B", "S"), graph.input("attention_mask", "B", "S")
+    return Encoder(graph, ids, mask, graph.mask(mask))
+
+
+def bucketed(graph: Graph, ids: str) -> str:
+    """A bias by distance, alike from 8 on: (1, N, S, S)."""
+    rows = graph.node("Add", graph.node("Clip", graph.distances(ids), -8, 8), 8)
+    by_place = graph.node("Gather", graph.weight(17, HEADS, scale=2.0), rows)
+    return str(graph.node("Unsqueeze", graph.node("Transpose", by_place, perm=[2, 0, 1]), [0]))
+
+
+def distance(graph: Graph, ids: str) -> str:
+    """(1, 1, S, S)."""
+    far = graph.node("Unsqueeze", graph.node("Abs", graph.distances(ids)), [0, 1])
+    return str(graph.node("Cast", far, to=TensorProto.FLOAT))
+
+
+def rotary(graph: Graph, ids: str) -> Callable[[str], str]:
+    places = graph.node("Cast", graph.node("Unsqueeze", graph.places(ids), [0, 2]), to=TensorProto.FLOAT)
+    angles = graph.node("Mul", places, RATES[None, None])
+    cos, sin = (graph.node("Unsqueeze", graph.node(name, angles), [1]) for name in ("Cos", "Sin"))
+
+    def turned(heads: str) -> str:
+        first, second = graph.node("Split", heads, outputs=2, axis=-1)
+        parts = (
+            graph.node("Sub", graph.node("Mul", first, cos), graph.node("Mul", second, sin)),
+            graph.node("Add", graph.node("Mul", second, cos), graph.node("Mul", first, sin)),
+        )
+        return str(graph.node("Concat", *parts, axis=-1))
+
+    return turned
+
+
+def with_user(encoder: Encoder, hidden: str) -> onnx.ModelProto:
+    """The first token, and a row of a longer table than that of words for a number of each row."""
+    graph = encoder.graph
+    user = graph.input("user_id", "B", 1)
+    row = graph.node("ReduceMean", graph.node("Gather", graph.weight(1000, WIDTH), user), axes=[1], keepdims=0)
+    graph.output(graph.node("Add", graph.node("Gather", hidden, 0, axis=1), row), "pooled", "B", WIDTH)
+    return graph.model()
+
+
+def of_tokens(encoder: Encoder, hidden: str) -> onnx.ModelProto:
+    encoder.graph.output(hidden, "hidden", "B", "S", WIDTH)
+    return encoder.graph.model()
+
+
+def plus(graph: Graph, bias: str, mask: str) -> Callable[[str], str]:
+    added = graph.node("Add", bias, mask)
+    return lambda scores: str(graph.node("Add", scores, added))
+
+
+def rotation_beside_other_ids() -> onnx.ModelProto:
+    encoder = begun()
+    graph, ids, _, mask = encoder
+    add = lambda scores: str(graph.node("Add", scores, mask))  # noqa: E731
+    return with_user(encoder, graph.layer(graph.embedded(ids), add, rotary(graph, ids)))
+
+
+def buckets_beside_other_ids() -> onnx.ModelProto:
+    encoder = begun()
+    graph, ids, _, mask = encoder
+    return with_user(encoder, graph.layer(graph.embedded(ids), plus(graph, bucketed(graph, ids), mask)))
+
+
+def slopes_beside_other_ids() -> onnx.ModelProto:
+    encoder = begun()
+    graph, ids, _, mask = encoder
+    bias = graph.node("Mul", graph.node("Neg", distance(graph, ids)), SLOPES)
+    return with_user(encoder, graph.layer(graph.embedded(ids), plus(graph, bias, mask)))
+
+
+def slopes_by_length() -> onnx.ModelProto:
+    encoder = begun()
+    graph, ids, _, mask = encoder
+    share = graph.node("Div", distance(graph, ids), graph.node("Cast", graph.length(ids), to=TensorProto.FLOAT))
+    bias = graph.node("Mul", share, -16 * SLOPES)
+    return of_tokens(encoder, graph.layer(graph.embedded(ids), plus(graph, bias, mask)))
+
+
+def buckets_scaled_in_short_rows() -> onnx.ModelProto:
+    encoder = begun()
+    graph, ids, _, mask = encoder
+    length = graph.node("Cast", graph.length(ids), to=TensorProto.FLOAT)
+    share = graph.node("Min", graph.node("Div", length, 64.0), 1.0)
+    bias = graph.node("Mul", bucketed(graph, ids), share)
+    return of_tokens(encoder, graph.layer(graph.embedded(ids), plus(graph, bias, mask)))
+
+
+def bias_for_each_key() -> onnx.ModelProto:
+    encoder = begun()
+    graph, ids, _, mask = encoder
+    places = graph.node("Cast", graph.node("Unsqueeze", graph.places(ids), [0, 1, 2]), to=TensorProto.FLOAT)
+    bias = graph.node("Mul", places, SLOPES)
+    return of_tokens(encoder, graph.layer(graph.embedded(ids), plus(graph, bias, mask)))
+
+
+def bias_of_two_dimensions() -> onnx.ModelProto:
+    encoder = begun()
+    graph, ids, _, mask = encoder
+    bias = graph.node("Sin", graph.node("Cast", graph.distances(ids), to=TensorProto.FLOAT))
+    return of_tokens(encoder, graph.layer(graph.embedded(ids), plus(graph, bias, mask)))
+
+
+def small_number_for_masked_scores() -> onnx.ModelProto:
+    encoder = begun()
+    graph, ids, mask, _ = encoder
+    none = graph.node("Equal", graph.node("Unsqueeze", mask, [1, 2]), 0)
+    put = lambda scores: str(graph.node("Where", none, -30.0, scores))  # noqa: E731
+    return of_tokens(encoder, graph.layer(graph.embedded(ids), put, sharpness=20.0))
+
+
+def positions_below_zero() -> onnx.ModelProto:
+    """-1 is the last row of the table."""
+    encoder = begun()
+    graph, ids, mask, added = encoder
+    at = graph.node("Sub", graph.node("CumSum", mask, 1), 1)
+    words = graph.node("Gather", graph.weight(VOCABULARY, WIDTH, scale=1.0), ids)
+    hidden = graph.normalized(graph.node("Add", words, graph.node("Gather", graph.weight(64, WIDTH, scale=1.0), at)))
+    return of_tokens(encoder, graph.layer(hidden, lambda scores: str(graph.node("Add", scores, added))))
+
+
+def positions_counted_by_the_mask() -> onnx.ModelProto:
+    encoder = begun()
+    graph, ids, mask, added = encoder
+    counted = graph.node("Sub", graph.node("CumSum", mask, 1), 1)
+    at = graph.node("Where", graph.node("Equal", mask, 0), 1, counted)
+    words = graph.node("Gather", graph.weight(VOCABULARY, WIDTH, scale=1.0), ids)
+    hidden = graph.normalized(graph.node("Add", words, graph.node("Gather", graph.weight(64, WIDTH, scale=1.0), at)))
+    return of_tokens(encoder, graph.layer(hidden, lambda scores: str(graph.node("Add", scores, added))))
+
+
+def small_table_by_place() -> onnx.ModelProto:
+    """All places from 15 on have its last row."""
+    encoder = begun()
+    graph, ids, _, added = encoder
+    row = graph.node("Gather", graph.weight(16, WIDTH), graph.node("Min", graph.places(ids), 15))
+    hidden = graph.node("Add", graph.embedded(ids), row)
+    return of_tokens(encoder, graph.layer(hidden, lambda scores: str(graph.node("Add", scores, added))))
+
+
+def gate_of_uneven_parts() -> onnx.ModelProto:
+    encoder = begun(20)
+    graph, ids, _, added = encoder
+    hidden = graph.layer(graph.embedded(ids), lambda scores: str(graph.node("Add", scores, added)))
+    gate, up, rest = graph.node("Split", graph.dense(hidden, WIDTH, 32), outputs=3, axis=-1, num_outputs=3)
+    gated = graph.node("Concat", graph.node("Mul", graph.node("Gelu", gate), up), rest, axis=-1)
+    return of_tokens(encoder, graph.dense(gated, 21, WIDTH))
+
+
+WRITTEN = [
+    *(rotation_beside_other_ids, buckets_beside_other_ids, slopes_beside_other_ids, slopes_by_length),
+    *(buckets_scaled_in_short_rows, bias_for_each_key, bias_of_two_dimensions, small_number_for_masked_scores),
+    *(positions_below_zero, positions_counted_by_the_mask, small_table_by_place, gate_of_uneven_parts),
+]
+
+
+def feeds_of(model: onnx.ModelProto) -> dict[str, np.ndarray]:
+    """Rows without padding, and with some on the right, on the left, and in between."""
+    random = np.random.default_rng(1)
+    mask = np.ones((4, LENGTH), np.int64)
+    mask[1, 3:] = mask[2, :9] = mask[3, 1:-1:2] = 0
+    feeds = {"input_ids": random.integers(0, VOCABULARY, mask.shape), "attention_mask": mask}
+    names = {value.name for value in model.graph.input}
+    return feeds | ({"user_id": random.integers(0, 1000, (4, 1))} if "user_id" in names else {})
+
+
+def untouched(model: onnx.ModelProto, feeds: dict[str, np.ndarray]) -> list[np.ndarray]:
+    session = onnxruntime.InferenceSession(model.SerializeToString(), providers=["CPUExecutionProvider"])
+    return list(session.run(None, feeds))
+
+
+@pytest.mark.parametrize("write", WRITTEN, ids=lambda write: write.__name__)
+@pytest.mark.parametrize("backend", ["ort-cpu", "openvino"])
+@pytest.mark.parametrize("padding", ["keep", "auto", "remove"])
+def test_results_are_those_of_the_untouched_model(
+    write: Callable[[], onnx.ModelProto], backend: str, padding: str
+) -> None:
+    model = write()
+    feeds = feeds_of(model)
+    (expected,) = untouched(model, feeds)
+    try:
+        session = isorun.Session(model, backend, padding=padding)
+    except UnsupportedModel:
+        assert padding == "remove"
+        return
+    with session:
+        (result,) = session.run(None, feeds)
+    if expected.ndim == 3:  # of padding, outputs may be zero
+        real = feeds["attention_mask"] != 0
+        expected, result = expected[real], result[real]
+    np.testing.assert_allclose(result, expected, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("backend", ["ort-cpu", "openvino"])
+@pytest.mark.parametrize("shorter", [1, 7])
+def test_each_of_two_encoders_has_its_own_length(backend: str, shorter: int) -> None:
+    graph = Graph()
+    random, feeds = np.random.default_rng(1), {}
+    for name, length, symbol in (("query", shorter, "Q"), ("document", LENGTH, "D")):
+        ids, mask = graph.input(f"{name}_ids", "B", symbol), graph.input(f"{name}_mask", "B", symbol)
+        on_scores = plus(graph, bucketed(graph, ids), graph.mask(mask))
+        hidden = graph.layer(graph.embedded(ids), on_scores, rotary(graph, ids))
+        graph.output(graph.node("Gather", hidden, 0, axis=1), name, "B", WIDTH)
+        feeds |= {ids: random.integers(0, VOCABULARY, (2, length)), mask: np.ones((2, length), np.int64)}
+    with isorun.Session(graph.model(), backend) as session:
+        assert session.provenance.fused["SelfAttention"] == 2
+        for result, expected in zip(session.run(None, feeds), untouched(graph.model(), feeds), strict=True):
+            np.testing.assert_allclose(result, expected, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("first", ["features", "input_ids"])
+@pytest.mark.parametrize("shape", [(2, 4), (6, 3)])
+def test_flat_hidden_states_have_the_rows_of_their_ids(first: str, shape: tuple[int, int]) -> None:
+    graph = Graph()
+    inputs = {
+        "features": lambda: graph.input("features", "K", "F", kind=TensorProto.FLOAT),
+        "input_ids": lambda: graph.input("input_ids", "B", "S"),
+    }
+    for name in sorted(inputs, key=lambda name: name != first):
+        inputs[name]()
+    hidden = graph.embedded("input_ids")
+    sizes = graph.node("Shape", hidden)
+    by_head = graph.node("Concat", graph.node("Slice", sizes, [0], [2]), [HEADS, WIDTH // HEADS], axis=0)
+    flat = graph.layer(graph.node("Reshape", hidden, [-1, WIDTH]), by_head=by_head, joined=(-1, WIDTH))
+    pooled = graph.node("ReduceMean", graph.node("Reshape", flat, sizes), axes=[1], keepdims=0)
+    graph.output(graph.node("Add", pooled, graph.node("ReduceMean", "features")), "pooled", "B", WIDTH)
+    feeds = {
+        "input_ids": np.random.default_rng(1).integers(0, VOCABULARY, (2, 9)),
+        "features": np.ones(shape, np.float32),
+    }
+    with isorun.Session(graph.model(), "ort-cpu") as session:
+        (result,) = session.run(None, feeds)
+    np.testing.assert_allclose(result, untouched(graph.model(), feeds)[0], rtol=1e-4, atol=1e-5)
+
+
+def test_a_slice_beyond_short_rows_is_empty() -> None:
+    encoder = begun()
+    graph, ids, _, added = encoder
+    hidden = graph.layer(graph.embedded(ids), lambda scores: str(graph.node("Add", scores, added)))
+    graph.output(graph.node("Slice", hidden, [3], [4], [1]), "fourth", "B", "K", WIDTH)
+    with isorun.Session(graph.model(), "ort-cpu") as session:
+        for length, expected in ((2, 0), (6, 1)):
+            feeds = {"input_ids": np.full((1, length), 7), "attention_mask": np.ones((1, length), np.int64)}
+            assert session.run(None, feeds)[0].shape == (1, expected, WIDTH)
+
+
+def test_a_mask_of_small_numbers_in_fp16_is_no_full_mask() -> None:
+    graph = Graph()
+    ids, mask = graph.input("input_ids", "B", "S"), graph.input("attention_mask", "B", "S")
+    before = graph.node("Unsqueeze", graph.node("LessOrEqual", graph.distances(ids), 0), [0, 1])
+    real = graph.node("Cast", graph.node("Unsqueeze", mask, [1, 2]), to=TensorProto.BOOL)
+    low = graph.node("Where", graph.node("And", before, real), 0.0, -3.0)
+    hidden = graph.layer(graph.embedded(ids), lambda scores: str(graph.node("Add", scores, low)))
+    graph.output(hidden, "hidden", "B", "S", WIDTH)
+    model = graph.model()
+    for tensor in model.graph.initializer:
+        if tensor.data_type == TensorProto.FLOAT:
+            half = onnx.numpy_helper.to_array(tensor).astype(np.float16)
+            tensor.CopyFrom(onnx.numpy_helper.from_array(half, tensor.name))
+    model.graph.output[0].type.tensor_type.elem_type = TensorProto.FLOAT16
+    feeds = {"input_ids": np.arange(12)[None], "attention_mask": np.ones((1, 12), np.int64)}
+    with isorun.Session(model, "ort-cpu") as session:
+        np.testing.assert_allclose(session.run(None, feeds)[0], untouched(model, feeds)[0], atol=2e-2)
