@@ -182,8 +182,8 @@ def random_feeds(
         shape = _shape(spec, batch, sequence, dims)
         is_mask = spec.name == info.mask
         feeds[spec.name] = _mask(info, spec, shape, mask) if is_mask else _random(spec, rng, shape)
-    for axis, name, size in ((0, "batch", batch), (1, "sequence", sequence)):
-        if size is not None and feeds and not any(size in feed.shape[axis:] for feed in feeds.values()):
+    for axes, name, size in ((slice(1), "batch", batch), (slice(1, None), "sequence", sequence)):
+        if size is not None and feeds and not any(size in feed.shape[axes] for feed in feeds.values()):
             shapes = ", ".join(f"{name} {list(feed.shape)}" for name, feed in feeds.items())
             raise InvalidFeeds(f"{name} {size} was requested, but the model's inputs have fixed shapes: {shapes}")
     return feeds

@@ -13,6 +13,7 @@ Each line of the file is a JSON object, of one of three kinds:
 from __future__ import annotations
 
 import json
+import math
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -110,7 +111,7 @@ class Labels:
         """
         expected, measured = self.measure(base), self.measure(vectors)
         name = next(iter(expected.figures))
-        if expected.figures[name] <= 0:
+        if not expected.figures[name] > 0:  # or NaN: of equal cosines, there is no correlation
             raise InvalidArgument(
                 f"{name} is {expected.figures[name]:.3f} in fp32: the labels do not fit the model. Check the file"
             )
@@ -129,6 +130,8 @@ class Labels:
         cosines, scores = (vectors[first] * vectors[second]).sum(axis=1), np.array(self.gold, np.float64)
 
         def correlation(rows: Rows) -> float:
+            if not (np.ptp(cosines[rows]) and np.ptp(scores[rows])):
+                return math.nan  # not defined
             return float(stats.spearmanr(cosines[rows], scores[rows]).statistic)
 
         return Measured({"Spearman": correlation(np.arange(len(scores)))}, correlation)
@@ -221,6 +224,7 @@ def parse(items: Mapping[int, Any], path: str) -> Labels:
     gold: list[Any] = []
     documents: list[int] = []
     classes: dict[str, Any] = {}
+    known: dict[tuple[int, ...], int] = {}  # what is listed again counts once
     for number, item in items.items():
         texts = _texts(item)
         if not texts or not all(map(_is_text, texts)):
@@ -239,10 +243,17 @@ def parse(items: Mapping[int, Any], path: str) -> Labels:
             raise InvalidArgument(f"{path}, line {number}: a class must be a str or an integer, got {item['class']!r}")
         if kind == "classes" and classes.setdefault(texts[0], item["class"]) != item["class"]:
             raise InvalidArgument(f"{path}, line {number}: the text has another class in an earlier line: {texts[0]!r}")
-        rows.append(indices)
-        gold.append(item.get("score", item.get("class")))
+        value = item.get("score", item.get("class"))
+        key = indices[:1] if kind == "queries" else indices
+        if (earlier := known.setdefault(key, len(rows))) == len(rows):
+            rows.append(indices)
+            gold.append(value)
+        elif kind == "queries":
+            rows[earlier] = tuple(dict.fromkeys(rows[earlier] + indices[1:]))
+        elif gold[earlier] != value:
+            raise InvalidArgument(f"{path}, line {number}: the pair has another score in an earlier line: {texts!r}")
     if len(rows) < FEWEST:
-        raise InvalidArgument(f"{path} has {len(rows)} {kind}; expected {FEWEST} or more")
+        raise InvalidArgument(f"{path} has {len(rows)} different {kind}; expected {FEWEST} or more")
     if kind != "queries" and len(set(map(str, gold))) < 2:
         raise InvalidArgument(f"{path}: all labels are {gold[0]!r}, so nothing can be measured")
     return Labels(

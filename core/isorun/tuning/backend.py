@@ -90,6 +90,7 @@ class Choice:
         facts = asdict(self)
         kept = ("tolerance", "required", "quality", "goal", "judged_on", "requests", "timed_on", "base", "date")
         chosen = {"requested": AUTO, "chosen": self.precision, "measured": "by `isorun choose`"}
+        chosen |= {"labels": self.labels} if self.labels else {}
         return chosen | {name: facts[name] for name in kept} | {"candidates": list(facts["candidates"])}
 
     @property
@@ -279,6 +280,8 @@ def _why_not(choice: Choice, options: Options, listed: Sequence[Description]) ->
             return f"the session sets `{argument}`"
     if options.tolerance not in (None, choice.tolerance):
         return f"the session sets `tolerance` to {options.tolerance}, and it was made with {choice.tolerance}"
+    if options.quality is not None and choice.labels:
+        return "the session sets `quality`, a share of neighbours, and it was made by labels"
     if options.quality not in (None, choice.quality):
         return f"the session sets `quality` to {options.quality}, and it was made with {choice.quality}"
     before, now = choice.about, json.loads(json.dumps(_about(options, listed, choice.backend)))

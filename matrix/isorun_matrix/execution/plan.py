@@ -9,7 +9,6 @@ from dataclasses import asdict, dataclass, replace
 from types import MappingProxyType
 from typing import Any
 
-from isorun.compilation import corpus
 from isorun.errors import BackendUnavailable
 from isorun.plugin import listing, registry
 from isorun.types import Capabilities
@@ -115,13 +114,12 @@ def _workload(spec: Spec, seed: int, name: str, model: Model, shape: Shape) -> W
 
 
 def _search(spec: Spec) -> dict[str, Any]:
-    """The texts whose vectors are judged: labelled ones, or by default isorun's that no model is calibrated on."""
+    """The texts whose vectors are judged, and how."""
     if spec.quality is None:
         return {}
     if spec.quality.labels is not None:
         return {"search": labels_of(spec.quality.labels).texts, "labels": spec.quality.labels}
-    own = (text for kind in corpus.texts(held_out=True).values() for text in kind)
-    return {"search": spec.quality.texts or list(dict.fromkeys(own)), "neighbours": spec.quality.k}
+    return {"search": spec.quality.searched, "neighbours": spec.quality.k}
 
 
 def _cell(

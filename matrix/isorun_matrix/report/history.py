@@ -30,7 +30,7 @@ def render(runs: Sequence[Run], patterns: Sequence[str], width: int) -> Renderab
     Raises:
         SpecError: no cell matches.
     """
-    ordered = sorted(runs, key=lambda run: run.created)
+    ordered = sorted(runs, key=_measured_at)
     names, by_id = _cells(ordered, patterns)
     left = width - min(32, max(map(len, names))) - len(runs) - 4
     shown = range(max(0, len(runs) - max(1, left // 8)), len(runs))
@@ -67,7 +67,7 @@ def changes(runs: Sequence[Run], patterns: Sequence[str]) -> dict[str, list[Chan
     Raises:
         SpecError: no cell matches.
     """
-    ordered = sorted(runs, key=lambda run: run.created)
+    ordered = sorted(runs, key=_measured_at)
     names, by_id = _cells(ordered, patterns)
     points = {
         name: change_points([_calm(cell) for cell in _of_the_same(ordered, by_id, name)], len(names)) for name in names
@@ -86,6 +86,12 @@ def _of_the_same(
     ]
     last = next((subject for subject in reversed(subjects) if subject is not None), None)
     return [cell if subject in (None, last) else None for cell, subject in zip(cells, subjects, strict=True)]
+
+
+def _measured_at(run: Run) -> tuple[str, str]:
+    """When a run was measured last, as it may have been continued after others, and when it began."""
+    rounds = (measured for cell in run.cells if cell.result is not None for measured in cell.result.rounds)
+    return max((measured.started for measured in rounds), default=run.created), run.created
 
 
 def _cells(ordered: Sequence[Run], patterns: Sequence[str]) -> tuple[list[str], list[dict[str, CellResult]]]:

@@ -12,6 +12,7 @@ from isorun_matrix.measurement.statistics import verdicts
 from isorun_matrix.measurement.statistics.verdicts import Medians, Ratio
 from isorun_matrix.report.formatting import NONE, alternatives, number, shortened
 from isorun_matrix.results.records import CellResult, Run
+from isorun_matrix.spec.shapes import Shape
 
 _AS_BUSY = 1.05  # cells that keep cores busy to within this ratio
 _REMEDY = "More rounds or a quieter machine may decide."
@@ -164,8 +165,8 @@ def _group(model: str, shape: str, cells: Sequence[CellResult]) -> Group:
     control = next((cell for cell in cells if cell.control), None)
     noise = twin = None
     if control is not None:
-        twin = next(cell for cell in shown if cell.name == control.name.replace(CONTROL, ""))
-        noise = verdicts.self_ratio(calm_rounds(twin), calm_rounds(control))
+        twin = next((cell for cell in shown if cell.name == control.name.replace(CONTROL, "")), None)
+        noise = None if twin is None else verdicts.self_ratio(calm_rounds(twin), calm_rounds(control))
     sorted_cells = sorted((p50, index) for index, cell in enumerate(cells) if _competes(cell) and (p50 := median(cell)))
     correct = [index for _, index in sorted_cells]
     family = verdicts.Family([calm_rounds(cell) for cell in cells], len(correct), noise or 0.0)
@@ -196,10 +197,19 @@ def subject(run: Run, cell: CellResult) -> tuple[Any, ...] | None:
     if cell.result is None:
         return None
     model = run.spec.models.get(cell.model, {})
-    shapes = [*(model.get("shapes") or run.spec.shapes or ())]
+    shapes = one_by_one(model.get("shapes") or run.spec.shapes or ())
     shape = next((shape for shape in shapes if shape.get("name") == cell.shape), None)
     provenance = cell.result.provenance
     return provenance.fingerprint, repr(shape), cell.result.threads, provenance.device
+
+
+def one_by_one(shapes: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """The shapes of a recorded spec, each under its name: a list of sizes stands for several."""
+    forms: list[dict[str, Any]] = []
+    for shape in shapes:
+        several = any(isinstance(shape.get(key), list) for key in ("batch", "sequence"))
+        forms += [form.model_dump(mode="json") for form in Shape(**shape).each()] if several else [dict(shape)]
+    return forms
 
 
 def calm_rounds(cell: CellResult) -> Medians:

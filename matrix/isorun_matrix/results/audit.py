@@ -57,6 +57,8 @@ def _cell_problems(folder: RunFolder, record: RunRecord, planned: PlannedCell) -
         yield f"takes {cell.result.repeated:.2f} x as long when feeds repeat, as if answers were cached (TEST04)"
     if len({result.seed for result in rounds}) < len(rounds):
         yield "has two rounds with the same seed (TEST05)"
+    if rounds and not (folder.trial_folder(planned.id, planned.key) / RESULT).is_file():
+        yield "has no trial, which compares its outputs. Run --resume"
     if rounds:
         yield from _reference_problems(folder, record, planned, rounds[-1])
     loads = [folder.load_folder(planned.id, planned.key, scenario) for scenario in record.spec.load]

@@ -74,7 +74,7 @@ def _status(trial: TrialResult | None, rounds: list[RoundResult], wanted: int) -
     if trial is not None and trial.status not in MEASURED and not enough:
         last = trial
     if last is None or last.status in MEASURED or enough:
-        return {"status": "ok" if rounds else "pending"}
+        return {"status": "ok" if rounds and trial is not None else "pending"}
     return {name: getattr(last, name) for name in ("status", "reason", "remedy", "log")}
 
 

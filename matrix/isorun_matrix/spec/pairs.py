@@ -39,6 +39,9 @@ def combine(a: Spec, b: Spec) -> tuple[Spec, list[Pair]]:
             raise SpecError("`ab` runs on one machine. Remove `machines` from backends and models.")
     models = [{name: _complete(model, spec) for name, model in spec.models.items()} for spec in (a, b)]
     differing = {name for name in {*models[0], *models[1]} if models[0].get(name) != models[1].get(name)}
+    sides = (f"{name}.{side}" for name in sorted(differing) for side in ("a", "b"))
+    if taken := next((name for name in sides if name in {*models[0], *models[1]}), None):
+        raise SpecError(f"A model is called {taken!r}, which is the name of a side here. Rename it.")
     for name in a.environments.keys() & b.environments.keys():
         if a.environments[name] != b.environments[name]:
             raise SpecError(f"Both specs declare the environment {name!r}, and differently. Rename one of them.")

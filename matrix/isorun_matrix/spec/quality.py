@@ -6,6 +6,7 @@ from typing import Annotated, Any, Self
 
 from pydantic import BeforeValidator, Field, ValidationInfo, WithJsonSchema, field_validator, model_validator
 
+from isorun.compilation import corpus
 from isorun.compilation.options import QUALITY
 from isorun.errors import InvalidArgument
 from isorun.quality import FEWEST, K, labels
@@ -74,10 +75,17 @@ class Quality(OrString):
             raise ValueError(f"expected {FEWEST} or more different texts, got {len(distinct)}")
         return distinct
 
+    @property
+    def searched(self) -> list[str]:
+        """The texts whose neighbours are compared: by default isorun's that no model is calibrated on."""
+        return self.texts or list(
+            dict.fromkeys(text for texts in corpus.texts(held_out=True).values() for text in texts)
+        )
+
     @model_validator(mode="after")
     def _one_measure(self) -> Self:
         if self.labels is not None and self.model_fields_set & {"texts", "k"} and (self.texts or self.k != K):
             raise ValueError("labels replace neighbours. Remove texts and k, or labels.")
-        if self.texts is not None and self.k > (most := len(self.texts) - 2):
+        if self.labels is None and self.k > (most := len(self.searched) - 2):
             raise ValueError(f"k must be at most {most}, two less than the number of different texts, got {self.k}")
         return self

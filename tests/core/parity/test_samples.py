@@ -144,6 +144,7 @@ def test_feeds_a_scalar() -> None:
         ([TensorSpec("x", "tensor(float)", ("n", "s", "w"))], "'x': dimension 2 ('w')"),
         ([TensorSpec("x", "tensor(float)", ("n", "s", None))], "'x': dimension 2"),
         ([TensorSpec("x", "tensor(float)", (1, "s"))], "batch 2 was requested"),
+        ([TensorSpec("x", "tensor(float)", (3, 2))], "batch 2 was requested"),
         ([TensorSpec("x", "tensor(float)", (2, 64))], "sequence 8 was requested"),
     ],
 )

@@ -108,11 +108,37 @@ def test_labels_that_do_not_fit_the_model(tmp_path: Path) -> None:
         read.compare(opposite, opposite)
 
 
+@pytest.mark.parametrize("lines", [pairs(), classes()])
+def test_what_is_listed_again_counts_once(tmp_path: Path, lines: list[Any]) -> None:
+    once, again = labels.read(written(tmp_path, lines)), labels.read(written(tmp_path, lines * 20))
+    vectors = vectors_of(once)
+    near = vectors + 0.3 * np.random.default_rng(1).standard_normal(vectors.shape)
+    assert again.compare(vectors, near) == once.compare(vectors, near)
+
+
+def test_a_query_on_several_lines_has_all_of_their_documents(tmp_path: Path) -> None:
+    lines = queries()
+    divided = [
+        {**line, "relevant": [document]} for line in lines if "query" in line for document in line["relevant"]
+    ] + [line for line in lines if "query" not in line]
+    one, several = labels.read(written(tmp_path, lines)), labels.read(written(tmp_path, divided))
+    assert [[several.texts[place] for place in row] for row in several.rows] == [
+        [one.texts[place] for place in row] for row in one.rows
+    ]
+
+
+def test_vectors_that_are_all_equal_fit_no_labels(tmp_path: Path) -> None:
+    read = labels.read(written(tmp_path, pairs()))
+    with pytest.raises(InvalidArgument, match="do not fit"):
+        read.compare(np.ones((len(read.texts), 4)), np.ones((len(read.texts), 4)))
+
+
 @pytest.mark.parametrize(
     "lines",
     [
         [],
         pairs(3),
+        [*pairs(), {**pairs()[0], "score": -1}],
         [*pairs(), *classes()],
         [{"text": f"text {index}", "class": "same"} for index in range(COUNT)],
         [*pairs(), {"texts": ["one"], "score": 1}],

@@ -10,7 +10,7 @@ from isorun.errors import SpecError
 from isorun_matrix.measurement.statistics.change_points import change_points
 from isorun_matrix.report import history
 from isorun_matrix.results.folder import RunFolder
-from isorun_matrix.results.records import Run
+from isorun_matrix.results.records import Run, plain
 from matrix_results import CPU, cell, printed, run
 
 needs_ruptures = pytest.mark.skipif(find_spec("ruptures") is None, reason="ruptures is not installed")
@@ -31,6 +31,16 @@ def test_a_cell_over_runs_in_the_order_of_their_dates() -> None:
     assert [line.split(",")[0] for line in lines[:3]] == [f"run {day}: 2026-11-0{day}" for day in (1, 2, 3)]
     assert lines[-2:] == ["m/8x128/c0/fp32 █▇▅ 20.0 15.0 10.0", "m/8x128/c1/fp32 ██ 1.00 1.00 -"]
     assert shown([dated(1, 20.0, 1.0)], "*/c1/*")[-1].startswith("m/8x128/c1/fp32")
+
+
+def test_a_run_that_was_continued_is_where_it_was_measured_last() -> None:
+    def measured(day: int, at: str) -> Run:
+        rounds = [{**plain(one), "started": at} for one in cell("c", p50=10.0).result.rounds]  # type: ignore[union-attr]
+        made = run(cell("c", p50=10.0, result={"rounds": rounds}), folder=f"/day{day}")
+        return made.model_copy(update={"created": f"2026-11-0{day}"})
+
+    runs = [measured(1, "2026-11-03T00:00"), measured(2, "2026-11-02T00:00")]
+    assert [line.split(",")[1] for line in shown(runs)[:2]] == [" /day2", " /day1"]
 
 
 def nights(*medians: float | None, cpu: str = "a CPU", disturbed: bool = False) -> list[Run]:

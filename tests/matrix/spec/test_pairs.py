@@ -50,6 +50,7 @@ def test_models_that_differ_are_measured_on_their_side_only(tmp_path: Path) -> N
     [
         ("exclude:", "rounds: 7\nexclude:", "same rounds, got 5 and 7"),
         ("m: {preset", "n: {preset", "no cell in common"),
+        ("{m: {preset: bert-3l}", "{m: {preset: bert-6l}, m.a: {preset: bert-3l}", "called 'm.a'"),
     ],
 )
 def test_rejects_specs_that_cannot_be_compared(tmp_path: Path, old: str, new: str, problem: str) -> None:

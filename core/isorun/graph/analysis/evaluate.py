@@ -112,6 +112,8 @@ class Evaluator:
             self._known[node.outputs[0]] = inputs[0].astype(np.float32)
             return
         for value, result in zip(node.outputs, run_node(node, inputs, self._opset), strict=False):
+            if not isinstance(result, np.ndarray):
+                raise CannotEvaluate(f"{node.op_type} ({node.name}) has a result that is no tensor")
             self._known[value] = _widened(result)
 
 

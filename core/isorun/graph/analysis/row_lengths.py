@@ -98,7 +98,11 @@ def _is_alike(results: list[np.ndarray] | None) -> bool:
         return False
     both = tuple(slice(0, size) for size in short.shape)
     grown = {(few, many) for few, many in zip(short.shape, long.shape, strict=True) if few != many}
-    return grown <= {(_LENGTH, _LENGTH + 3)} and bool(np.allclose(short, long[both], rtol=1e-5, equal_nan=True))
+    if not grown <= {(_LENGTH, _LENGTH + 3)}:
+        return False
+    if short.dtype.kind not in "biufc":  # texts
+        return np.array_equal(short, long[both])
+    return bool(np.allclose(short, long[both], rtol=1e-5, equal_nan=True))
 
 
 def _reads_later_places(node: ir.Node) -> bool:

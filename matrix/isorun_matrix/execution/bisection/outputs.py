@@ -66,14 +66,18 @@ class ByOutputs:
 
     @cached_property
     def _expected(self) -> _Outputs:
-        return self._run(self.good, self.subject.model)
+        outputs = self._run(self.good, self.subject.model)
+        for case, parity in self._compare(outputs, outputs).items():
+            for reason in parity.reasons:
+                raise IsorunError(f"{self.good}: its outputs cannot be compared with others: {reason} (mask: {case})")
+        return outputs
 
     def _run(self, release: str, model: Path, **settings: Any) -> _Outputs:
         with self.subject.open(release, self.progress, model, **settings) as session:
             info = session.model_info
             cases = self.subject.cases(info)
             values = {case: named(session, session.run(None, feeds)) for case, feeds in cases.items()}
-            masks = {case: feeds.get(info.mask) if info.mask else None for case, feeds in cases.items()}
+            masks = {case: info.attended(feeds) for case, feeds in cases.items()}
             return _Outputs(values, masks, info.token_outputs)
 
     def _compare(self, outputs: _Outputs, expected: _Outputs) -> dict[str, Parity]:

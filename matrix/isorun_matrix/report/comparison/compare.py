@@ -8,6 +8,7 @@ fewer.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -76,13 +77,18 @@ class Comparison:
                 {name: getattr(cell.cell, name) for name in ("id", "model", "shape", "label", "precision")}
                 | {
                     "runs": [
-                        result and {**result.as_document(), "change": change and plain(change)}
+                        result and {**result.as_document(), "change": change and _plainly(change)}
                         for result, change in zip(cell.results, cell.changes, strict=True)
                     ]
                 }
                 for cell in self.cells
             ],
         }
+
+
+def _plainly(change: Change) -> dict[str, Any]:
+    """A change as plain data: its ratio is ``None`` if there is none."""
+    return {**plain(change), "ratio": None if math.isnan(change.ratio) else change.ratio}
 
 
 def compare(runs: Sequence[Run], history: Sequence[Run] = ()) -> Comparison:
@@ -197,7 +203,6 @@ def _changes(
             *(noise.get((first[name].model, first[name].shape), 0.0) for noise in noises),
         )
         for name, (before, now, of) in values.items()
-        if before and now
     }
 
 
@@ -223,6 +228,9 @@ def _settings(run: Run) -> Iterator[tuple[str, Any]]:
     yield from _flat({name: spec.get(name) for name in _SPEC})
     # The fingerprint tells whether a model is the same, wherever its file is.
     models = {name: {**model, "path": None, "checkpoint": None} for name, model in spec["models"].items()}
+    for holder in (spec, *models.values()):
+        if holder.get("shapes"):
+            holder["shapes"] = summary.one_by_one(holder["shapes"])
     yield from _flat(models, "models")
     for name in ("shapes", "backends"):
         yield from _flat(spec[name], name)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from typing import Any
@@ -111,7 +112,7 @@ def _row(cell: ComparedCell, number: int, shown: Sequence[Column]) -> list[str]:
 
 
 def _ratio(change: Change | None) -> str:
-    if change is None:
+    if change is None or math.isnan(change.ratio):
         return ""
     return f"{change.ratio:.2f} x" + (" CPU" if change.of == "cpu" else "")
 

@@ -33,6 +33,7 @@ ALL = (1, 2, 3, 4, 5)
         (timed("x", 10, spread=40), timed("x", 12, spread=40), "same"),  # the rounds overlap
         (timed("x", 10, spread=0.1), timed("x", 10.1, spread=0.1), "same"),  # too little
         (timed("x", 10), cell("x", "ok", 20.0, medians=[20, 20.1]), "too few rounds"),
+        (timed("x", 10), cell("x", "ok", 20.0, medians=[20, 20.1], disturbed=(1, 2)), "too few rounds"),
         (timed("x", 10), timed("x", 12), "same"),  # one run of each: sessions may differ as much
         (timed("x", 10), timed("x", 20, status="parity-failed"), None),
         (cell("x", "pending"), timed("x", 20), None),
