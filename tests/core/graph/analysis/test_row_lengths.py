@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import onnx
+import onnx.parser
 import onnx_ir as ir
 import pytest
 
@@ -65,3 +66,16 @@ def test_numbers_that_padding_changes(name: str) -> None:
     info = describe(graph)
     assert bool(info.sees_padding) == (name in SEEN)
     assert info.may_be_padded(np.ones((1, 4))).tolist() == [name in UNSEEN]
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "g (int64[B, 8] x) => (string[B, 8] y) { y = Cast <to = 8> (x) }",
+        "g (float[B, 8] x) => (seq(float[B, 1]) y) { t = Tanh (x) y = SplitToSequence <axis = 1> (t) }",
+    ],
+)
+def test_texts_and_sequences_are_results_like_others(text: str) -> None:
+    model = ir.serde.deserialize_model(onnx.parser.parse_model(f'<ir_version: 8, opset_import: ["" : 17]> {text}'))
+    fuse(model)
+    assert not describe(model).sees_padding

@@ -224,6 +224,26 @@ def test_results_are_those_of_the_untouched_model(
 
 
 @pytest.mark.parametrize("backend", ["ort-cpu", "openvino"])
+@pytest.mark.parametrize("kind", [TensorProto.BOOL, TensorProto.INT64])
+def test_scores_are_filled_where_a_mask_marks_padding(backend: str, kind: int) -> None:
+    graph = Graph()
+    ids, mask = graph.input("input_ids", "B", "S"), graph.input("src_key_padding_mask", "B", "S", kind=kind)
+    filled = graph.node("Unsqueeze", graph.node("Cast", mask, to=TensorProto.BOOL), [1, 2])
+    fill = lambda scores: str(graph.node("Where", filled, -np.inf, scores))  # noqa: E731
+    graph.output(graph.layer(graph.embedded(ids), fill), "hidden", "B", "S", WIDTH)
+    padding = np.zeros((3, LENGTH), bool)
+    padding[1, 4:] = padding[2, ::2] = True
+    dtype = onnx.helper.tensor_dtype_to_np_dtype(kind)
+    ids_fed = np.random.default_rng(1).integers(0, VOCABULARY, padding.shape)
+    feeds = {"input_ids": ids_fed, "src_key_padding_mask": padding.astype(dtype)}
+    with isorun.Session(graph.model(), backend, padding="remove") as session:
+        assert session.provenance.fused["SelfAttention"] == 1
+        (result,) = session.run(None, feeds)
+    (expected,) = untouched(graph.model(), feeds)
+    np.testing.assert_allclose(result[~padding], expected[~padding], rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("backend", ["ort-cpu", "openvino"])
 @pytest.mark.parametrize("shorter", [1, 7])
 def test_each_of_two_encoders_has_its_own_length(backend: str, shorter: int) -> None:
     graph = Graph()

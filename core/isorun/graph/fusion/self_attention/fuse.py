@@ -83,7 +83,13 @@ class _Fusion:
         self._require_rows(pattern)
         pattern = replace(pattern, positions=rotation.given_positions(pattern))
         mask, bias = self._mask_and_bias(pattern)
-        formula = self._probe.formula(pattern, mask, bias)
+        try:
+            formula = self._probe.formula(pattern, mask, bias)
+        except CannotFuse:  # a truth value that chooses scores may be true at keys, or where there are none
+            if mask is None or mask.masked is not None or mask.origin is None:
+                raise
+            mask = replace(mask, inverted=not mask.inverted)
+            formula = self._probe.formula(pattern, mask, bias)
         self._rewrite(pattern, formula, mask, bias)
 
     def _require_rows(self, pattern: AttentionPattern) -> None:
