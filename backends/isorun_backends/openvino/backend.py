@@ -24,7 +24,7 @@ from isorun.plugin import (
 )
 from isorun_backends.common_quantization import openvino_properties
 from isorun_backends.common_types import check_types
-from isorun_backends.openvino import devices
+from isorun_backends.openvino import angles, devices
 from isorun_backends.openvino.executable import OpenVINOExecutable
 
 if TYPE_CHECKING:
@@ -81,6 +81,8 @@ class OpenVINO(Backend):
             graph = core.read_model(model.path)
             if any(spec.type == "tensor(string)" for spec in model.info.inputs):
                 _remove_string_identities(graph)
+            if config.precision != "fp32":
+                angles.keep_angles(graph)
             compiled = core.compile_model(graph, target.device, properties)
             target.check(compiled)
         return OpenVINOExecutable(self.name, compiled, target, model)
