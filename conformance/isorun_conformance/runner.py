@@ -172,9 +172,11 @@ class _Run:
             self.about = event["about"] or self.about
             result = {key: event[key] for key in ("outcome", "seconds", "message", "wrong", "exceptions")}
             self._end(event["check"], **result)
-            device = self._settings.device
-            if device is not None and event["outcome"] == "failed" and "BackendUnavailable" in event["exceptions"]:
+            device, raised = self._settings.device, event["exceptions"] if event["outcome"] == "failed" else ()
+            if device is not None and "BackendUnavailable" in raised:
                 raise IsorunError(f"The device {device!r} cannot be tested. {event['check']}: {event['message']}")
+            if self._settings.options and "InvalidOption" in raised:
+                raise IsorunError(f"The options cannot be tested. {event['check']}: {event['message']}")
 
     def _end(
         self, check: str, outcome: str, seconds: float, message: str, wrong: str = "", exceptions: Sequence[str] = ()

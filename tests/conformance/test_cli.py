@@ -125,3 +125,9 @@ def test_absent_device_ends_the_suite(isorun: Callable[..., Any]) -> None:
     assert (ran.code, ran.out) == (2, "")
     assert "'npu' cannot be tested" in ran.err
     assert "available: cpu" in ran.err
+
+
+def test_an_option_that_the_backend_lacks_ends_the_suite(isorun: Callable[..., Any]) -> None:
+    ran = isorun("conformance", "ort-cpu", "--option", "nothing=1")
+    assert ran.code == 2
+    assert "'nothing'" in ran.err
