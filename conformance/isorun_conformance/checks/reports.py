@@ -209,6 +209,8 @@ class Reports(Checks):
         assert any(reported.startswith(candidates) for reported in versions.values()), (
             f"{self.under_test.capabilities.package} {installed} is installed, but it reports {dict(versions)}"
         )
+        own = versions.get(self.under_test.capabilities.package or "", installed)
+        assert own.startswith(candidates), f"{installed} is installed, but it reports {own} under the package's name"
 
     @proves("provenance")
     def test_provenance_is_plain_data_about_the_model(self) -> None:

@@ -26,7 +26,7 @@ _SHAPES = (
     *((rows, 6) for rows in range(1, 64)),
     *((rows, length) for length in (*_LENGTHS, 40, 48, 50, 80, 96, 100, 200, 300, 400, 500) for rows in (1, 2)),
     *((4, 128), (8, 65), (9, 129), (16, 64), (17, 33), (32, 32), (33, 17), (64, 20)),
-    *((65, 6), (100, 3), (128, 4), (257, 2), (32, 128), (300, 16)),
+    *((65, 6), (100, 3), (128, 4), (257, 2), (1025, 3), (2049, 1), (32, 128), (300, 16)),
 )
 # Of ten thousand tokens, the worst is worse than that of a few; a mask may leave two to compare.
 _TOLERANCES = {"int8": replace(TOLERANCES["int8"], max_rel=None, rms=0.3, cosine=0.9, argmax=None)}

@@ -27,12 +27,17 @@ class Values(Checks):
         self.under_test.require(self.under_test.capabilities.checks_indices, "checks of indices")
         with self.under_test.open_or_skip(lookup(operator)) as session:
             i, j = np.array([0, 2, 1]), np.array([0, 2, -2])
-            (y,) = session.run(None, {"i": i, "j": j})
-            np.testing.assert_allclose(y, [1, 5, 5], rtol=1e-2, err_msg=f"{operator} is wrong inside its table")
+
+            def assert_right(when: str) -> None:
+                (y,) = session.run(None, {"i": i, "j": j})
+                np.testing.assert_allclose(y, [1, 5, 5], rtol=1e-2, err_msg=f"{operator} is wrong {when}")
+
+            assert_right("inside its table")
             for index in (5, -6, 2**31, 2**40):
                 try:
                     results = session.run(None, {"i": i, "j": np.array([0, index - 2, 0])})
                 except IsorunError:
+                    assert_right("after an index outside its table")
                     continue
                 pytest.fail(f"{operator} at index {index} of 5 returned {results}, and checks_indices is declared")
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from importlib.metadata import version
 
 import numpy as np
 
@@ -39,6 +40,7 @@ ReportsALowerPrecisionToo = reporting(precision="fp32+int8")
 ClaimsAGpu = reporting(replace(HONEST, devices=("cuda",)), device="NVIDIA H200")
 ReportsASet = reporting(details={"of": {1, 2}})
 ReportsVersionsInNumbers = reporting(versions={"onnx": (1, 0)})
+NamesAnotherVersion = reporting(versions={"onnx": "9.9.9", "the real one": version("onnx")})
 ReportsUndeclaredPlacement = declaring(__name__, reports=())
 InventsOperators = reporting(operators={"numpy": {"MegaKernel": 1}})
 InventsADevice = reporting(operators={"NPU0": {"MatMul": 1, "Softmax": 1, "Transpose": 1}})

@@ -21,6 +21,7 @@ def wrong_where(condition, factor=1.5):
 WrongBeyondEightRows = wrong_where(lambda first: first.shape[0] > 8)
 WrongBeyond64Rows = wrong_where(lambda first: first.shape[0] > 64)
 WrongAtThirteenRows = wrong_where(lambda first: first.shape[0] == 13)
+WrongBeyond1024Rows = wrong_where(lambda first: first.shape[0] > 1024)
 WrongBeyond64Tokens = wrong_where(lambda first: first.shape[-1] > 64 and first.dtype == np.int64)
 WrongAt512Tokens = wrong_where(lambda first: first.shape == (1, 512) or first.shape == (2, 512))
 WrongForOneRowOfOneToken = wrong_where(lambda first: first.shape == (1, 1))

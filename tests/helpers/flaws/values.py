@@ -22,6 +22,20 @@ class ClampsIndices(Flawed):
 
 
 @backend
+class IsZeroAfterAnIndexError(Flawed):
+    """It declares that it checks indices, and that a failure leaves no trace."""
+
+    capabilities = replace(HONEST, checks_indices=True, usable_after_failure=True)
+    failed = False
+
+    def run(self, output_names, feeds):
+        failed, self.failed = self.failed, True
+        results = self.right(output_names, feeds)
+        self.failed = False
+        return [result * 0 for result in results] if failed else results
+
+
+@backend
 class KeepsTheFirstBranch(Flawed):
     """Conditions and numbers of rank 0 are those of the first run."""
 
