@@ -16,7 +16,7 @@ from typing import Any, TypeVar
 
 from isorun.compilation.index_check import check_counts, counted
 from isorun.compilation.output_check import OutputCheck
-from isorun.compilation.plugin_errors import called, expect, failure, violation
+from isorun.compilation.plugin_errors import called, expect, failure, is_allowed, violation
 from isorun.compilation.recompilation import Recompilations
 from isorun.errors import BackendFailed, InvalidFeeds, IsorunError, WorkerDied, WorkerTimeout, in_words
 from isorun.plugin import validation
@@ -150,7 +150,7 @@ class CompiledGraph:
 
     def explain(self, method: str, error: BaseException) -> None:
         """Raise the error for an exception of the plugin; return for an error of isorun, which is right as it is."""
-        foreign = not (isinstance(error, IsorunError) or interrupts(error))
+        foreign = not (is_allowed(error) or interrupts(error))
         if foreign or isinstance(error, BackendFailed):
             self._check_open()  # another thread may have closed it during the call
         if foreign:

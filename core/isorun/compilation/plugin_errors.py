@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TypeVar
 
-from isorun.errors import BackendFailed, IsorunError, in_words
+from isorun.errors import BackendFailed, DeadlineExceeded, IsorunError, QueueFull, SessionClosed, in_words
 from isorun.plugin.backend import Backend
 from isorun.system.interruption import interrupts
 
@@ -26,12 +26,17 @@ def called(backend: Backend, method: str, function: Callable[..., _T], *argument
     """
     try:
         return function(*arguments)
-    except IsorunError:
-        raise
     except BaseException as error:
-        if interrupts(error):
+        if is_allowed(error) or interrupts(error):
             raise
         raise failure(backend, method, error) from error
+
+
+def is_allowed(error: BaseException) -> bool:
+    """Whether a plugin may raise an exception: an error of isorun, but none of sessions and queues, which would tell
+    the caller something else than what happened."""
+    of_sessions = (SessionClosed, QueueFull, DeadlineExceeded)
+    return isinstance(error, IsorunError) and type(error) is not IsorunError and not isinstance(error, of_sessions)
 
 
 def expect(backend: Backend, method: str, kind: type[_T], value: object) -> _T:

@@ -16,7 +16,7 @@ import pytest
 import backends
 import isorun
 import tiny
-from isorun.errors import BackendFailed
+from isorun.errors import BackendFailed, DeadlineExceeded, IsorunError, SessionClosed
 from isorun.plugin import Capabilities
 from isorun.plugin.device_arrays import DeviceArray
 from isorun.types import Feeds
@@ -76,7 +76,9 @@ def test_an_executable_is_compiled_again_after_an_exception_that_cannot_be_read(
             np.testing.assert_array_equal(result, right)
 
 
-@pytest.mark.parametrize("error", [Unreadable(), SystemExit(3), asyncio.CancelledError(), GeneratorExit()])
+@pytest.mark.parametrize(
+    "error", [Unreadable(), SystemExit(3), asyncio.CancelledError(), IsorunError("odd"), SessionClosed("closed")]
+)
 def test_a_list_of_backends_goes_on_after_any_exception_of_one(bert: Path, error: BaseException) -> None:
     with (
         plugin(lambda *_: None, at_compile=raising(error)) as name,
@@ -87,7 +89,7 @@ def test_a_list_of_backends_goes_on_after_any_exception_of_one(bert: Path, error
         assert type(error).__name__ in skipped[1]
 
 
-@pytest.mark.parametrize("error", [SystemExit(3), asyncio.CancelledError(), Unreadable()])
+@pytest.mark.parametrize("error", [SystemExit(3), asyncio.CancelledError(), Unreadable(), DeadlineExceeded("late")])
 def test_a_caller_on_another_thread_gets_the_error(bert: Path, error: BaseException) -> None:
     with plugin(raising(error)) as name, isorun.Session(bert, name) as session:
         with pytest.raises(BackendFailed, match=type(error).__name__):
