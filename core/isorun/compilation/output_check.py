@@ -70,8 +70,7 @@ class OutputCheck:
             if problem := self._outputs[name].problem(result, batch, self._batch_input, on_device):
                 return f"for {name!r} {problem}"
             if mask is not None and len(mask.shape) == 2 and name in self._by_token and result.shape[:2] != mask.shape:
-                expected = f"a value for each of the tokens {mask.shape} of {self._mask!r}"
-                return f"for {name!r} {expected}, got shape {result.shape}"
+                return f"for {name!r} a value for all tokens {mask.shape} of {self._mask!r}, got shape {result.shape}"
         if all(type(result) is np.ndarray for result in results):
             dtypes, shapes = zip(*((result.dtype, result.shape) for result in results), strict=True)
             self._last = _Run(tuple(output_names), fed_shape, dtypes, shapes)

@@ -126,7 +126,7 @@ def test_plugin_is_listed_and_passes_conformance(isorun: Isorun, wheel: Path) ->
     assert listed["my-engine"]["status"] == "available"
     report = runner.run("my-engine")
     assert report.passed, [check for check in report.checks if check.outcome not in ("passed", "skipped")]
-    skipped = {each.name for each in report.capabilities if each.status == "skipped"}
+    skipped = {capability.name for capability in report.capabilities if capability.status == "skipped"}
     models = {"model bert-3l", "model bert-6l", "model bert-base"}
     skipped -= {"static shapes", "data-dependent shapes"}
     options = {"options", "index checks", "damaged cache"}

@@ -34,7 +34,12 @@ class Unreadable(Exception):
 
 @contextmanager
 def plugin(change: Change, at_compile: Callable[[], object] = lambda: None) -> Iterator[str]:
-    """The name of a plugin that is right but for what a function makes of its results, for each executable anew."""
+    """The name of a plugin whose results are right, but for what a function changes.
+
+    Args:
+        change: gets the names, the feeds and the right results, and returns what the plugin does.
+        at_compile: called whenever a model is compiled.
+    """
 
     class Changed(fakes.Right):
         capabilities = CAPABILITIES
@@ -142,7 +147,7 @@ def test_a_list_of_results_that_is_used_again_changes_no_earlier_result(bert: Pa
         first = session.run(None, tiny.feeds())
         before = [*first]
         session.run(None, tiny.feeds(batch=1))
-        assert all(one is other for one, other in zip(first, before, strict=True))
+        assert all(result is kept_before for result, kept_before in zip(first, before, strict=True))
 
 
 WRONG: dict[str, Callable[[Any], Any]] = {

@@ -35,9 +35,11 @@ def test_a_cell_over_runs_in_the_order_of_their_dates() -> None:
 
 def test_a_run_that_was_continued_is_where_it_was_measured_last() -> None:
     def measured(day: int, at: str) -> Run:
-        rounds = [{**plain(one), "started": at} for one in cell("c", p50=10.0).result.rounds]  # type: ignore[union-attr]
-        made = run(cell("c", p50=10.0, result={"rounds": rounds}), folder=f"/day{day}")
-        return made.model_copy(update={"created": f"2026-11-0{day}"})
+        figures = cell("c", p50=10.0).result
+        assert figures is not None
+        rounds = [{**plain(measurement), "started": at} for measurement in figures.rounds]
+        continued = run(cell("c", p50=10.0, result={"rounds": rounds}), folder=f"/day{day}")
+        return continued.model_copy(update={"created": f"2026-11-0{day}"})
 
     runs = [measured(1, "2026-11-03T00:00"), measured(2, "2026-11-02T00:00")]
     assert [line.split(",")[1] for line in shown(runs)[:2]] == [" /day2", " /day1"]

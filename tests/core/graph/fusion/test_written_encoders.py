@@ -141,24 +141,26 @@ def small_number_for_masked_scores() -> onnx.ModelProto:
     return of_tokens(encoder, graph.layer(graph.embedded(ids), put, sharpness=20.0))
 
 
+def counted_by_the_mask(positions: Callable[[Graph, str, str], str]) -> onnx.ModelProto:
+    """An encoder whose positions a function makes of the mask and of the number of real tokens before each."""
+    encoder = begun()
+    graph, ids, mask, added = encoder
+    at = positions(graph, mask, graph.node("Sub", graph.node("CumSum", mask, 1), 1))
+    words = graph.node("Gather", graph.weight(VOCABULARY, WIDTH, scale=1.0), ids)
+    hidden = graph.normalized(graph.node("Add", words, graph.node("Gather", graph.weight(64, WIDTH, scale=1.0), at)))
+    return of_tokens(encoder, graph.layer(hidden, lambda scores: str(graph.node("Add", scores, added))))
+
+
 def positions_below_zero() -> onnx.ModelProto:
     """-1 is the last row of the table."""
-    encoder = begun()
-    graph, ids, mask, added = encoder
-    at = graph.node("Sub", graph.node("CumSum", mask, 1), 1)
-    words = graph.node("Gather", graph.weight(VOCABULARY, WIDTH, scale=1.0), ids)
-    hidden = graph.normalized(graph.node("Add", words, graph.node("Gather", graph.weight(64, WIDTH, scale=1.0), at)))
-    return of_tokens(encoder, graph.layer(hidden, lambda scores: str(graph.node("Add", scores, added))))
+    return counted_by_the_mask(lambda graph, mask, before: before)
 
 
-def positions_counted_by_the_mask() -> onnx.ModelProto:
-    encoder = begun()
-    graph, ids, mask, added = encoder
-    counted = graph.node("Sub", graph.node("CumSum", mask, 1), 1)
-    at = graph.node("Where", graph.node("Equal", mask, 0), 1, counted)
-    words = graph.node("Gather", graph.weight(VOCABULARY, WIDTH, scale=1.0), ids)
-    hidden = graph.normalized(graph.node("Add", words, graph.node("Gather", graph.weight(64, WIDTH, scale=1.0), at)))
-    return of_tokens(encoder, graph.layer(hidden, lambda scores: str(graph.node("Add", scores, added))))
+def positions_of_decoders() -> onnx.ModelProto:
+    """1 at padding, as decoders in transformers have it."""
+    return counted_by_the_mask(
+        lambda graph, mask, before: str(graph.node("Where", graph.node("Equal", mask, 0), 1, before))
+    )
 
 
 def small_table_by_place() -> onnx.ModelProto:
@@ -182,7 +184,7 @@ def gate_of_uneven_parts() -> onnx.ModelProto:
 WRITTEN = [
     *(rotation_beside_other_ids, buckets_beside_other_ids, slopes_beside_other_ids, slopes_by_length),
     *(buckets_scaled_in_short_rows, bias_for_each_key, bias_of_two_dimensions, small_number_for_masked_scores),
-    *(positions_below_zero, positions_counted_by_the_mask, small_table_by_place, gate_of_uneven_parts),
+    *(positions_below_zero, positions_of_decoders, small_table_by_place, gate_of_uneven_parts),
 ]
 
 

@@ -92,8 +92,8 @@ def along(probes: Probes, around: Around, value: ir.Value, lengths: Sequence[int
         if positions.slopes(rows) is not None or positions.trimmed(rows) is not rows:
             longest = min([lengths[-1], *tables])
             is_last = probes.fixed or shorter or longest <= length
-            others = probes.lengths if is_last else (*probes.lengths, longest)
-            return rows if all(_holds(rows, probes, around, value, other) for other in others) else None
+            to_check = probes.lengths if is_last else (*probes.lengths, longest)
+            return rows if all(_holds(rows, probes, around, value, length) for length in to_check) else None
         if shorter:
             return None  # the farthest distances may differ
     return rows
@@ -120,16 +120,18 @@ def _holds(rows: np.ndarray, probes: Probes, around: Around, value: ir.Value, le
     """Whether rows by distance, proportional to it or alike beyond some, are what a value is at another length, as far
     as there are rows so long."""
     try:
-        others = _by_distance(_evaluated(probes, around, value, length), length)
+        measured = _by_distance(_evaluated(probes, around, value, length), length)
     except CannotEvaluate:  # beyond a table of positions
         return length > max(probes.lengths)
-    if others is None:
+    if measured is None:
         return False
-    farthest, far = len(rows) // 2, len(others) // 2
+    farthest, far = len(rows) // 2, len(measured) // 2
     behind = np.arange(-far, far + 1)
     if (slopes := positions.slopes(rows)) is not None:
-        return np.allclose(others, np.abs(behind)[:, None] * slopes, rtol=1e-6, atol=0)
-    return np.array_equal(others, np.broadcast_to(rows[np.clip(behind, -farthest, farthest) + farthest], others.shape))
+        return np.allclose(measured, np.abs(behind)[:, None] * slopes, rtol=1e-6, atol=0)
+    return np.array_equal(
+        measured, np.broadcast_to(rows[np.clip(behind, -farthest, farthest) + farthest], measured.shape)
+    )
 
 
 def _is_square(shape: tuple[int, ...]) -> bool:
