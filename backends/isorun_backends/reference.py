@@ -113,10 +113,11 @@ class ReferenceExecutable(Executable):
 
 
 def _corrected() -> list[Any]:
-    """Operators whose implementation in ONNX (1.23) rejects a negative axis, more than 64 rows or an early opset, or is
-    slow: NumPy multiplies transposed stacks of matrices without BLAS, and ``erf`` is a function of one number."""
+    """Operators whose implementation in ONNX (1.23) rejects a negative axis, more than 64 rows or an early opset, loses
+    small probabilities, or is slow: NumPy multiplies transposed stacks of matrices without BLAS, and ``erf`` is a
+    function of one number."""
     from onnx.reference.op_run import OpRun
-    from onnx.reference.ops import op_dequantize_linear
+    from onnx.reference.ops import op_dequantize_linear, op_log_softmax
 
     try:
         from scipy.special import erf
@@ -141,10 +142,19 @@ def _corrected() -> list[Any]:
         def _run(self, x: np.ndarray) -> tuple[np.ndarray]:
             return (np.asarray(erf(x)).astype(x.dtype, copy=False),)
 
+    class LogSoftmax(op_log_softmax.LogSoftmax):
+        def _run(self, x: np.ndarray, axis: int | None = None) -> tuple[np.ndarray]:
+            if not x.size:
+                return (x,)
+            over = self.axis if axis is None else axis  # type: ignore[attr-defined]
+            shifted = x - x.max(axis=over, keepdims=True)  # the logarithm of the sum, for that of each exponential is
+            logarithm = np.log(np.exp(shifted).sum(axis=over, keepdims=True))  # -inf where it is too small
+            return ((shifted - logarithm).astype(x.dtype),)
+
     class DequantizeLinear(op_dequantize_linear.DequantizeLinear_23):
         pass
 
-    return [GatherElements, MatMul, Erf, DequantizeLinear]
+    return [GatherElements, MatMul, Erf, LogSoftmax, DequantizeLinear]
 
 
 def _copy(array: np.ndarray) -> np.ndarray:

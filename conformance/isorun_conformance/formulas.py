@@ -78,7 +78,9 @@ def of_type(onnx_type: str, dtype: np.dtype[Any], *, dynamic: bool) -> Formula:
     def arrays(random: np.random.Generator, rows: int) -> Arrays:
         values = random.integers(0, 2**62, (rows, 3))
         if dtype.kind == "O":
-            return {"x": np.array([f"{value:x} ümläut 文字" for value in values.flat], object).reshape(values.shape)}
+            texts = [f"{value:x} ümläut 文字" for value in values.flat]
+            texts[:3] = "", "  blanks \n", "before\0after"
+            return {"x": np.array(texts, object).reshape(values.shape)}
         if dtype.kind in "iu":  # up to the ends of the type, which a narrower one cannot hold
             limits = np.iinfo(dtype)
             x = random.integers(limits.min, limits.max, (rows, 3), dtype, endpoint=True)
@@ -155,6 +157,43 @@ def one_operator(name: str) -> Formula:
         4,
         graph=f"g (float[4, 8] x) => (float[4, 8] y) {{ y = {name} (x) }}",
         arrays=lambda random, rows: {"x": random.standard_normal((rows, 8), np.float32)},
+    )
+
+
+FUNCTIONS: Mapping[str, Callable[[np.ndarray], np.ndarray]] = {
+    "Softmax": lambda x: np.exp(x - np.logaddexp.reduce(x, axis=-1, keepdims=True)),
+    "LogSoftmax": lambda x: x - np.logaddexp.reduce(x, axis=-1, keepdims=True),
+    "Sigmoid": lambda x: np.exp(-np.logaddexp(0, -x)),
+    "Softplus": lambda x: np.logaddexp(0, x),
+    "Tanh": np.tanh,
+}
+"""Functions of exponentials, which are out of range long before the functions are. In fp64."""
+
+
+def at_large_values(function: str) -> Formula:
+    """One of :data:`FUNCTIONS` at values from -1,000 to 1,000, of which each row has some at one end."""
+    compute = FUNCTIONS[function]
+    ends = np.array([[-300], [-89], [0], [89], [300], [1000]], np.float32)
+    return Formula(
+        f"large-{function}",
+        False,
+        6,
+        graph=f"g (float[6, 8] x) => (float[6, 8] y) {{ y = {function} (x) }}",
+        arrays=lambda random, rows: {"x": random.uniform(-20, 20, (rows, 8)).astype(np.float32) + ends},
+        compute=lambda x: {"y": compute(x.astype(np.float64)).astype(np.float32)},
+    )
+
+
+def equal_values() -> Formula:
+    """Where each row is largest and smallest, which it is at several places: the first of them."""
+    return Formula(
+        "equal-values",
+        False,
+        4,
+        graph="""g (float[ROWS, 9] x) => (int64[ROWS] most, int64[ROWS] least)
+            { most = ArgMax <axis = 1, keepdims = 0> (x)  least = ArgMin <axis = 1, keepdims = 0> (x) }""",
+        arrays=lambda random, rows: {"x": random.integers(0, 2, (rows, 9)).astype(np.float32)},
+        compute=lambda x: {"most": x.argmax(axis=1), "least": x.argmin(axis=1)},
     )
 
 

@@ -38,6 +38,7 @@ import numpy as np
 _STATUS = ("Umask", "SigBlk", "SigIgn", "SigCgt", "NoNewPrivs", "Seccomp", "THP_enabled")
 _KERNEL_FILES = ("comm", "oom_score_adj", "coredump_filter", "timerslack_ns")
 _PRCTL_GET = {"dumpable": 3, "keeps capabilities": 7}  # linux/prctl.h
+_PR_SET_CHILD_SUBREAPER = 36  # linux/prctl.h; the children of children that have ended become this process's
 _SENDING = ("socket.connect", "socket.sendto", "socket.sendmsg")
 _NAMED = 5  # members of a mapping that are named
 _WATCHED_SECONDS = 0.3
@@ -278,15 +279,16 @@ def use(request: Mapping[str, Any], folder: Path) -> dict[str, Any]:
             if parent == temporary and flags & os.O_CREAT and not flags & os.O_EXCL:
                 written[name] = None
 
+    ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
     sys.addaudithook(audit)
     look()  # which loads libraries of its own
     before = look()
     changed_at: dict[str, str] = {}
 
     def step(what: str, function: Callable[[], Any], *descriptors: int) -> None:
-        with captured(folder / "stdout", 1), captured(folder / "stderr", *descriptors):
+        with captured(folder / "stdout", 1), captured(folder / "stderr", *descriptors), watched() as changes:
             function()
-        for name in changed(before, look()):
+        for name in (*changed(before, look()), *(f"{name}, for a while" for name in changes - changed_at.keys())):
             changed_at.setdefault(name, what)
 
     (folder / "stderr").touch()

@@ -46,3 +46,14 @@ def test_turns_integers_back_in_every_opset(opset: int) -> None:
     integers = np.arange(6, dtype=np.uint8).reshape(2, 3)
     with isorun.Session(model, backend="reference") as session:
         np.testing.assert_array_equal(session.run(None, {"q": integers})[0], (integers.astype(np.float32) - 3) * 0.5)
+
+
+@pytest.mark.parametrize("axis", [0, 1, -1])
+def test_logarithms_of_small_probabilities_are_finite(axis: int) -> None:
+    model = onnx.parser.parse_model(f"""<ir_version: 9, opset_import: ["" : 17]>
+        g (float[2, 3] x) => (float[2, 3] y) {{ y = LogSoftmax <axis = {axis}> (x) }}""")
+    x = np.array([[0, 300, -300], [1e4, 0, 88]], np.float32)
+    expected = x - np.logaddexp.reduce(x.astype(np.float64), axis=axis, keepdims=True)
+    for precision in ("fp32", "fp64"):
+        with isorun.Session(model, backend="reference", precision=precision) as session:
+            np.testing.assert_allclose(session.run(None, {"x": x})[0], expected, rtol=1e-6)

@@ -11,7 +11,7 @@ import pytest
 from isorun.types import TensorSpec
 from isorun_conformance.checks.base import Checks, proves
 from isorun_conformance.formulas import four_outputs, of_type, unused_input
-from isorun_conformance.sample_models import SampleModel, dense
+from isorun_conformance.sample_models import Dense, SampleModel, dense
 
 
 def _read_only(array: np.ndarray) -> np.ndarray:
@@ -39,6 +39,7 @@ _TYPES = (
     *("float16", "float", "double", "bool", "string"),
     *("int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64"),
 )
+_LARGE = 64  # rows: a feed of over a thousand values, of which NumPy prints the ends only
 _UNUSUAL_NAMES = {"x": "eingang ä/0", "a": "入力:1", "mid": "a.b", "zeta": "Zeta", "alpha": "zeta", "last": "out put"}
 
 
@@ -83,7 +84,8 @@ class Inputs(Checks):
     @proves("feeds")
     def test_every_value_is_read_at_every_run(self) -> None:
         """One value changes, in place: a result that is kept from an earlier run, for whatever reason, is wrong."""
-        models: tuple[SampleModel, ...] = (self.under_test.encoder(), four_outputs(dynamic=False))
+        large = Dense("one-node", False, _LARGE)
+        models: tuple[SampleModel, ...] = (self.under_test.encoder(), four_outputs(dynamic=False), large)
         for model in models:
             feeds = model.unmasked()
             with self.under_test.open(model, padding="keep") as session:

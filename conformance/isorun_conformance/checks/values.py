@@ -10,7 +10,19 @@ import pytest
 from isorun.errors import IsorunError
 from isorun.types import TensorSpec
 from isorun_conformance.checks.base import Checks, proves
-from isorun_conformance.formulas import LOOKUPS, Formula, branches, doublings, joined, lookup, places, sums
+from isorun_conformance.formulas import (
+    FUNCTIONS,
+    LOOKUPS,
+    Formula,
+    at_large_values,
+    branches,
+    doublings,
+    equal_values,
+    joined,
+    lookup,
+    places,
+    sums,
+)
 
 _ARITHMETIC = ("float16", "float", "double", "int32", "int64", "uint8")
 _ROUNDING = {"float16": 2e-3, "float": 1e-6, "double": 1e-12}
@@ -46,6 +58,26 @@ class Values(Checks):
     def test_control_flow_follows_the_feeds(self, operator: str) -> None:
         """Of each run, not of the first one."""
         self._assert_right(_FLOWS[operator](), operator)
+
+    @proves("unusual values")
+    @pytest.mark.parametrize("function", FUNCTIONS)
+    def test_functions_at_large_values(self, function: str) -> None:
+        """Neither infinite nor NaN: a softmax subtracts the maximum before it takes exponentials."""
+        model = at_large_values(function)
+        with self.under_test.open_or_skip(model) as session:
+            for seed in range(3):
+                (y,) = session.run(None, model.feeds(seed))
+                expected = model.outputs(model.feeds(seed))["y"]
+                what = f"{function} is wrong at large values"
+                np.testing.assert_allclose(y, expected, rtol=2e-2, atol=2e-2, err_msg=what)
+
+    @proves("unusual values")
+    def test_first_of_equal_values_is_found(self) -> None:
+        model = equal_values()
+        with self.under_test.open_or_skip(model) as session:
+            for seed in range(3):
+                what = "the place of the largest or smallest of values that are equal"
+                self.under_test.assert_accurate(model, session, model.feeds(seed), what=what)
 
     @proves("data-dependent shapes")
     def test_outputs_whose_shapes_depend_on_values(self) -> None:

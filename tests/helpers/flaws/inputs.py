@@ -71,6 +71,12 @@ class KeepsResultsByTheirEnds(Keeping):
 
 
 @backend
+class KeepsResultsByTheirPrint(Keeping):
+    def key(self, feeds):
+        return repr(feeds)
+
+
+@backend
 class TakesFeedsByPosition(Flawed):
     def run(self, output_names, feeds):
         return self.right(output_names, dict(zip(self.inputs, feeds.values(), strict=True)))
@@ -112,12 +118,21 @@ class IdsInHalf(Flawed):
         return self.right(output_names, {**feeds, **narrowed})
 
 
-CutsText = returning(
-    lambda results: [
-        np.array([text[:9] for text in each.flat], object).reshape(each.shape) if each.dtype == object else each
-        for each in results
-    ]
-)
+def rewriting(change):
+    """A backend that changes each text of its results."""
+    return returning(
+        lambda results: [
+            np.array([change(text) for text in result.flat], object).reshape(result.shape)
+            if result.dtype == object
+            else result
+            for result in results
+        ]
+    )
+
+
+CutsText = rewriting(lambda text: text[:9])
+StripsText = rewriting(str.strip)
+EndsTextAtNul = rewriting(lambda text: text.partition("\0")[0])
 
 
 ComputesIntegersInFloat = changing(lambda each: each.astype(np.float64).astype(np.int64), np.int64)

@@ -128,7 +128,17 @@ PrintsAtExit = doing("compile", lambda: atexit.register(print, "bye"))
 LogsEveryRun = doing("run", lambda: os.write(2, b"running"))
 LeavesAFile = doing("compile", lambda: Path("engine.bin").touch())
 LeavesTemporaryFiles = doing("compile", lambda: tempfile.mkstemp())
+LeavesADaemon = doing("compile", lambda: subprocess.run(["sh", "-c", "sleep 20 &"], check=True))
+MovesWhileItCompiles = doing("compile", lambda: moved("/"))
 LeavesAChild = doing("compile", lambda: subprocess.Popen(["sleep", "20"]))
+
+
+def moved(folder):
+    """Work in another folder for a while."""
+    before = Path.cwd()
+    os.chdir(folder)
+    time.sleep(0.01)
+    os.chdir(before)
 
 
 def connect():

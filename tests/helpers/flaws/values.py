@@ -75,6 +75,26 @@ PadsEmptyFeeds = reading(
 
 
 @backend
+class OverflowsInExponentials(Flawed):
+    """As a softmax that does not subtract the maximum."""
+
+    def run(self, output_names, feeds):
+        out_of_range = any(array.dtype == np.float32 and (array > 88).any() for array in feeds.values())
+        return [result * np.float32(np.nan if out_of_range else 1) for result in self.right(output_names, feeds)]
+
+
+@backend
+class FindsTheLastMaximum(Flawed):
+    """Of equal values."""
+
+    def run(self, output_names, feeds):
+        results = self.right(output_names, feeds)
+        if "most" in output_names:
+            results[list(output_names).index("most")] = 8 - feeds["x"][:, ::-1].argmax(axis=1)
+        return results
+
+
+@backend
 class NaNForNothingButPadding(Flawed):
     """As a softmax over no key of any row."""
 
