@@ -177,8 +177,8 @@ def _attributes(node: ir.Node) -> dict[str, Any]:
 
 
 def _float_type(value: ir.Value | None) -> Any:
-    known = None if value is None or value.dtype is None else value.dtype.numpy()
-    return known if known in (np.dtype(np.float16), np.dtype(np.float64)) else np.dtype(np.float32)
+    name = None if value is None or value.dtype is None else value.dtype.numpy().name
+    return np.dtype(name if name in ("float16", "float64") else "float32")
 
 
 def _constant(value: Any) -> ir.Node:

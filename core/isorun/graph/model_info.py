@@ -220,8 +220,10 @@ def _max_length(graph: ir.Graph, embedding: ir.Node) -> int | None:
         if value.dtype
     }
     try:
-        first = int(Evaluator(graph.opset_imports[""], samples)(positions).max()) - (_SAMPLE - 1)
+        places = np.atleast_2d(Evaluator(graph.opset_imports[""], samples)(positions))
     except CannotEvaluate as why:
         _logger.info("the first position is unknown: %s", why)
         return rows
+    counting = places[np.ptp(places, axis=-1) == _SAMPLE - 1]  # a row of padding may be at one place, such as the last
+    first = int((counting if counting.size else places).max()) - (_SAMPLE - 1)
     return rows - max(first, 0)

@@ -4,8 +4,9 @@ import onnx.parser
 import onnx_ir as ir
 import pytest
 
+import exports
 import tiny
-from isorun.graph import model_info
+from isorun.graph import model_info, pipeline
 from isorun.graph.io import files
 
 
@@ -100,3 +101,14 @@ def test_reports_quantized_models(nodes, quantized):
 def test_inputs_that_no_node_reads():
     info = described(HEAD + "g (float[N] a, float[N] b, float[N] c) => (float[N] b, float[N] y) { y = Neg(c) }")
     assert info.unread == ("a",)
+
+
+def test_limit_where_padding_takes_the_last_position() -> None:
+    """Positions counted from 0, and -1 for padding, which ONNX counts from the end of the table."""
+    model = exports.model("roberta-qa-dynamo18-eager")
+    counted = next(node for node in model.graph if node.name == "node_add_22")
+    counted.op_type = "Sub"
+    table = next(value for value in model.graph.initializers.values() if "position_embeddings" in str(value.name))
+    pipeline.fuse(model)
+    assert table.shape is not None
+    assert table.shape[0] in model_info.describe(model).limits.values()

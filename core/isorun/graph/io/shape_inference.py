@@ -31,11 +31,16 @@ def infer_shapes(model: ir.Model, *, strict: bool = False) -> None:
     if maps.among(model.graph):
         return
     proto = _without_weights(model)
-    try:
-        inferred = onnx.shape_inference.infer_shapes(proto, check_type=strict, strict_mode=strict, data_prop=True)
-    except (onnx.shape_inference.InferenceError, RuntimeError, TypeError, ValueError) as error:
-        _logger.info("Shape inference failed: %s", error)
-        return
+    while True:
+        try:
+            inferred = onnx.shape_inference.infer_shapes(proto, check_type=strict, strict_mode=strict, data_prop=True)
+        except (onnx.shape_inference.InferenceError, RuntimeError, TypeError, ValueError) as error:
+            _logger.info("Shape inference failed: %s", error)
+            if not proto.graph.value_info:
+                return
+            del proto.graph.value_info[:]  # what a file says of values between nodes, which runtimes ignore
+        else:
+            break
     _set(model.graph, model.graph.inputs, inferred.graph)
 
 
@@ -85,9 +90,9 @@ def _without_weights(model: ir.Model) -> onnx.ModelProto:
     graph, weights = model.graph, []
     for value in graph.initializers.values():
         tensor = value.const_value
-        if tensor is not None and value.shape is None:
+        if tensor is not None and (value.shape is None or value.shape.dims != tensor.shape.dims):
             value.shape = ir.Shape(tensor.shape.numpy())
-        if tensor is not None and value.dtype is None:
+        if tensor is not None and value.dtype != tensor.dtype:
             value.dtype = tensor.dtype
         if tensor is None or tensor.nbytes > _LARGE:
             weights.append(value)

@@ -49,3 +49,18 @@ def test_a_model_that_contradicts_itself_is_unchanged_where_that_is_required() -
     model.graph.inputs[0].shape = ir.Shape(["n", 5])
     infer_shapes(model, strict=True)
     assert all(value.shape is None for node in model.graph for value in node.outputs)
+
+
+def test_shapes_that_a_file_declares_wrongly_are_inferred() -> None:
+    """Of an initializer that was replaced, and of a value between nodes: runtimes ignore both."""
+    proto = onnx.parser.parse_model("""<ir_version: 9, opset_import: ["" : 17]>
+        g (float[n, 3] x) => (y) <float[1] factor = {2}>
+        { scaled = Mul (x, factor)  y = ReduceMax <axes = [1], keepdims = 0> (scaled) }""")
+    for name, shape in (("factor", ()), ("scaled", (7,))):
+        proto.graph.value_info.append(onnx.helper.make_tensor_value_info(name, onnx.TensorProto.FLOAT, shape))
+    model = ir.serde.deserialize_model(proto)
+    infer_shapes(model, strict=True)
+    values = {value.name: value for node in model.graph for value in (*node.inputs, *node.outputs)}
+    assert values["scaled"].shape == ["n", 3]
+    assert values["scaled"].dtype == values["y"].dtype == ir.DataType.FLOAT
+    assert values["factor"].shape == [1]
