@@ -13,6 +13,10 @@ from isorun_backends.openvino.arithmetic import VERSIONS
 if TYPE_CHECKING:
     import onnx_ir as ir
 
+_END = 2**31 - 1
+"""Where exporters end a slice at the end of an axis, or further."""
+_RESHAPING = ("Cast", "Identity", "Reshape", "Squeeze", "Unsqueeze")
+
 
 def joins_other_parts(node: ir.Node, _: int) -> bool:
     """Whether a negated part of a value and another part of it are joined, and are not known to be its second and its
@@ -23,9 +27,13 @@ def joins_other_parts(node: ir.Node, _: int) -> bool:
     if len(parts) != 2 or parts[0].inputs[0] is not parts[1].inputs[0]:
         return False
     source, bounds = parts[0].inputs[0], [_bounds(part) for part in parts]
+    if None in bounds:  # exporters compute the halves of a size
+        (begin, end), (other_begin, other_end) = ([input_of(part, index) for index in (1, 2)] for part in parts)
+        whole = static(other_begin) == [0] and (static(end) or [0]) >= [_END]
+        return not (whole and _is_half_a_size(begin) and _is_half_a_size(other_end))
     width = None if source is None or source.shape is None else source.shape[-1]
-    if not isinstance(width, int) or None in bounds:
-        return None not in bounds  # exporters compute the halves of a size
+    if not isinstance(width, int):
+        return True
     ranges = [range(width)[begin:end] for begin, end in filter(None, bounds)]
     return ranges != [range(width // 2, width), range(width // 2)] or width % 2 != 0
 
@@ -57,6 +65,19 @@ def _slice(value: ir.Value | None) -> ir.Node | None:
     """The slice that a value is."""
     node = None if value is None else value.producer()
     return node if node is not None and node.op_type == "Slice" else None
+
+
+def _is_half_a_size(value: ir.Value | None) -> bool:
+    """Whether a value is computed as the quotient of a size and 2."""
+    node = None if value is None else value.producer()
+    while node is not None and node.op_type in _RESHAPING:
+        node = node.inputs[0].producer() if node.inputs[0] is not None else None
+    if node is None or node.op_type != "Div" or static(node.inputs[1]) != [2]:
+        return False
+    size = node.inputs[0].producer() if node.inputs[0] is not None else None
+    while size is not None and size.op_type in (*_RESHAPING, "Gather"):
+        size = size.inputs[0].producer() if size.inputs[0] is not None else None
+    return size is not None and size.op_type == "Shape"
 
 
 def _bounds(part: ir.Node) -> tuple[int, int] | None:

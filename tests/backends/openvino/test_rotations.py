@@ -41,3 +41,26 @@ def test_turns_a_value_by_its_parts(label: str, negative: str) -> None:
         graph = session.provenance.details.get("graph", {})
     np.testing.assert_allclose(result, x * c + turned * s, rtol=1e-5, atol=1e-5)
     assert ("worked_around" in graph) == ("halves" not in label)
+
+
+@pytest.mark.parametrize("divisor", [2, 3, 4])
+def test_turns_a_value_by_parts_of_a_computed_size(divisor: int) -> None:
+    """As exporters write them: the size of an axis is divided."""
+    model = onnx.parser.parse_model(
+        f'<ir_version: 8, opset_import: ["" : 17]> g (float[N, 2, 3, {WIDTH}] x, float[1, 1, 3, {WIDTH}] c, '
+        f"float[1, 1, 3, {WIDTH}] s) => (y) <int64 axis = {{3}}, int64 divisor = {{{divisor}}}, int64[1] zero = {{0}}, "
+        "int64[1] last = {3}, int64[1] end = {9223372036854775807}> "
+        "{ shape = Shape (x) width = Gather (shape, axis) part = Div (width, divisor) place = Unsqueeze (part, zero) "
+        f"a = Slice (x, place, end, last) b = Slice (x, zero, place, last) n = Neg (a) h = Concat <axis = -1> (n, b) "
+        "p = Mul (x, c) q = Mul (h, s) y = Add (p, q) }"
+    )
+    random = np.random.default_rng(0)
+    x, c, s = (
+        random.normal(size=(rows, heads, 3, WIDTH)).astype(np.float32) for rows, heads in ((2, 2), (1, 1), (1, 1))
+    )
+    turned = np.concatenate([-x[..., WIDTH // divisor :], x[..., : WIDTH // divisor]], axis=-1)
+    with isorun.Session(model.SerializeToString(), "openvino") as session:
+        (result,) = session.run(None, {"x": x, "c": c, "s": s})
+        graph = session.provenance.details.get("graph", {})
+    np.testing.assert_allclose(result, x * c + turned * s, rtol=1e-5, atol=1e-5)
+    assert ("worked_around" in graph) == (divisor != 2)
