@@ -1,7 +1,8 @@
 """Validation of a model's structure when it is read. All later passes rely on it.
 
-Each value has one definition, no node depends on its own result, functions are not recursive, and their expansion is
-bounded. Nodes out of order, which ONNX forbids and every runtime accepts, are sorted.
+Nodes have the inputs that they need, each value has one definition, no node depends on its own result, functions are
+not recursive, and their expansion is bounded. Nodes out of order, which ONNX forbids and every runtime accepts, are
+sorted.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from typing import Any
 import onnx
 
 from isorun.errors import InvalidModel
+from isorun.graph.io import nodes
 
 MAX_NODES = 100_000
 """The maximum number of nodes after inlining functions; a few nested functions can expand to 2^40."""
@@ -47,11 +49,14 @@ def check(proto: onnx.ModelProto, name: str) -> list[onnx.TensorProto]:
         Its tensors, as :func:`tensors` returns them.
 
     Raises:
-        InvalidModel: two values have the same name, a node reads a value that is not defined or depends on the node
-            itself, a function is recursive, or functions expand to more than :data:`MAX_NODES` nodes.
+        InvalidModel: a node lacks an input that it needs, two values have the same name, a node reads a value that is
+            not defined or depends on the node itself, a function is recursive, or functions expand to more than
+            :data:`MAX_NODES` nodes.
     """
     collected: list[onnx.TensorProto] = []
     functions: dict[_Key, onnx.FunctionProto] = {}
+    for node, opsets in _all_nodes(proto):
+        nodes.check(name, node, opsets)
     for function in proto.functions:
         key = _key(function.domain, function.name, function.overload)
         if key in functions:
@@ -67,6 +72,21 @@ def check(proto: onnx.ModelProto, name: str) -> list[onnx.TensorProto]:
     if functions:
         _check_expansion(proto, functions, name)
     return collected
+
+
+def _all_nodes(proto: onnx.ModelProto) -> Iterator[tuple[onnx.NodeProto, dict[str, int]]]:
+    """The nodes of graphs and functions, in subgraphs too, with the opsets that they have."""
+    pending: list[tuple[_GraphLike, dict[str, int]]] = [(proto.graph, _opsets(proto))]
+    pending += [(function, _opsets(function)) for function in proto.functions]
+    while pending:
+        graph, opsets = pending.pop()
+        for node in graph.node:
+            yield node, opsets
+            pending += [(inner, opsets) for attribute in node.attribute for inner in _graphs(attribute)]
+
+
+def _opsets(proto: onnx.ModelProto | onnx.FunctionProto) -> dict[str, int]:
+    return {opset.domain: opset.version for opset in proto.opset_import}
 
 
 def _collect(graph: _GraphLike, collected: list[onnx.TensorProto]) -> list[onnx.GraphProto]:

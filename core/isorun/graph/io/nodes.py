@@ -1,0 +1,61 @@
+"""Validation of single nodes, as far as ONNX's shape inference reads what it has not checked, which ends the process.
+
+Runtimes check the rest, with messages of their own.
+"""
+
+from __future__ import annotations
+
+from functools import cache
+
+import onnx
+
+from isorun.errors import InvalidModel
+
+_MAX_AXIS = 256
+"""No tensor has that many axes."""
+_AXES = ("axis", "batch_axis", "batch_dims", "time_axis")
+_STANDARD = ("", "ai.onnx", "ai.onnx.ml")
+
+
+def check(name: str, node: onnx.NodeProto, opsets: dict[str, int]) -> None:
+    """Check the inputs, outputs and axes of a node of ONNX's own operators.
+
+    Args:
+        name: the model's name in error messages.
+        node: the node.
+        opsets: the version of each domain.
+
+    Raises:
+        InvalidModel: an input that the operator requires is missing, or there is no such axis; names the node.
+    """
+    if node.domain not in _STANDARD:
+        return
+    required = _required(node.op_type, "" if node.domain == "ai.onnx" else node.domain, opsets.get(node.domain, 0))
+    if required and (len(node.input) < required or not all(node.input[:required])):
+        raise _invalid(name, node, f"needs {required} input(s), got {[value or None for value in node.input]}")
+    axes = [(item.name, item.i) for item in node.attribute if item.name in _AXES]
+    for attribute, axis in axes:
+        lowest = 0 if attribute == "batch_dims" else -_MAX_AXIS
+        if not lowest <= axis < _MAX_AXIS:
+            raise _invalid(name, node, f"has {attribute} = {axis}, which no tensor has")
+    if node.op_type == "Split":
+        parts = [item.i for item in node.attribute if item.name == "num_outputs"]
+        if parts and parts[0] != len(node.output):
+            raise _invalid(name, node, f"has num_outputs = {parts[0]} and {len(node.output)} output(s)")
+
+
+def _invalid(name: str, node: onnx.NodeProto, what: str) -> InvalidModel:
+    label = f"{node.op_type} {node.name!r}" if node.name else node.op_type
+    return InvalidModel(f"{name} is not a valid graph: {label} {what}")
+
+
+@cache
+def _required(operator: str, domain: str, version: int) -> int:
+    """How many inputs from the first one a node must have; 0 if the operator is unknown."""
+    try:
+        schema = onnx.defs.get_schema(operator, version, domain)
+    except onnx.defs.SchemaError:
+        return 0
+    single = onnx.defs.OpSchema.FormalParameterOption.Single
+    kinds = [parameter.option == single for parameter in schema.inputs]
+    return kinds.index(False) if False in kinds else len(kinds)
