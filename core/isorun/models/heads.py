@@ -60,8 +60,9 @@ def of(
     if head.reads == "classifier_pooling":
         default = _DEFAULT_POOLING[settings["model_type"]]
         pooling = settings.get("classifier_pooling", settings.get("clf_pooling", default))
-        if pooling not in _POOLINGS:
-            raise invalid(f"classifier_pooling must be one of {', '.join(_POOLINGS)}, got {pooling!r}")
+        known_poolings = ("cls", "mean") if settings["model_type"] == "modernbert" else tuple(_POOLINGS)
+        if pooling not in known_poolings:
+            raise invalid(f"classifier_pooling must be one of {', '.join(known_poolings)}, got {pooling!r}")
         head = replace(head, reads=_POOLINGS[pooling])
     if head.reads == "last" and settings.get("pad_token_id") is None:
         raise invalid("pad_token_id must be set, to find the last token of a text, which the classifier reads")

@@ -162,7 +162,10 @@ def _theta(
     parameters = _rotation(settings, "rope_parameters", invalid)
     if layer in parameters:
         parameters = _rotation(parameters, layer, invalid)
-    scaling = _rotation(settings, "rope_scaling", invalid) or parameters
+    elif kind == "gemma3_text" and parameters:  # transformers uses its default bases
+        raise invalid(f"rope_parameters must have {_FULL!r} and {_SLIDING!r}, got {parameters!r}")
+    is_local = kind == "gemma3_text" and layer == _SLIDING  # whose rotation is never scaled
+    scaling = parameters if is_local else _rotation(settings, "rope_scaling", invalid) or parameters
     if kind == "new" and scaling.get("type") == "ntk":
         scaling = {}  # _stretch() reads it
     for fields in (parameters, scaling):
@@ -172,7 +175,7 @@ def _theta(
     if rope_type != "default":
         raise invalid(f"rope_type must be 'default', got {rope_type!r}")
     key = _THETA_KEYS.get(kind, ("rope_theta", "rope_theta"))[index]
-    theta = parameters.get("rope_theta", settings.get(key))
+    theta = scaling.get("rope_theta", parameters.get("rope_theta", settings.get(key)))
     theta = _THETAS[kind][index] if theta is None else theta
     if type(theta) not in (int, float) or not 0 < theta < 1e30:
         raise invalid(f"{key} must be a number above 0, got {theta!r}")

@@ -70,7 +70,7 @@ def _named_tokens(settings: TokenizerSettings) -> dict[str, Any]:
 
     tokens: dict[str, Any] = dict(_DEFAULTS.get(settings.kind or "", {}))
     merged = {**settings.fields, **settings.special_tokens_map}
-    extra = merged.get("extra_special_tokens") or merged.get("additional_special_tokens")
+    extra = _extra(settings)
     more = {key: value for key, value in merged.items() if key.endswith("_token") and isinstance(value, str | dict)}
     for key, value in {**more, **(extra if isinstance(extra, dict) else {})}.items():
         tokens[key] = _token(value)
@@ -91,13 +91,20 @@ def _named_tokens(settings: TokenizerSettings) -> dict[str, Any]:
 
 def _extra_tokens(settings: TokenizerSettings) -> list[Any]:
     """Special tokens without a name."""
-    merged = {**settings.fields, **settings.special_tokens_map}
-    listed = merged.get("extra_special_tokens") or merged.get("additional_special_tokens")
+    listed = _extra(settings)
     if isinstance(listed, list):
         return [_token(value) for value in listed]
     if settings.kind == "T5Tokenizer":
         return [f"<extra_id_{number}>" for number in range(int(settings.fields.get("extra_ids", 100)))]
     return ["<s>NOTUSED", "</s>NOTUSED", "<unk>NOTUSED"] if settings.kind == "CamembertTokenizer" else []
+
+
+def _extra(settings: TokenizerSettings) -> Any:
+    """A list of special tokens without names, or an object of others: first what ``tokenizer_config.json`` states."""
+    keys = ("extra_special_tokens", "additional_special_tokens")
+    return next(
+        (file[key] for file in (settings.fields, settings.special_tokens_map) for key in keys if file.get(key)), None
+    )
 
 
 def _token(value: Any) -> Any:

@@ -66,8 +66,8 @@ class Tokenizer:
     Args:
         path: the file.
         limit: the model's maximum number of tokens, special tokens included (the rows of its position table);
-            ``None`` for no limit. The file's truncation and padding settings are ignored: they are not properties of
-            the model.
+            ``None`` for no limit. Of the file's truncation and padding settings, the sides and the token count; the
+            lengths are not properties of the model.
         lower_case: convert texts to lower case first.
         special_tokens: whether texts get special tokens, such as ``[CLS]``.
         plain: use the file as it is, its truncation included, and none beside it, as static embeddings do.
@@ -101,9 +101,8 @@ class Tokenizer:
             TokenizerSettings(self.path) if plain else tokenizer_config.read(self.path.parent, prefix)
         )
         """What ``tokenizer_config.json`` beside it states: ``m.tokenizer_config.json`` for ``m.tokenizer.json``."""
-        built = tokenizer_classes.build(self.path, self.settings)
-        if plain and built.limit is not None:
-            self.settings = TokenizerSettings(self.path, fields={"model_max_length": built.limit})
+        built = tokenizer_classes.build(self.path, self.settings, plain=plain)
+        self.settings = built.settings
         self.adds_special_tokens: bool = special_tokens
         """Whether texts get special tokens. It may be changed before the first text."""
         self.library, self._special_ids, self._pad = built.library, built.special_ids, built.pad_id
@@ -199,7 +198,8 @@ class Tokenizer:
             if max_tokens <= special:
                 raise InvalidFeeds(f"length must exceed the {special} special tokens, got {max_tokens}")
         library = self._truncated(max_tokens, overlap, second=overlap is not None and isinstance(texts[0], tuple))
-        encode_batch = library.encode_batch if offsets else library.encode_batch_fast
+        slowly = offsets or library.post_processor is None  # else the second text of a pair would be of type 0
+        encode_batch = library.encode_batch if slowly else library.encode_batch_fast
 
         def encode(batch: Sequence[Text]) -> list[tokenizers.Encoding]:
             encoded: list[tokenizers.Encoding] = encode_batch(list(batch), add_special_tokens=self.adds_special_tokens)

@@ -16,7 +16,7 @@ from isorun.errors import UnsupportedModel
 from isorun.models import tokenizer_file, vocabulary_files
 from isorun.models.special_tokens import SpecialTokens
 from isorun.models.tokenizer_config import TokenizerSettings
-from isorun.models.tokenizer_names import REBUILT
+from isorun.models.tokenizer_names import DEFAULTS, REBUILT
 
 if TYPE_CHECKING:
     import tokenizers
@@ -31,18 +31,23 @@ _Pipeline = Callable[[Mapping[str, Any], TokenizerSettings, _Texts], "tokenizers
 
 
 class Built(NamedTuple):
-    """A tokenizer of the package ``tokenizers``, the ids that count as special, the id of padding, and the special
-    tokens by name, and the number of tokens to which the file itself would truncate."""
+    """A tokenizer of the package ``tokenizers``, the ids that count as special, the id of padding, the special tokens
+    by name, and the settings with what only the file itself states."""
 
     library: tokenizers.Tokenizer
     special_ids: frozenset[int]
     pad_id: int
     special_tokens: Mapping[str, str]
-    limit: int | None
+    settings: TokenizerSettings
 
 
-def build(path: Path, settings: TokenizerSettings) -> Built:
+def build(path: Path, settings: TokenizerSettings, *, plain: bool = False) -> Built:
     """The tokenizer of a file, without truncation and padding.
+
+    Args:
+        path: the file.
+        settings: what the files beside it state.
+        plain: whether the number of tokens to which the file itself would truncate is the limit.
 
     Raises:
         InvalidModel: the file is damaged.
@@ -75,12 +80,16 @@ def build(path: Path, settings: TokenizerSettings) -> Built:
             library.add_tokens([tokenizers.AddedToken(text, special=True) for text in tokens.contents])
         ids = map(library.token_to_id, tokens.contents)
         special_ids = frozenset(number for number in ids if number is not None)
-        padding, truncation = library.padding, library.truncation
+        padding, truncation = document.get("padding"), library.truncation  # a class is built without padding
         pad_id = library.token_to_id(tokens.texts.get("pad_token") or (padding or {}).get("pad_token") or "[PAD]")
         library.no_padding()  # all-MiniLM-L6-v2's file would pad to 128, as if that were text
         library.no_truncation()
         pad_id = pad_id if pad_id is not None else padding["pad_id"] if padding else 0
-        return Built(library, special_ids, pad_id, tokens.texts, truncation["max_length"] if truncation else None)
+        if not plain:
+            settings = settings.completed(document)
+        elif truncation:
+            settings = TokenizerSettings(path, fields={"model_max_length": truncation["max_length"]})
+        return Built(library, special_ids, pad_id, tokens.texts, settings)
 
 
 def _require_model(path: Path, settings: TokenizerSettings, document: Mapping[str, Any]) -> None:
@@ -226,7 +235,7 @@ def _set_processor(library: tokenizers.Tokenizer, settings: TokenizerSettings, t
         single = [first, "$A", last]
         pair = [*single, last, "$B", last]
     elif kind == "T5Tokenizer":
-        first = last = "</s>"
+        first = last = texts["eos_token"]
         single, pair = ["$A", last], ["$A", last, "$B", last]
     elif kind in ("BertTokenizer", "DistilBertTokenizer", "DebertaV2Tokenizer") or library.post_processor is None:
         if kind in ("GemmaTokenizer", "LlamaTokenizer", "Qwen2Tokenizer"):
@@ -259,6 +268,6 @@ def _reject_contradictions(path: Path, settings: TokenizerSettings, document: Ma
         for part in (*splits, *({"prepend_scheme": "first"} for part in parts if part.get("type") == "Prepend"))
     )
     for key, holds in (("do_lower_case", lowers), ("strip_accents", strips), ("add_prefix_space", prefixes)):
-        value = settings.fields.get(key)
+        value = settings.fields.get(key, DEFAULTS.get(key, {}).get(settings.kind or ""))
         if value is not None and value != holds:
             raise settings.unsupported(key, f"{path} contradicts it, and isorun does not build {settings.kind} itself")

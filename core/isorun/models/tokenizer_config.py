@@ -7,7 +7,7 @@ and these settings. :mod:`isorun.models.tokenizer_classes` does the same.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -88,6 +88,8 @@ class TokenizerSettings:
         fields: ``tokenizer_config.json``.
         special_tokens_map: ``special_tokens_map.json``; empty where it has no effect.
         added_tokens: ``added_tokens.json``, likewise.
+        model_type: as ``config.json`` has it; empty where it has none.
+        sides: what ``tokenizer.json`` itself states of ``truncation_side`` and ``padding_side``.
     """
 
     path: Path
@@ -95,11 +97,36 @@ class TokenizerSettings:
     fields: Mapping[str, Any] = field(default_factory=dict)
     special_tokens_map: Mapping[str, Any] = field(default_factory=dict)
     added_tokens: Mapping[str, Any] = field(default_factory=dict)
+    model_type: str = ""
+    sides: Mapping[str, str] = field(default_factory=dict)
+
+    def completed(self, document: Mapping[str, Any]) -> TokenizerSettings:
+        """With the sides that ``tokenizer.json`` states, which count where ``tokenizer_config.json`` states none.
+
+        Raises:
+            UnsupportedModel: padding on the left would shift the model's positions.
+        """
+        sections = {key: document.get(key.removesuffix("_side")) for key in ("truncation_side", "padding_side")}
+        stated = {key: part.get("direction") for key, part in sections.items() if isinstance(part, dict)}
+        left = {key for key, side in stated.items() if side == "Left" and key not in self.fields}
+        settings = replace(self, sides=dict.fromkeys(left, "left"))
+        if settings.padding_side == "left" and self.model_type in _ABSOLUTE:
+            reason = "padding would shift the positions. Remove the key to pad on the right"
+            raise settings.unsupported("padding_side", reason)
+        return settings
 
     @property
     def truncation_side(self) -> str:
         """The side from which tokens are removed."""
-        return str(self.fields.get("truncation_side", "right"))
+        return self._side("truncation_side")
+
+    @property
+    def padding_side(self) -> str:
+        """The side on which transformers pads. isorun pads on the right, where a model gives the same results."""
+        return self._side("padding_side")
+
+    def _side(self, key: str) -> str:
+        return str(self.fields.get(key, self.sides.get(key, "right")))
 
     def cleans_up(self, model: str) -> bool:
         """Whether spaces before punctuation are removed from decoded texts, by the kind of the vocabulary."""
@@ -122,7 +149,10 @@ class TokenizerSettings:
 
     def unsupported(self, key: str, reason: str) -> UnsupportedModel:
         """An error that names a key and its value."""
-        return UnsupportedModel(f"{self.path} has {key}={self.fields.get(key)!r}: {reason}")
+        value = self.fields.get(key, self.sides.get(key))
+        return UnsupportedModel(
+            f"{self.path if key not in self.sides else 'tokenizer.json'} has {key}={value!r}: {reason}"
+        )
 
 
 def read(folder: Path, prefix: str = "") -> TokenizerSettings:
@@ -140,21 +170,21 @@ def read(folder: Path, prefix: str = "") -> TokenizerSettings:
     fields = _object(path)
     check_known(fields, USED, str(path))
     config = _object(folder / f"{prefix}config.json")
-    settings = TokenizerSettings(path, _kind(fields, config), fields)
+    model_type = config.get("model_type")
+    settings = TokenizerSettings(
+        path, _kind(fields, config), fields, model_type=model_type if isinstance(model_type, str) else ""
+    )
     if (names := fields.get("model_input_names")) and not {"input_ids", "attention_mask"} <= set(names):
         raise settings.unsupported(
             "model_input_names", "it must contain input_ids and attention_mask: without a mask, padding changes results"
         )
     if settings.kind in SLOW:
         raise settings.unsupported("tokenizer_class", f"{settings.kind} does not use tokenizer.json")
-    if fields.get("padding_side") == "left" and str(config.get("model_type")) in _ABSOLUTE:
-        raise settings.unsupported(
-            "padding_side", "padding would shift the positions. Remove the key to pad on the right"
-        )
     if "added_tokens_decoder" in fields:  # then transformers reads neither of the others
         return settings
     others = (_object(folder / f"{prefix}{name}") for name in ("special_tokens_map.json", "added_tokens.json"))
-    return TokenizerSettings(path, settings.kind, fields, *others)
+    special_tokens_map, added_tokens = others
+    return replace(settings, special_tokens_map=special_tokens_map, added_tokens=added_tokens)
 
 
 _ABSOLUTE = frozenset({"bert", "distilbert", "electra", "albert", "layoutlm", "convbert", "ernie", "megatron-bert"})

@@ -151,9 +151,13 @@ GENERIC = frozenset({"TokenizersBackend", "MistralCommonBackend"})
 
 ALIASES: Mapping[str, str] = {
     **dict.fromkeys(
-        ("ElectraTokenizer", "LxmertTokenizer", "MobileBertTokenizer", "SqueezeBertTokenizer"), "BertTokenizer"
+        (
+            *("ElectraTokenizer", "LayoutLMTokenizer", "LxmertTokenizer"),
+            *("MobileBertTokenizer", "SqueezeBertTokenizer"),
+        ),
+        "BertTokenizer",
     ),
-    **dict.fromkeys(("BartTokenizer", "LEDTokenizer", "MvpTokenizer"), "RobertaTokenizer"),
+    **dict.fromkeys(("BartTokenizer", "LEDTokenizer", "LongformerTokenizer", "MvpTokenizer"), "RobertaTokenizer"),
     **dict.fromkeys(("PreTrainedTokenizer", "PythonBackend", "BloomTokenizer"), "TokenizersBackend"),
 }
 """Other names of a class."""
@@ -182,6 +186,24 @@ TYPED = _names(
     "DebertaV2Tokenizer FNetTokenizer LayoutLMv2Tokenizer MarkupLMTokenizer"
 )
 """Classes that make token types."""
+
+DEFAULTS: Mapping[str, Mapping[str, bool]] = {
+    "do_lower_case": dict.fromkeys(
+        ("DPRContextEncoderTokenizer", "DPRQuestionEncoderTokenizer", "FunnelTokenizer", "SplinterTokenizer"), True
+    ),
+    "add_prefix_space": {
+        **dict.fromkeys(
+            (
+                *("CodeGenTokenizer", "DebertaTokenizer", "GPT2Tokenizer", "GPTNeoXTokenizer", "LukeTokenizer"),
+                "WhisperTokenizer",
+            ),
+            False,
+        ),
+        "BlenderbotTokenizer": True,
+    },
+}
+"""By setting, what classes do that use nothing but the vocabulary, where ``tokenizer_config.json`` does not say: isorun
+uses all of ``tokenizer.json`` if it does the same."""
 
 _MORE = ["CodeGenTokenizer", "DPRReaderTokenizer", "DistilBertTokenizer"]
 _KNOWN = frozenset({*_TYPES, *ALIASES, *SLOW, *TYPED, *_MORE})

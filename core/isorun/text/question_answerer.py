@@ -81,7 +81,7 @@ class QuestionAnswerer(TokenModel):
         **session_options: Any,
     ) -> None:
         super().__init__(model, self._choose, max_length, batch_tokens, session_options)
-        if self.tokenizer.settings.fields.get("padding_side") == "left":
+        if self.tokenizer.settings.padding_side == "left":
             self.close()
             raise self.tokenizer.settings.unsupported(
                 "padding_side",

@@ -251,6 +251,25 @@ def test_rejects_other_rotations(fields: object, tmp_path: Path) -> None:
         checkpoint.build(folder, tmp_path / "model.onnx")
 
 
+def test_the_base_of_a_rotation_may_be_in_rope_scaling(tmp_path: Path) -> None:
+    folder = exports.checkpoint("eurobert", tmp_path)
+    without: dict[str, Any] = dict.fromkeys(("rope_parameters", "rope_scaling", "rope_theta"), ...)
+    theta = {"rope_type": "default", "rope_theta": 55.0}
+    of_parameters, of_scaling, usual = (
+        run(changed(folder, **{**without, **rotation}), "last_hidden_state", tmp_path / "model.onnx")
+        for rotation in ({"rope_parameters": theta}, {"rope_scaling": theta}, {})
+    )
+    np.testing.assert_array_equal(of_scaling, of_parameters)
+    assert np.abs(of_scaling - usual).max() > 0.01
+
+
+def test_rejects_one_rotation_for_the_two_of_gemma(tmp_path: Path) -> None:
+    theta = {"rope_type": "default", "rope_theta": 77.0}
+    folder = changed(exports.checkpoint("embeddinggemma", tmp_path), rope_parameters=theta)
+    with pytest.raises(InvalidModel, match="sliding_attention"):
+        checkpoint.build(folder, tmp_path / "model.onnx")
+
+
 @pytest.mark.parametrize("key", ["dtype", "torch_dtype"])
 @pytest.mark.parametrize("name", ["bert", "qwen3"])
 def test_rejects_weights_that_transformers_would_round(key: str, name: str, tmp_path: Path) -> None:

@@ -8,7 +8,7 @@ import pytest
 
 from isorun.errors import InvalidModel, UnsupportedModel
 from isorun.models import tokenizer_config
-from isorun.models.tokenizer import Tokenizer
+from isorun.models.tokenizer import Tokenizer, TruncationWarning
 
 _WORDS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *"abcdefgh", *"ABCDEFGH"]
 
@@ -222,3 +222,64 @@ def test_mpnet_s_mask_has_its_flag_by_any_name(folder: Path) -> None:
 def test_rejects_inputs_without_a_mask(folder: Path, names: list[str]) -> None:
     with pytest.raises(UnsupportedModel, match="must contain input_ids and attention_mask"):
         Tokenizer(_configure(folder, model_input_names=names))
+
+
+def _changed(folder: Path, **parts: Any) -> Path:
+    """``tokenizer.json`` with other parts at its top."""
+    path = folder / "tokenizer.json"
+    path.write_text(json.dumps({**json.loads(path.read_text()), **parts}))
+    return path
+
+
+def test_sides_that_the_file_states(folder: Path) -> None:
+    """transformers takes them where tokenizer_config.json states none."""
+    cut = {"direction": "Left", "max_length": 6, "strategy": "LongestFirst", "stride": 0}
+    padded = {"strategy": "BatchLongest", "direction": "Left", "pad_to_multiple_of": None}
+    token = {"pad_id": 0, "pad_type_id": 0, "pad_token": "[PAD]"}
+    path = _changed(folder, truncation=cut)
+    with pytest.warns(TruncationWarning):
+        assert Tokenizer(path).encode(["a b c d e"], 4)["input_ids"].tolist() == [[2, 8, 9, 3]]
+    _configure(folder, truncation_side="right")
+    with pytest.warns(TruncationWarning):
+        assert Tokenizer(path).encode(["a b c d e"], 4)["input_ids"].tolist() == [[2, 5, 6, 3]]
+    _configure(folder, "config.json", model_type="bert")
+    with pytest.raises(UnsupportedModel, match=r"tokenizer.json has padding_side='left'"):
+        Tokenizer(_changed(folder, padding={**padded, **token}))
+    _configure(folder, padding_side="right")
+    assert Tokenizer(path).settings.padding_side == "right"
+
+
+def test_pairs_have_two_types_without_a_post_processor(folder: Path) -> None:
+    tokenizer = Tokenizer(_changed(folder, post_processor=None))
+    for offsets in (False, True):
+        (encoding,) = tokenizer.encodings([("a b", "c")], None, offsets=offsets)
+        assert encoding.type_ids == [0, 0, 1]
+
+
+@pytest.mark.parametrize(
+    ("name", "parts"),
+    [
+        ("SplinterTokenizer", {}),  # lower case, and the file keeps capitals
+        ("GPT2Tokenizer", {"pre_tokenizer": {"type": "Metaspace", "replacement": "_", "prepend_scheme": "first"}}),
+        ("BlenderbotTokenizer", {}),
+    ],
+)
+def test_rejects_a_file_that_differs_from_the_defaults_of_a_class(
+    folder: Path, name: str, parts: dict[str, Any]
+) -> None:
+    _configure(folder, tokenizer_class=name)
+    with pytest.raises(UnsupportedModel, match=r"(do_lower_case|add_prefix_space)=None.*contradicts"):
+        Tokenizer(_changed(folder, **parts))
+
+
+def test_classes_of_another_name(folder: Path) -> None:
+    path = _configure(folder, tokenizer_class="LayoutLMTokenizer")
+    assert _tokens(path, "A b") == ["[CLS]", "a", "b", "[SEP]"]
+    assert "token_type_ids" in Tokenizer(path).settings.inputs
+
+
+def test_extra_special_tokens_are_those_of_the_configuration(folder: Path) -> None:
+    path = _configure(folder, tokenizer_class="BertTokenizer", additional_special_tokens=["<new>"])
+    _configure(folder, "special_tokens_map.json", additional_special_tokens=["<other>"])
+    assert _tokens(path, "<new>") == ["[CLS]", "<new>", "[SEP]"]
+    assert _tokens(path, "<other>") != ["[CLS]", "<other>", "[SEP]"]
