@@ -14,6 +14,7 @@ from isorun.system import text_files
 from isorun.system.cache import Cache
 
 KEYS_VARIABLE = "ISORUN_API_KEYS"
+_MAX = 1e6  # seconds
 _LOCAL = ("127.0.0.1", "localhost", "::1")
 
 app = typer.Typer(rich_markup_mode=None, add_completion=False)
@@ -57,15 +58,18 @@ def serve(
     ] = 1_000_000,
     max_tokens: Annotated[int, typer.Option(metavar="N", min=1, help="Tokens of a request.")] = 300_000,
     max_body: Annotated[int, typer.Option(metavar="BYTES", min=1, help="Size of a request.")] = 8 * 2**20,
-    timeout: Annotated[float, typer.Option(metavar="SECONDS", min=0.001, help="Time of a request.")] = 60.0,
+    timeout: Annotated[float, typer.Option(metavar="SECONDS", min=0.001, max=_MAX, help="Time of a request.")] = 60.0,
     grace: Annotated[
-        float, typer.Option(metavar="SECONDS", min=0, help="Time for answering accepted requests after SIGTERM.")
+        float,
+        typer.Option(metavar="SECONDS", min=0, max=_MAX, help="Time for answering accepted requests after SIGTERM."),
     ] = 30.0,
     drain: Annotated[
-        float, typer.Option(metavar="SECONDS", min=0, help="Time in which requests are accepted after SIGTERM.")
+        float,
+        typer.Option(metavar="SECONDS", min=0, max=_MAX, help="Time in which requests are accepted after SIGTERM."),
     ] = 1.0,
     idle: Annotated[
-        float, typer.Option(metavar="SECONDS", min=1, help="Time after which unused connections are closed.")
+        float,
+        typer.Option(metavar="SECONDS", min=1, max=_MAX, help="Time after which unused connections are closed."),
     ] = 60.0,
     api_key_file: Annotated[
         Path | None,

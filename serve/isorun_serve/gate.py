@@ -108,9 +108,10 @@ class Gate:
         if not self._keys:
             return
         scheme, _, key = headers.get("authorization", "").partition(" ")
-        sent = key.strip().encode() if scheme.lower() == "bearer" else headers.get("x-api-key", "").encode()
+        sent = [key if scheme.lower() == "bearer" else "", headers.get("x-api-key", "")]
+        received = [text.strip().encode("latin-1") for text in sent]  # as headers are decoded: the bytes of UTF-8
         # Every key is compared, so that the time does not tell which one is close.
-        if not sum(hmac.compare_digest(sent, known) for known in self._keys):
+        if not sum(hmac.compare_digest(text, known) for text in received for known in self._keys):
             raise ApiError(
                 401,
                 "Missing or wrong API key. Send it in the header `Authorization: Bearer KEY`",

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import logging
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
-from isorun.errors import did_you_mean
+from isorun.errors import BackendFailed, InvalidFeeds, IsorunError, did_you_mean
 from isorun.session.session import Session
 from isorun.text.classifier import Classifier
 from isorun.text.cross_encoder import CrossEncoder
@@ -18,6 +20,7 @@ from isorun.text.sparse_embedder import SparseEmbedder
 from isorun.types import Provenance
 from isorun_serve.errors import ApiError
 
+_logger = logging.getLogger("isorun.serve")
 EMBED, SPARSE, RERANK, CLASSIFY, TENSORS = "embed", "sparse", "rerank", "classify", "tensors"
 TASKS = (EMBED, SPARSE, RERANK, CLASSIFY, TENSORS)
 _LONGEST_WAIT = 30  # seconds that a client is told to wait
@@ -137,13 +140,30 @@ class Models:
         """Measure all models, unless the cache has the results; then accept requests, and warm up the rest between
         them: :meth:`isorun.Session.warmup`."""
         for served in self:
-            served.session.warmup((), measure=measure)
+            with _named(served):
+                served.session.warmup((), measure=measure)
         self.accepting = True
         for served in self:
-            served.session.warmup(measure=False)
+            with _named(served):
+                try:
+                    served.session.warmup(measure=False)
+                except (InvalidFeeds, BackendFailed) as error:
+                    if served.model is not None:  # of text, which has feeds that are known to be right
+                        raise
+                    _logger.warning("%s: not warmed up with random tensors: %s", served.name, error)
 
     def close(self) -> None:
         """Release all models."""
         self.accepting = self.ready = False
         for served in self:
             served.close()
+
+
+@contextmanager
+def _named(served: Served) -> Iterator[None]:
+    """Put the model's name in front of errors."""
+    try:
+        yield
+    except IsorunError as error:
+        error.args = (f"{served.name}: {error}", *error.args[1:])
+        raise

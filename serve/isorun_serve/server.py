@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import copy
+import math
 import signal
 import socket
 import sys
@@ -53,8 +54,8 @@ def serve(
         lifespan="on",
         access_log=access_log,
         server_header=False,
-        timeout_keep_alive=round(idle),
-        timeout_graceful_shutdown=round(grace),
+        timeout_keep_alive=math.ceil(idle),
+        timeout_graceful_shutdown=math.ceil(grace),
     )
     signal.signal(signal.SIGTERM, lambda *_: None)  # uvicorn sends itself the signal again once it has ended
     server = _Server(config, app, drain)
@@ -117,8 +118,8 @@ def _connections(idle: float) -> type[asyncio.Protocol]:
             loop = asyncio.get_running_loop()
             self._timer = loop.call_later(idle, self._close_unless_used, self.cycle)
 
-        def _close_unless_used(self, cycle: object) -> None:
-            if self.cycle is cycle:  # no request since
+        def _close_unless_used(self, cycle: Any) -> None:
+            if self.cycle is cycle and (cycle is None or cycle.response_complete):  # no request since
                 self.transport.abort()  # close() would wait for a client that does not read its last answer
 
     return Connection

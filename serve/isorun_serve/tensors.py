@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 from collections.abc import Sequence
 from typing import Any
@@ -122,15 +123,25 @@ def _from_json(name: str, data: Any, spec: TensorSpec, shape: list[int]) -> Arra
         if not all(isinstance(item, str) for item in array):
             raise _wrong(name, "data must be strings")
         return array
+    if array.dtype.kind in "fO" and dtype.kind != "b":  # NumPy makes floats of large integers
+        array = _exact(np.asarray(data, object).reshape(-1), dtype, array)
     kinds = {"b": "b", "i": "iu", "u": "iu"}.get(dtype.kind, "iuf")
     if array.size and array.dtype.kind not in kinds:
         raise _wrong(name, f"data must be {dtype}")
     with np.errstate(over="ignore"):
         converted: Array = array.astype(dtype)
-    lost = converted != array if dtype.kind in "iu" else np.isinf(converted) & np.isfinite(array)
+    lost = converted != array if dtype.kind in "iu" else np.isinf(converted)  # JSON has no infinity
     if lost.any():
         raise _wrong(name, f"data must be {dtype}, got a number outside its range")
     return converted
+
+
+def _exact(numbers: Array, dtype: np.dtype[Any], otherwise: Array) -> Array:
+    """Integers in the type of a tensor, if they are integers that it can hold."""
+    if (dtype.kind in "iu" or otherwise.dtype.kind == "O") and all(type(number) is int for number in numbers):
+        with contextlib.suppress(OverflowError):
+            return np.array(numbers.tolist(), dtype)
+    return otherwise
 
 
 def _from_bytes(name: str, data: bytes, spec: TensorSpec) -> Array:

@@ -26,7 +26,10 @@ def test_keys(models: dict[str, Any]) -> None:
             assert answer.headers["www-authenticate"] == "Bearer"
             assert client.get("/metrics", headers=headers).status_code == 401
         assert client.post(URL, json=BODY, headers={"Authorization": "Bearer one"}).status_code == 200
-        assert client.post(URL, json=BODY, headers={"x-api-key": "one"}).status_code == 200
+        for headers in ({"x-api-key": "one"}, {"x-api-key": "one ", "Authorization": "Bearer of-a-proxy"}):
+            assert client.post(URL, json=BODY, headers=headers).status_code == 200
+        of_utf8 = {b"authorization": "Bearer zwei-ü".encode()}
+        assert client.post(URL, json=BODY, headers=of_utf8).status_code == 200
         assert (client.get("/health").status_code, client.get("/ready").status_code) == (200, 200)
 
 

@@ -238,3 +238,36 @@ def test_deadlines_are_in_microseconds(client: TestClient, models: dict[str, Any
     monkeypatch.setattr(models["bert"], "arun", arun)
     answer = client.post(URL, json=as_json(parameters={"timeout": 500_000}))
     assert (answer.status_code, answer.json(), timeouts) == (504, {"error": "late"}, [0.5])
+
+
+@pytest.mark.parametrize(
+    ("kind", "data", "expected"),
+    [
+        ("UINT64", [2**64 - 1, 1], [2**64 - 1, 1]),
+        ("UINT64", [2**63, 0], [2**63, 0]),
+        ("FP64", [2**70, 1], [2.0**70, 1]),
+        ("FP32", [2**65, 1], [2.0**65, 1]),
+        ("FP32", "[1e400, 1]", None),
+        ("UINT64", [2**64, 1], None),
+        ("INT64", [2**63, -1], None),
+    ],
+)
+def test_large_numbers_in_json(kind: str, data: Any, expected: list[float] | None) -> None:
+    onnx_type, dtype = TYPES[kind]
+    graph = helper.make_graph(
+        [helper.make_node("Identity", ["x"], ["y"])],
+        "g",
+        [helper.make_tensor_value_info("x", onnx_type, ["n"])],
+        [helper.make_tensor_value_info("y", onnx_type, ["n"])],
+    )
+    opsets = [helper.make_opsetid("", 17)]
+    model = helper.make_model(graph, ir_version=8, opset_imports=opsets).SerializeToString()
+    text = data if isinstance(data, str) else json.dumps(data)
+    body = f'{{"inputs": [{{"name": "x", "shape": [2], "datatype": "{kind}", "data": {text}}}]}}'
+    with isorun.Session(model, "ort-cpu") as session, served.client({"m": session}) as client:
+        answer = client.post("/v2/models/m/infer", content=body)
+    if expected is None:
+        assert (answer.status_code, "outside its range" in answer.text or "must be" in answer.text) == (400, True)
+    else:
+        values = np.array(json.loads(answer.text)["outputs"][0]["data"], dtype)
+        np.testing.assert_array_equal(values, np.array(expected, dtype))

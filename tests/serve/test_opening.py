@@ -5,9 +5,11 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+import onnx.parser
 import pytest
 
 import isorun
+from isorun_serve.models import Models, Served
 from isorun_serve.opening import task_of
 
 
@@ -33,3 +35,21 @@ def test_task_of_a_checkpoint(tmp_path: Path, architecture: str, task: str | Non
         return
     with pytest.raises(isorun.InvalidModel, match=r"--task NAME=embed"):  # and not served as an embedder in silence
         task_of(tmp_path)
+
+
+@pytest.mark.parametrize(
+    "graph",
+    [
+        "(string[n] x) => (string[n] y) { y = Identity (x) }",
+        "(float x) => (float y) { y = Identity (x) }",
+        "(float[b, s, d] q, float[b, d, s] k) => (float[b, s, s] y) { y = MatMul (q, k) }",
+        "(float[n, k] a, float[k, m] b) => (float[n, m] y) { y = MatMul (a, b) }",
+    ],
+)
+def test_models_that_random_tensors_do_not_fit_are_served(graph: str, caplog: pytest.LogCaptureFixture) -> None:
+    model = onnx.parser.parse_model(f'<ir_version: 8, opset_import: ["" : 17]> g {graph}').SerializeToString()
+    with isorun.Session(model, "ort-cpu") as session, caplog.at_level("WARNING", "isorun.serve"):
+        models = Models([Served.of("odd", session)])
+        models.warm_up(measure=False)
+        assert models.accepting
+    assert ["odd: not warmed up" in record.getMessage() for record in caplog.records] == [True]

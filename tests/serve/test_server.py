@@ -236,7 +236,7 @@ def test_stops_if_the_models_cannot_be_warmed_up(
 
     monkeypatch.setattr(Session, "warmup", fail)
     ran = isorun("serve", folders["embedder"], "--backend", "ort-cpu", "--port", "0")
-    assert (ran.code, "isorun: no memory" in ran.err) == (3, True)
+    assert (ran.code, ": no memory" in ran.err) == (3, True)
 
 
 @pytest.mark.parametrize(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tracemalloc
 from typing import Any
 
 import numpy as np
@@ -9,6 +10,7 @@ import pytest
 from fastapi.testclient import TestClient
 
 import served
+from isorun.text.classifier import Class
 
 TEXTS = ["a b c", "x", ""]
 
@@ -149,3 +151,61 @@ def test_errors(client: TestClient, url: str, body: Any, status: int, message: s
     answer = client.post(url, json=body) if body is not None else client.post(url)
     assert (answer.status_code, answer.json()["error_type"]) == (status, "Validation")
     assert message in answer.json()["error"]
+
+
+def test_token_ids_of_tokenize_have_the_default_prompt(client: TestClient, models: dict[str, Any]) -> None:
+    embedder = models["embedder"]
+    before = embedder.default_prompt
+    embedder.default_prompt = "query"
+    try:
+        (tokens,) = client.post("/tokenize", json={"inputs": "a b", "model": "embedder"}).json()
+        vector = client.post("/embed", json={"inputs": [[token["id"] for token in tokens]]}).json()
+        np.testing.assert_allclose(vector, embedder.embed(["a b"]), atol=1e-6)
+    finally:
+        embedder.default_prompt = before
+
+
+@pytest.mark.parametrize(
+    ("url", "body"),
+    [
+        ("/embed", {"inputs": "a", "normalize": "no"}),
+        ("/embed", {"inputs": "a", "dimensions": True}),
+        ("/v1/embeddings", {"input": "a", "model": "embedder", "dimensions": "4"}),
+        ("/v1/rerank", {"query": "a", "documents": ["a", "b"], "top_n": True}),
+        ("/decode", {"ids": [True, "5"]}),
+    ],
+)
+def test_values_of_another_type_are_rejected(client: TestClient, url: str, body: dict[str, Any]) -> None:
+    assert client.post(url, json=body).status_code in (400, 422)
+
+
+def test_a_field_that_holds_half_a_character(client: TestClient) -> None:
+    answer = client.post(
+        "/embed", content=b'{"inputs": "a", "\\ud800": 1}', headers={"content-type": "application/json"}
+    )
+    assert (answer.status_code, "unknown field" in answer.text) == (400, True)
+
+
+@pytest.mark.parametrize("url", ["/v1/rerank", "/rerank", "/decode"])
+def test_one_error_is_described_of_many(models: dict[str, Any], url: str) -> None:
+    wrong = [None] * 100_000
+    body = {"query": "a", "documents": wrong} if "v1" in url else {"query": "a", "texts": wrong}
+    body = {"ids": wrong} if url == "/decode" else body
+    with served.client(models) as client:
+        tracemalloc.start()
+        try:
+            assert client.post(url, json=body).status_code == 400
+            assert tracemalloc.get_traced_memory()[1] < 50 * 2**20
+        finally:
+            tracemalloc.stop()
+
+
+def test_numbers_that_json_cannot_hold(
+    client: TestClient, models: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def classify(*_: Any, **__: Any) -> list[list[Class]]:
+        return [[Class("good", float("nan"))]]
+
+    monkeypatch.setattr(models["classifier"], "aclassify", classify)
+    answer = client.post("/predict", json={"inputs": "a", "model": "classifier"})
+    assert (answer.status_code, "NaN" in answer.json()["error"]) == (500, True)

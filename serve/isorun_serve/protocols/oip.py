@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 import orjson
 from fastapi import APIRouter, Request
@@ -15,7 +15,7 @@ from isorun.types import TensorSpec
 from isorun_serve import tensors
 from isorun_serve.answers import json_answer
 from isorun_serve.errors import ApiError
-from isorun_serve.inputs import KnownFields
+from isorun_serve.inputs import FirstError, KnownFields
 from isorun_serve.models import Models, Served
 from isorun_serve.settings import Settings
 from isorun_serve.texts import admission
@@ -53,7 +53,7 @@ class Input(KnownFields):
     """An input tensor."""
 
     name: str
-    shape: list[NonNegativeInt]
+    shape: Annotated[list[NonNegativeInt], FirstError()]
     datatype: str
     parameters: InputParameters = InputParameters()
     data: Any = None
@@ -71,8 +71,8 @@ class InferRequest(KnownFields):
 
     id: str | None = None
     parameters: RequestParameters = RequestParameters()
-    inputs: list[Input]
-    outputs: list[Output] = Field([], description="Default: all.")
+    inputs: Annotated[list[Input], FirstError()]
+    outputs: Annotated[list[Output], FirstError()] = Field([], description="Default: all.")
 
 
 _TENSOR = {

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import uuid
-from typing import Any
+from typing import Annotated, Any
 
 from fastapi import APIRouter
 from pydantic import BaseModel, Field
@@ -11,7 +11,7 @@ from starlette.responses import Response
 
 from isorun_serve.answers import json_answer
 from isorun_serve.errors import ApiError
-from isorun_serve.inputs import KnownFields
+from isorun_serve.inputs import FirstError, KnownFields
 from isorun_serve.models import Models
 from isorun_serve.settings import Settings
 from isorun_serve.texts import relevance
@@ -27,12 +27,12 @@ class RerankRequest(KnownFields):
     """The body of a request."""
 
     query: str
-    documents: list[str | Document]
+    documents: Annotated[list[str | Document], FirstError()]
     model: str | None = Field(None, description="The name of a served model. Default: the first that reranks.")
     top_n: int | None = Field(None, ge=1, description="How many documents to return. Default: all.")
     return_documents: bool = False
     max_tokens_per_doc: int | None = Field(None, ge=1, description="Accepted if it is not below the model's limit.")
-    rank_fields: list[str] | None = Field(None, description='Accepted if it is ["text"].')
+    rank_fields: Annotated[list[str], FirstError()] | None = Field(None, description='Accepted if it is ["text"].')
 
 
 def router(models: Models, settings: Settings) -> APIRouter:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from typing import Annotated, Any, Literal
 
+import numpy as np
 from fastapi import APIRouter, Body
 from pydantic import Field, TypeAdapter, ValidationError
 from starlette.responses import Response
@@ -17,7 +18,7 @@ from isorun.text.prompted import PromptedModel
 from isorun.text.sparse_embedder import SparseEmbedder
 from isorun_serve.answers import finite, json_answer
 from isorun_serve.errors import ApiError
-from isorun_serve.inputs import KnownFields, TextOrPairs, TextsOrIds, as_list
+from isorun_serve.inputs import FirstError, KnownFields, TextOrPairs, TextsOrIds, as_list
 from isorun_serve.models import EMBED, RERANK, SPARSE, Models, Served
 from isorun_serve.settings import Settings
 from isorun_serve.texts import (
@@ -82,7 +83,7 @@ class RerankRequest(_Request):
     """The body of a request for scores."""
 
     query: str
-    texts: list[str]
+    texts: Annotated[list[str], FirstError()]
     raw_scores: bool = Field(False, description="Return logits.")
     return_text: bool = False
 
@@ -90,7 +91,7 @@ class RerankRequest(_Request):
 class TokenizeRequest(_Named):
     """The body of a request for tokens."""
 
-    inputs: str | list[str]
+    inputs: str | Annotated[list[str], FirstError()]
     add_special_tokens: bool = True
     prompt_name: str | None = Field(None, description="The name of the prompt to put before each text.")
 
@@ -98,7 +99,7 @@ class TokenizeRequest(_Named):
 class DecodeRequest(_Named):
     """The body of a request for the texts of token ids."""
 
-    ids: list[int] | list[list[int]]
+    ids: Annotated[list[int], FirstError()] | Annotated[list[Annotated[list[int], FirstError()]], FirstError()]
     skip_special_tokens: bool = True
 
 
@@ -129,7 +130,8 @@ def router(models: Models, settings: Settings) -> APIRouter:
         tokens = await encoded(served, settings, items, encode, truncate=request.truncate, field="inputs")
         with admission(served):
             vectors = await embedder.aembed(tokens)
-        rows = (zip(row.indices.tolist(), row.values.tolist(), strict=True) for row in vectors)
+        weights = [finite(row.values, "A vector").tolist() for row in vectors]
+        rows = (zip(row.indices.tolist(), values, strict=True) for row, values in zip(vectors, weights, strict=True))
         return json_answer([[{"index": index, "value": value} for index, value in row] for row in rows])
 
     @routes.post("/predict")
@@ -147,6 +149,7 @@ def router(models: Models, settings: Settings) -> APIRouter:
             else:
                 top_k = request.parameters.top_k
                 classes = await classifier.aclassify(tokens, top_k=top_k, function=function)
+        finite(np.array([score for row in classes for _, score in row]), "A score")
         answers = [[{"score": score, "label": label} for label, score in row] for row in classes]
         return json_answer(answers if batch else answers[0])
 
@@ -178,10 +181,11 @@ def router(models: Models, settings: Settings) -> APIRouter:
         check_count(settings, len(texts), "inputs")
         check_characters(settings, texts, "inputs")
         prompt = ""
-        if request.prompt_name is not None:
-            if not isinstance(model, PromptedModel) or request.prompt_name not in model.prompts:
-                raise ApiError(400, f"The model has no prompt {request.prompt_name!r}", param="prompt_name")
-            prompt = model.prompts[request.prompt_name]
+        name = request.prompt_name or (model.default_prompt if isinstance(model, PromptedModel) else None)
+        if name is not None:
+            if not isinstance(model, PromptedModel) or name not in model.prompts:
+                raise ApiError(400, f"The model has no prompt {name!r}", param="prompt_name")
+            prompt = model.prompts[name]
         prompted = [prompt + text for text in texts]
         encodings = await asyncio.to_thread(model.tokenizer.encodings, prompted, None, offsets=True)
         return json_answer(
