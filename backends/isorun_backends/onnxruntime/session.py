@@ -37,7 +37,9 @@ OPTIONS = {
     "graph_optimization_level": Option(
         "how far ONNX Runtime rewrites the graph", "str", choices=tuple(_LEVELS), default="all"
     ),
-    "inter_op_threads": Option("threads that run independent nodes in parallel", "int", default=1, minimum=1),
+    "inter_op_threads": Option(
+        "threads that run independent nodes in parallel", "int", default=1, minimum=1, maximum=1024
+    ),
     "deterministic": Option("use only kernels whose results are the same in every run", "bool", default=False),
     "custom_ops": Option("paths of libraries with custom operators to register", "list", default=()),
     "session_config": Option(

@@ -77,7 +77,10 @@ def check_output(path: Path, reads: Iterable[Path] = ()) -> Path:
     Raises:
         IsorunError: it cannot be written, is no regular file, or is one that the command reads.
     """
-    path = path.resolve() if path.is_symlink() else path
+    try:
+        path = path.resolve() if path.is_symlink() else path
+    except (OSError, RuntimeError) as error:  # the latter until Python 3.13
+        raise IsorunError(f"{path} is a link that leads to itself. Name a file") from error
     for read in reads:
         beside = read.is_dir() and read.resolve() in path.resolve().parents and path.suffix != ".onnx"
         if path.exists() and (path.samefile(read) or beside):

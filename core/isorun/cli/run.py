@@ -155,12 +155,19 @@ def _time(session: Session, feeds: Mapping[str, np.ndarray], repeat: int) -> dic
 
 def _save(path: Path, outputs: Mapping[str, Any]) -> None:
     import io
+    import zipfile
 
     odd = [name for name, value in outputs.items() if not isinstance(value, np.ndarray)]
     if odd:
         raise IsorunError(f"Cannot save {', '.join(odd)}: .npz files hold tensors only. Choose tensors with --outputs")
     buffer = io.BytesIO()
-    np.savez(buffer, **outputs)
+    with zipfile.ZipFile(buffer, "w") as archive:  # savez() would take some names for its own arguments
+        for name, value in outputs.items():
+            array = value.astype(np.str_) if value.dtype == object else value  # which loads without pickle
+            if array is not value and not (array.astype(object) == value).all():
+                raise IsorunError(f"Cannot save {name}: .npz files do not keep NUL at the end of a text")
+            with archive.open(f"{name}.npy", "w", force_zip64=True) as file:
+                np.lib.format.write_array(file, array, allow_pickle=False)
     write_atomically(path, buffer.getvalue())
 
 

@@ -73,7 +73,7 @@ class IOBinding(io_binding.IOBinding):
         """The results of the last run: an ``OrtValue`` for each in host memory, a ``BoundOutput`` on a GPU."""
         return [
             output if output.device_name() != "cpu" else values.to_ort_value(name, output.value())
-            for name, output in zip(self._outputs, super().get_outputs(), strict=True)
+            for name, output in zip(self._ran, super().get_outputs(), strict=True)
         ]
 
 

@@ -195,11 +195,10 @@ class InferenceSession(Session):
     def set_providers(
         self, providers: Sequence[Any] | None = None, provider_options: Sequence[Mapping[str, Any]] | None = None
     ) -> None:
-        """Close the session and open it on other providers. Its bindings become invalid."""
+        """Close the session and open it on other providers; if that fails, it stays closed. Its bindings become
+        invalid."""
         self.close()
-        model, options, keywords = self._model_given, self._sess_options, self._keywords
-        vars(self).clear()  # what is cached belongs to the closed session
-        self.__init__(model, options, providers, provider_options, **keywords)  # type: ignore[misc]
+        self._open(providers, provider_options)
 
     def disable_fallback(self) -> None:
         """Nothing to disable: no run falls back."""

@@ -64,6 +64,7 @@ class IOBinding:
         self._outputs: dict[str, Any] = {}
         self._bound: Bindings = {}
         self._results: list[Any] = []
+        self._ran: dict[str, Any] = {}  # the outputs of the last run, which may be bound anew since
         fork.watch(self)
 
     def _forked(self) -> None:
@@ -130,6 +131,7 @@ class IOBinding:
     def clear_binding_outputs(self) -> None:
         """Forget the outputs."""
         self._outputs, self._bound = {}, {}
+        self._results, self._ran = [], {}
 
     def synchronize_inputs(self) -> None:
         """Nothing to wait for in host memory."""
@@ -148,7 +150,7 @@ class IOBinding:
             InvalidFeeds: a result is in device memory. Bind the output to cpu to have it copied.
         """
         arrays = [BoundOutput(value).numpy() for value in self._results]
-        bound = [isinstance(target, np.ndarray) for target in self._outputs.values()]  # others are new at every run
+        bound = [isinstance(target, np.ndarray) for target in self._ran.values()]  # others are new at every run
         return [array.copy() if keeps else array for array, keeps in zip(arrays, bound, strict=True)]
 
     def run(self) -> None:
@@ -163,6 +165,7 @@ class IOBinding:
         if not self._outputs:
             raise InvalidFeeds("No output is bound. Call bind_output() for each output")
         self._results = self._model.run_bound(self._inputs, self._outputs, self._bound)
+        self._ran = dict(self._outputs)
 
     def _on_device(self, name: str, device_type: str, device_id: int) -> bool:
         if (device_type, device_id) == ("cpu", 0):

@@ -193,3 +193,29 @@ def test_device_is_requested_from_the_backend(isorun: Callable[..., Any], bert: 
     ran = isorun("run", str(bert), "--feeds", str(feeds), "--backend", "ort-cpu", "--device", "cuda")
     assert ran.code != 0
     assert "it does not support device 'cuda' (supported: cpu)" in ran.err
+
+
+def test_outputs_of_any_name_and_texts_are_saved(isorun: Callable[..., Any], tmp_path: Path) -> None:
+    model, feeds, output = (tmp_path / name for name in ("m.onnx", "x.npz", "o.npz"))
+    onnx.save(
+        onnx.parser.parse_model("""<ir_version: 8, opset_import: ["" : 17]>
+            g (float[n] x, string[n] s) => (float[n] file, float[n] allow_pickle, string[n] text)
+            { file = Neg (x)  allow_pickle = Abs (x)  text = Identity (s) }"""),
+        model,
+    )
+    x = np.array([1, -2], np.float32)
+    np.savez(feeds, x=x, s=np.array(["a", "ü b"]))
+    ran = isorun("run", model, "--backend", "ort-cpu", "--feeds", feeds, "--output", output)
+    assert ran.code == 0
+    with np.load(output) as saved:
+        assert saved.files == ["file", "allow_pickle", "text"]
+        np.testing.assert_array_equal(saved["file"], -x)
+        np.testing.assert_array_equal(saved["allow_pickle"], abs(x))
+        assert saved["text"].tolist() == ["a", "ü b"]
+
+
+def test_a_link_that_leads_to_itself(isorun: Callable[..., Any], bert: Path, feeds: Path, tmp_path: Path) -> None:
+    link = tmp_path / "loop.npz"
+    link.symlink_to(link)
+    ran = isorun("run", bert, "--backend", "ort-cpu", "--feeds", feeds, "--output", link)
+    assert (ran.code, "leads to itself" in ran.err) == (2, True)

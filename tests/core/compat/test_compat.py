@@ -274,6 +274,23 @@ def test_set_providers_opens_again(model):
         np.testing.assert_array_equal(session.submit(["pooler_output"], FEEDS).result(20)[0], first)
 
 
+def test_set_providers_of_a_subclass(model):
+    class Client(ort.InferenceSession):
+        def __init__(self, path):
+            super().__init__(path, providers=[CPU])
+            self.label = "mine"
+
+    with Client(model) as session:
+        session.set_providers([CPU])
+        assert session.label == "mine"
+        assert len(session.run(None, FEEDS)) == len(session.get_outputs())
+        with pytest.raises((ValueError, isorun.IsorunError)):
+            session.set_providers(["NoExecutionProvider"])
+        assert [item.name for item in session.get_inputs()]
+        with pytest.raises(isorun.SessionClosed):
+            session.run(None, FEEDS)
+
+
 Early = onnxruntime.InferenceSession  # as a library that was imported before install()
 
 

@@ -201,3 +201,15 @@ def test_a_number_stays_one(backend):
         opened.run_with_iobinding(binding)
         assert [value.shape() for value in binding.get_outputs()] == [[], [3]]
         assert [array.tolist() for array in binding.copy_outputs_to_cpu()] == [4, [2, 2, 2]]
+
+
+def test_results_are_those_of_the_last_run(session):
+    binding = bound(session, tiny.feeds(), "pooler_output")
+    assert binding.get_outputs() == []
+    session.run_with_iobinding(binding)
+    (expected,) = binding.copy_outputs_to_cpu()
+    binding.bind_output("last_hidden_state")
+    (kept,) = binding.copy_outputs_to_cpu()
+    np.testing.assert_array_equal(kept, expected)
+    binding.clear_binding_outputs()
+    assert binding.copy_outputs_to_cpu() == binding.get_outputs() == []

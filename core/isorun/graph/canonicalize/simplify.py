@@ -60,13 +60,18 @@ def simplify(model: ir.Model, report: FusionReport) -> None:
     constants.remove_no_ops(model.graph)
     common.DeduplicateInitializersPass()(model)
     dedup_weights.deduplicate(model.graph)
-    common.CommonSubexpressionEliminationPass()(model)
+    if not any(attribute.type in _TYPES for node in model.graph for attribute in node.attributes.values()):
+        common.CommonSubexpressionEliminationPass()(model)
     layer_normalization.fuse(model)
     head_biases.move(model.graph)
     for node in list(model.graph):
         if node.domain == "" and node.op_type == "MatMul":
             _unflatten(model, node)
     common.RemoveUnusedNodesPass()(model)
+
+
+_TYPES = (ir.AttributeType.TYPE_PROTO, ir.AttributeType.TYPE_PROTOS)
+"""Attributes that cannot be compared, as the elimination of common subexpressions does."""
 
 
 def _free_names(graph: ir.Graph) -> None:

@@ -55,7 +55,7 @@ class Packing:
         if isinstance(value, list | tuple):
             return {"list": [self.describe(item) for item in value]}
         if isinstance(value, Mapping):
-            return {"map": [[self.describe(key), self.describe(item)] for key, item in value.items()]}
+            return {"map": [[self.describe(_key(key)), self.describe(item)] for key, item in value.items()]}
         raise TypeError(f"expected an array, string, number, list, mapping or None, got {type(value).__name__}")
 
     def _array(self, value: Any) -> dict[str, Any]:
@@ -70,6 +70,11 @@ class Packing:
         if all(isinstance(item, str) for item in strings):
             return {"strings": value.dtype.str, "shape": shape, "values": strings}
         raise TypeError(f"cannot send an array of {value.dtype} to another process")
+
+
+def _key(key: Any) -> Any:
+    """The key of a mapping as a number or a string of Python, since the copy of an array is none."""
+    return key.item() if isinstance(key, np.generic) else key
 
 
 def is_plain(value: Any) -> bool:

@@ -49,7 +49,7 @@ def wake_after(channel: socket.socket, seconds: float) -> None:
     Uses socket options: a timeout of Python's costs a ``poll`` for each call.
     """
     whole = int(seconds)
-    interval = struct.pack("@ll", whole, round((seconds - whole) * 1e6))
+    interval = struct.pack("@ll", whole, max(round((seconds - whole) * 1e6), int(not whole)))  # 0 would be no limit
     channel.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, interval)
     channel.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, interval)
 

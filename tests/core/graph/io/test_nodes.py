@@ -62,3 +62,13 @@ def test_inputs_that_are_optional_may_be_omitted() -> None:
     model = onnx.parser.parse_model(f"{HEAD} g (float[2] x, float h) => (float[2] y) {{ y = Clip (x, h, h) }}")
     model.graph.node[0].input[1] = ""
     structure.check(model, "the model")
+
+
+def test_a_type_as_an_attribute() -> None:
+    element = onnx.helper.make_tensor_type_proto(onnx.TensorProto.FLOAT, [None])
+    node = onnx.helper.make_node("Optional", [], ["y"], type=element)
+    output = onnx.helper.make_value_info("y", onnx.helper.make_optional_type_proto(element))
+    graph = onnx.helper.make_graph([node], "g", [], [output])
+    model = onnx.helper.make_model(graph, ir_version=8, opset_imports=[onnx.helper.make_opsetid("", 17)])
+    with isorun.Session(model.SerializeToString(), "ort-cpu") as session:
+        assert session.run(None, {}) == [None]

@@ -89,3 +89,8 @@ def test_plain_values_are_described_by_dtype_and_shape():
     assert is_plain(np.zeros(3))
     assert is_plain(np.float32(1))
     assert not any(map(is_plain, [np.array(["a"]), np.array([None]), [1], 1.0, None]))
+
+
+def test_keys_of_numpy_are_numbers_and_strings():
+    (values,) = round_trip({np.int64(3): 1.0, np.str_("a"): 2})
+    assert values == {3: 1.0, "a": 2}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import socket
+import struct
 import threading
 import time
 
@@ -125,3 +126,11 @@ def test_closed_by_the_other_side(pair, part):
     theirs.close()
     with pytest.raises(wire.Closed):
         wire.send(theirs, 1)
+
+
+@pytest.mark.parametrize(("seconds", "microseconds"), [(1e-9, 1), (5e-7, 1), (2e-6, 2), (1.5, 1_500_000)])
+def test_the_shortest_wait_has_an_end(pair, seconds, microseconds):
+    """0 would be no limit."""
+    wire.wake_after(pair[0], seconds)
+    whole, rest = struct.unpack("@ll", pair[0].getsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, 16))
+    assert whole > 0 or rest >= microseconds
