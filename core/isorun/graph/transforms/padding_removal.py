@@ -152,7 +152,10 @@ class _Removal(PackedReads):
                 name="padding.places",
             )
         )
-        self.graph.sort()
+        try:
+            self.graph.sort()
+        except ValueError as error:  # a cycle
+            raise UnsupportedModel("Padding cannot be removed: the mask is computed from hidden states") from error
         functions.carry(self._model)
         return tuple(by_token)
 
