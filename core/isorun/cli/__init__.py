@@ -16,6 +16,7 @@ code  meaning
 from __future__ import annotations
 
 import errno
+import io
 import os
 import shutil
 import sys
@@ -91,11 +92,14 @@ def main(argv: Sequence[str] | None = None) -> int:
 def _open_streams() -> None:
     """Replace a closed standard stream (``>&-``), which is ``None`` in Python, by one that discards its input.
 
-    Otherwise, what is printed to a closed standard error goes to standard output.
+    Otherwise, what is printed to a closed standard error goes to standard output. Characters that the encoding of
+    standard output lacks are escaped there, as they are in standard error.
     """
     for name in ("stdout", "stderr"):
         if getattr(sys, name) is None:
             setattr(sys, name, open(os.devnull, "w", encoding="utf-8"))  # noqa: PTH123, SIM115 - until the process ends
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(errors="backslashreplace")
 
 
 def _separate_results() -> None:

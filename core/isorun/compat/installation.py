@@ -80,6 +80,8 @@ def install(**settings: Any) -> Installation:
     global _active
     if _active is not None:
         raise IsorunError("isorun.compat is already installed. Call uninstall() on the object that install() returned")
+    if "model" in settings:
+        raise TypeError("each session has a model of its own: install() accepts the other arguments of isorun.Session")
     inspect.signature(Session).bind_partial(**settings)
     _active = Installation(settings)
     _logger.info("isorun.compat: installed in %s", ", ".join(_active.install()))

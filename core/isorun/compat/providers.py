@@ -133,6 +133,8 @@ def _normalized(
     from onnxruntime.capi import _pybind_state as raw
     from onnxruntime.capi.onnxruntime_inference_collection import check_and_normalize_provider_args
 
+    if isinstance(providers, str):
+        raise InvalidArgument(f"providers must be a list such as [{providers!r}], got {providers!r}")
     available = raw.get_available_providers()
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")

@@ -18,6 +18,7 @@ import pytest
 
 from isorun import cli, errors
 from isorun.cli import app
+from onnx_text import graph
 
 COMMANDS = app.COMMANDS
 
@@ -165,6 +166,17 @@ def test_shells_complete_values(words: str, expected: set[str]) -> None:
     command = [sys.executable, "-c", "import sys; from isorun.cli import main; sys.exit(main())"]
     done = subprocess.run(command, env={**os.environ, **asked}, capture_output=True, text=True, check=True)
     assert set(done.stdout.split()) == expected
+
+
+def test_characters_that_standard_output_lacks_are_escaped(tmp_path: Path) -> None:
+    path, model = tmp_path / "m.onnx", graph("g (float[n] x) => (float[n] y) { y = Neg (x) }")
+    model.graph.input[0].name = model.graph.node[0].input[0] = "入力"
+    onnx.save(model, path)
+    command = [sys.executable, "-m", "isorun", "inspect", str(path)]
+    environment = {**os.environ, "PYTHONIOENCODING": "latin-1"}
+    done = subprocess.run(command, env=environment, capture_output=True, check=False)
+    assert (done.returncode, done.stderr) == (0, b"")
+    assert rb"\u5165" in done.stdout
 
 
 def test_exit_code_is_kept_with_closed_standard_streams(tmp_path: Path) -> None:

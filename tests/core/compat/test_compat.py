@@ -210,6 +210,8 @@ def test_an_unavailable_provider_is_skipped_only_for_a_later_one(model, caplog):
         ort.InferenceSession(model, providers=["DmlExecutionProvider"])
     with pytest.raises(InvalidArgument, match=r"no backend for MyGraphXExecutionProvider; did you mean 'MIGraphX"):
         ort.InferenceSession(model, providers=["MyGraphXExecutionProvider"])
+    with pytest.raises(InvalidArgument, match=r"a list such as \['CPUExecutionProvider'\]"):
+        ort.InferenceSession(model, providers=CPU)
 
 
 @pytest.mark.parametrize("device", ["AUTO:CPU", "HETERO:CPU"])
@@ -292,6 +294,11 @@ def test_set_providers_of_a_subclass(model):
 
 
 Early = onnxruntime.InferenceSession  # as a library that was imported before install()
+
+
+def test_install_has_no_model_for_all_sessions(model):
+    with pytest.raises(TypeError, match="model of its own"):
+        ort.install(model=model)
 
 
 def test_install_is_reversible(model, raw):
