@@ -58,7 +58,7 @@ def named(models: Sequence[str], tasks: Sequence[str]) -> list[Named]:
         if name in given:
             raise InvalidArgument(f"Two models are called {name!r}. Name one of them: NAME=MODEL")
         given[name] = model
-    chosen = {}
+    chosen: dict[str, str] = {}
     for text in tasks:
         name, equals, task = text.rpartition("=")
         if not equals:
@@ -67,6 +67,8 @@ def named(models: Sequence[str], tasks: Sequence[str]) -> list[Named]:
             raise InvalidArgument(f"Invalid --task {text!r}: no model is called {name!r}{did_you_mean(name, given)}")
         if task not in TASKS:
             raise InvalidArgument(f"Invalid --task {text!r}: there is no task {task!r}{did_you_mean(task, TASKS)}")
+        if chosen.get(name, task) != task:
+            raise InvalidArgument(f"Two tasks are chosen for {name!r}: {chosen[name]} and {task}")
         chosen[name] = task
     return [Named(name, model, chosen.get(name)) for name, model in given.items()]
 

@@ -10,7 +10,7 @@ import pytest
 
 import isorun
 from isorun_serve.models import Models, Served
-from isorun_serve.opening import task_of
+from isorun_serve.opening import named, task_of
 
 
 def test_folder_without_a_configuration(tmp_path: Path) -> None:
@@ -53,3 +53,9 @@ def test_models_that_random_tensors_do_not_fit_are_served(graph: str, caplog: py
         models.warm_up(measure=False)
         assert models.accepting
     assert ["odd: not warmed up" in record.getMessage() for record in caplog.records] == [True]
+
+
+def test_a_model_has_one_task() -> None:
+    assert named(["m=a"], ["m=embed", "m=embed"])[0].task == "embed"
+    with pytest.raises(isorun.InvalidArgument, match="Two tasks are chosen for 'm': embed and rerank"):
+        named(["m=a"], ["m=embed", "m=rerank"])

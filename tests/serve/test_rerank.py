@@ -62,3 +62,10 @@ def test_the_query_counts_for_each_document(models: dict[str, Any]) -> None:
         for documents, status in ((4, 200), (6, 413)):
             body = {"query": "a " * 100, "documents": ["a"] * documents}
             assert client.post("/v2/rerank", json=body).status_code == status
+
+
+def test_documents_are_returned_with_all_their_fields(client: TestClient) -> None:
+    documents = [{"text": text, "id": number} for number, text in enumerate(TEXTS)]
+    body = {"query": "a", "documents": documents, "return_documents": True}
+    results = client.post("/v1/rerank", json=body).json()["results"]
+    assert [item["document"] for item in results] == [documents[item["index"]] for item in results]

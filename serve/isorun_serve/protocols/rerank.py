@@ -6,7 +6,7 @@ import uuid
 from typing import Annotated, Any
 
 from fastapi import APIRouter
-from pydantic import BaseModel, Field
+from pydantic import BaseModel, ConfigDict, Field
 from starlette.responses import Response
 
 from isorun_serve.answers import json_answer
@@ -18,8 +18,9 @@ from isorun_serve.texts import relevance
 
 
 class Document(BaseModel):
-    """A document with fields, of which the text is read."""
+    """A document with fields, of which the text is read, and the others are returned with it."""
 
+    model_config = ConfigDict(extra="allow")
     text: str
 
 
@@ -58,7 +59,8 @@ def router(models: Models, settings: Settings) -> APIRouter:
             {"index": index, "relevance_score": score} for index, score in ranked[: request.top_n]
         ]
         if request.return_documents:
-            results = [{**result, "document": {"text": texts[result["index"]]}} for result in results]
+            whole = [{"text": item} if isinstance(item, str) else item.model_dump() for item in request.documents]
+            results = [{**result, "document": whole[result["index"]]} for result in results]
         return json_answer(
             {
                 "id": str(uuid.uuid4()),

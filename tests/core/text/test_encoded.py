@@ -109,3 +109,8 @@ def test_scores_of_tokens_equal_those_of_texts(tasks: Path) -> None:
         np.testing.assert_allclose(1 / (1 + np.exp(-logits)), scores, atol=1e-6)
         with pytest.raises(InvalidArgument, match="activation 'none'"):
             encoder.predict(pairs, activation="none")
+
+
+def test_a_length_above_the_models_limit_is_an_error(minilm):
+    with pytest.raises(isorun.InvalidArgument, match="at most 512, the model's limit, got 1000"):
+        isorun.Embedder(minilm, backend="ort-cpu", max_length=1000)
