@@ -64,7 +64,7 @@ class IOBinding:
         self._outputs: dict[str, Any] = {}
         self._bound: Bindings = {}
         self._results: list[Any] = []
-        self._ran: dict[str, Any] = {}  # the outputs of the last run, which may be bound anew since
+        self._ran: dict[str, Any] = {}  # the outputs of the last run; other ones may be bound by now
         fork.watch(self)
 
     def _forked(self) -> None:

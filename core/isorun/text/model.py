@@ -109,13 +109,12 @@ class TextModel:
         with closed_on_error(self):
             self.output: TensorSpec = self.session.get_outputs()[0]
             limits = [limit for limit in self.session.model_info.limits.values() if limit is not None]
-            chosen = settings.max_tokens or self.tokenizer.settings.limit
             self._positions = min(limits, default=None)
-            self.max_length = min([*limits, *filter(None, [chosen])], default=None)
+            stated = filter(None, [settings.max_tokens or self.tokenizer.settings.limit])
+            self.max_length = min([*limits, *stated], default=None)
             if max_length is not None:
                 self.limit_length(max_length)
-            self._opened_length = self.max_length
-            self.tokenizer.limit = self.max_length
+            self._opened_length = self.tokenizer.limit = self.max_length
         self._batch_tokens = batch_tokens
         self._by_row = bool(session_options.get("deterministic"))
         shapes = [spec.shape for spec in self.session.get_inputs() if spec.shape and len(spec.shape) == 2]

@@ -5,7 +5,7 @@ Runtimes check the rest, with messages of their own.
 
 from __future__ import annotations
 
-from functools import cache
+from functools import lru_cache
 
 import onnx
 
@@ -49,7 +49,7 @@ def _invalid(name: str, node: onnx.NodeProto, what: str) -> InvalidModel:
     return InvalidModel(f"{name} is not a valid graph: {label} {what}")
 
 
-@cache
+@lru_cache(maxsize=1024)  # names of operators are those of files
 def _required(operator: str, domain: str, version: int) -> int:
     """How many inputs from the first one a node must have; 0 if the operator is unknown."""
     try:

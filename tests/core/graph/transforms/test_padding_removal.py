@@ -16,10 +16,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from onnx.reference import ReferenceEvaluator
 
-import exports
 import small_bert
 from isorun.errors import UnsupportedModel
-from isorun.graph import model_info, pipeline
+from isorun.graph import model_info
 from isorun.graph.analysis import mask_input
 from isorun.graph.builders import architectures, heads
 from isorun.graph.io import files
@@ -399,13 +398,3 @@ def test_a_mask_that_lowers_scores_by_little_keeps_padding() -> None:
         if node.op_type == functions.ATTENTION:
             node.attributes["mask_filter_value"] = ir.AttrFloat32("mask_filter_value", -100.0)
     assert "lowers the scores of padding by 100 only" in model_info.describe(soft).keeps_padding
-
-
-def test_refuses_a_mask_that_is_computed_from_hidden_states() -> None:
-    """The size that the mask is expanded by is a constant here, and the other one is that of the embeddings."""
-    model = exports.model("xlm-r-torchscript14-sdpa")
-    values = {value.name: value for node in model.graph for value in (*node.inputs, *node.outputs) if value is not None}
-    size, axis = values["/model/Gather_3_output_0"], values["/model/Constant_20_output_0"]
-    size.replace_all_uses_with(axis)
-    pipeline.fuse(model)
-    assert "hidden states" in padding_removal.refusal(model)
