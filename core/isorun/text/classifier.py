@@ -22,11 +22,7 @@ from isorun.text.model import Array, TextModel
 FUNCTIONS = {"softmax": softmax, "sigmoid": ACTIVATIONS["Sigmoid"], "none": ACTIVATIONS["Identity"]}
 """From logits to scores, by the names of transformers' pipeline."""
 
-_BY_PROBLEM = {
-    "regression": "none",
-    "multi_label_classification": "sigmoid",
-    "single_label_classification": "softmax",
-}
+_BY_PROBLEM = {"regression": "none", "multi_label_classification": "sigmoid"}
 
 
 class Class(NamedTuple):
@@ -54,7 +50,8 @@ class Classifier(TextModel):
         model: a checkpoint's folder or name, or an ONNX file with the output ``logits``, as for
             :class:`isorun.Embedder`.
         function: from logits to scores: ``"softmax"``, ``"sigmoid"`` or ``"none"``. ``None`` for the model's: by
-            ``problem_type`` in ``config.json``, or else the sigmoid for one class and the softmax for several.
+            ``problem_type`` in ``config.json``: none for a regression, the sigmoid for several labels at once; in all
+            other cases the sigmoid for one class, whose softmax is always 1, and the softmax for several.
         max_length, batch_tokens, session_options: as for :class:`isorun.Embedder`.
 
     Attributes:

@@ -7,9 +7,11 @@ import json
 import warnings
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 import isorun
+import sentence_models
 from isorun.models.tokenizer import TruncationWarning
 
 NAMES = [
@@ -60,6 +62,16 @@ def test_another_function(tasks: Path) -> None:
                 classifier.classify(["a text"], top_k=top_k)  # type: ignore[arg-type]
     with pytest.raises(isorun.InvalidArgument, match="softmax"):
         isorun.Classifier(tasks / "bert-classes-None", function="sofmax")
+
+
+@pytest.mark.parametrize("problem", [None, "single_label_classification", "multi_label_classification"])
+def test_one_class_is_not_always_certain(problem: str | None, tokenizer: Path, tmp_path: Path) -> None:
+    folder = sentence_models.write_reranker(tokenizer, tmp_path / "model", 1)
+    config = json.loads((folder / "config.json").read_text(encoding="utf-8")) | {"problem_type": problem}
+    (folder / "config.json").write_text(json.dumps(config))
+    with isorun.Classifier(folder, backend="ort-cpu") as classifier:
+        logits = classifier.scores(["a man", "bread"], function="none")
+        np.testing.assert_allclose(classifier.scores(["a man", "bread"]), 1 / (1 + np.exp(-logits)), rtol=1e-5)
 
 
 def test_an_unknown_problem(tasks: Path, tmp_path: Path) -> None:
