@@ -18,7 +18,7 @@ import isorun
 from isorun.errors import IsorunError
 from isorun_serve import monitoring, page
 from isorun_serve.errors import ApiError, error_response
-from isorun_serve.gate import Gate
+from isorun_serve.gate import REQUEST_ID, Gate
 from isorun_serve.models import Models
 from isorun_serve.protocols import oip, openai, rerank, tei
 from isorun_serve.settings import Settings
@@ -54,16 +54,21 @@ def create_app(models: Models, settings: Settings | None = None) -> FastAPI:
         lifespan=lifespan,
     )
     app.state.traffic = traffic
-    app.include_router(page.router(models, traffic))
-    app.include_router(monitoring.router(models, traffic))
-    for protocol in (openai, rerank, oip, tei):
-        app.include_router(protocol.router(models, settings))
+    routers = [page.router(models, traffic), monitoring.router(models, traffic)]
+    routers += [protocol.router(models, settings) for protocol in (openai, rerank, oip, tei)]
+    for router in routers:
+        app.include_router(router)
     for kind in (ApiError, IsorunError, RequestValidationError, HTTPException):
         app.add_exception_handler(kind, _answer_error)
-    app.add_middleware(Gate, settings=settings, traffic=traffic)
+    routes = [route for router in routers for route in router.routes]
+    app.add_middleware(Gate, settings=settings, traffic=traffic, routes=routes)
     if settings.cors_origins:
         app.add_middleware(
-            CORSMiddleware, allow_origins=list(settings.cors_origins), allow_methods=["*"], allow_headers=["*"]
+            CORSMiddleware,
+            allow_origins=list(settings.cors_origins),
+            allow_methods=["*"],
+            allow_headers=["*"],
+            expose_headers=[REQUEST_ID, "retry-after", oip.HEADER_LENGTH],
         )
     return app
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import re
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -15,6 +17,7 @@ from isorun.system.cache import Cache
 
 KEYS_VARIABLE = "ISORUN_API_KEYS"
 _MAX = 1e6  # seconds
+_ORIGIN = re.compile(r"[a-z][a-z0-9+.-]*://[^/?#\sA-Z]+")
 _LOCAL = ("127.0.0.1", "localhost", "::1")
 
 app = typer.Typer(rich_markup_mode=None, add_completion=False)
@@ -108,6 +111,7 @@ def serve(
             f"`isorun serve` needs the package {error.name!r}. Install it with `pip install 'isorun[serve]'`"
         ) from error
     keys = _keys(api_key_file)
+    origins = _origins(cors_origin or [])
     named = opening.named(model, task or [])
     _check(context, ray=ray, prepare=prepare, warmup=warmup)
     cache = Cache()
@@ -123,7 +127,7 @@ def serve(
         timeout=timeout,
         auto_truncate=auto_truncate,
         api_keys=keys,
-        cors_origins=tuple(cors_origin or ()),
+        cors_origins=origins,
         warmup=warmup,
         measure=measure,
     )
@@ -167,15 +171,26 @@ def _is_passed(context: typer.Context, name: str) -> bool:
     return source is not None and source.name != "DEFAULT"
 
 
+def _origins(texts: Sequence[str]) -> tuple[str, ...]:
+    """The origins of web pages as browsers send them: one in another form would never match."""
+    for text in texts:
+        if text != "*" and not _ORIGIN.fullmatch(text):
+            raise InvalidArgument(
+                f"Invalid --cors-origin {text!r}: expected https://HOST or http://HOST:PORT, in lower case and without "
+                "a path, or * for all"
+            )
+    return tuple(texts)
+
+
 def _keys(path: Path | None) -> tuple[str, ...]:
-    """The keys of a file and of the environment, one on each line."""
+    """The keys of a file and of the environment, one on each line; lines that start with ``#`` are comments."""
     sources = {f"${KEYS_VARIABLE}": text.splitlines()} if (text := os.environ.get(KEYS_VARIABLE)) is not None else {}
     if path is not None:
         models.check_input(path, "--api-key-file")
         sources[str(path)] = list(text_files.lines(path))
     keys: list[str] = []
     for source, lines in sources.items():
-        stripped = [line.strip() for line in lines if line.strip()]
+        stripped = [line.strip() for line in lines if line.strip() and not line.lstrip().startswith("#")]
         if not stripped:
             raise IsorunError(f"{source} is set and has no key. Write one on each line, or leave it out")
         keys += stripped

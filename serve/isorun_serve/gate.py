@@ -8,10 +8,11 @@ import logging
 import re
 import time
 import uuid
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from typing import Any
 
 from starlette.datastructures import Headers, MutableHeaders
+from starlette.routing import BaseRoute, Match
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from isorun_serve import tracing
@@ -22,6 +23,7 @@ from isorun_serve.traffic import Traffic
 REQUEST_ID, TIMEOUT = "x-request-id", "x-request-timeout"
 OPEN_PATHS = ("/health", "/ready", "/v2/health/live", "/v2/health/ready")
 """Paths for which no key is needed, and no limit holds."""
+_METRICS = "/metrics"  # what shows an overload is not refused for it
 CLIENT_LEFT = 499  # in the metrics: nobody reads an answer
 
 _ID = re.compile(r"[\x21-\x7e]{1,128}")
@@ -35,10 +37,12 @@ class Gate:
         app: the application.
         settings: the limits.
         traffic: counts requests.
+        routes: the application's, by which requests are counted.
     """
 
-    def __init__(self, app: ASGIApp, settings: Settings, traffic: Traffic) -> None:
+    def __init__(self, app: ASGIApp, settings: Settings, traffic: Traffic, routes: Sequence[BaseRoute] = ()) -> None:
         self._app = app
+        self._routes = routes
         self._settings = settings
         self._traffic = traffic
         self._keys = [key.encode() for key in settings.api_keys]
@@ -57,10 +61,16 @@ class Gate:
             with tracing.span(f"{scope['method']} {scope['path']}", headers) as span:
                 await self._answer(scope, headers, receive, answer)
                 span.set_attribute("http.response.status_code", answer.status)
-                span.set_attribute("http.route", _route(scope))
+                span.set_attribute("http.route", self._route(scope))
                 span.set_attribute("isorun.request_id", answer.request_id)
         finally:
-            self._traffic.leave(scope["method"], _route(scope), answer.status, time.perf_counter() - started)
+            self._traffic.leave(scope["method"], self._route(scope), answer.status, time.perf_counter() - started)
+
+    def _route(self, scope: Scope) -> str:
+        """The path with the names of its parameters; only those are counted apart."""
+        matching = (route for route in self._routes if route.matches(scope)[0] is Match.FULL)
+        route = scope.get("route") or next(matching, None)  # a request that is refused here has not been routed
+        return getattr(route, "path", None) or "other"
 
     async def _answer(self, scope: Scope, headers: Headers, receive: Receive, answer: _Answer) -> None:
         try:
@@ -90,7 +100,7 @@ class Gate:
             await self._app(scope, receive, answer.send)
             return
         self._check_key(headers)
-        if self._traffic.at_once > self._settings.max_requests:
+        if self._traffic.at_once > self._settings.max_requests and scope["path"] != _METRICS:
             raise ApiError(
                 429,
                 f"Overloaded: at most {self._settings.max_requests} requests may be open. Try again later",
@@ -231,9 +241,3 @@ def _too_large(limit: int) -> ApiError:
 def _request_id(headers: Headers) -> str:
     sent = headers.get(REQUEST_ID, "")
     return sent if _ID.fullmatch(sent) else uuid.uuid4().hex
-
-
-def _route(scope: Scope) -> str:
-    """The path with the names of its parameters; only those are counted apart."""
-    route = scope.get("route")
-    return getattr(route, "path", None) or "other"

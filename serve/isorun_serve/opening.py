@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -19,6 +20,7 @@ from isorun.text.heads import LOGITS
 from isorun.text.sparse_embedder import POOLED, SparseEmbedder
 from isorun_serve.models import CLASSIFY, EMBED, RERANK, SPARSE, TASKS, TENSORS, Models, Served
 
+_RESERVED = re.compile(r"/(?:ready|infer)$|/versions/")
 _CLASSES_OF_TEXTS = "sequence-classification"
 _NOT_SERVED = ("token-classification", "question-answering")
 _CLASSES: Mapping[str, type[SparseEmbedder | CrossEncoder | Classifier]] = {
@@ -55,6 +57,11 @@ def named(models: Sequence[str], tasks: Sequence[str]) -> list[Named]:
             name, model = _default_name(text), text
         if not (name and model):
             raise InvalidArgument(f"Invalid model {text!r}: expected MODEL or NAME=MODEL")
+        if reserved := _RESERVED.search(name):
+            raise InvalidArgument(
+                f"The name {name!r} is not possible: requests could not reach it, as {reserved[0]!r} in a path of the "
+                "Open Inference Protocol is not part of a name. Choose another one: NAME=MODEL"
+            )
         if name in given:
             raise InvalidArgument(f"Two models are called {name!r}. Name one of them: NAME=MODEL")
         given[name] = model

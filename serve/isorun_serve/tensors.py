@@ -119,6 +119,8 @@ def _from_json(name: str, data: Any, spec: TensorSpec, shape: list[int]) -> Arra
     if nested.ndim > 1 and list(nested.shape) != shape:
         raise _wrong(name, f"data is nested as {list(nested.shape)}, and shape is {shape}")
     array = nested.reshape(-1)
+    if array.dtype.kind != "b" and bool in _types(data):  # NumPy makes numbers of them
+        raise _wrong(name, f"data must be {'strings' if dtype is None else dtype}, got both true or false and others")
     if dtype is None:
         if not all(isinstance(item, str) for item in array):
             raise _wrong(name, "data must be strings")
@@ -134,6 +136,14 @@ def _from_json(name: str, data: Any, spec: TensorSpec, shape: list[int]) -> Arra
     if lost.any():
         raise _wrong(name, f"data must be {dtype}, got a number outside its range")
     return converted
+
+
+def _types(data: Any) -> set[type]:
+    """The types of the values in nested lists."""
+    if not isinstance(data, list):
+        return {type(data)}
+    types = set(map(type, data))
+    return set[type]().union(*map(_types, data)) if list in types else types
 
 
 def _exact(numbers: Array, dtype: np.dtype[Any], otherwise: Array) -> Array:

@@ -58,6 +58,10 @@ def test_the_number_of_requests_has_a_limit(models: dict[str, Any]) -> None:
     with served.client(models, max_requests=0) as client:
         answer = client.post(URL, json=BODY)
         assert (answer.status_code, answer.headers["retry-after"]) == (429, "1")
+        assert client.get("/v1/models/embedder").status_code == 429
+        page = client.get("/metrics").text
+        assert 'isorun_http_requests_total{method="POST",route="/v1/embeddings",status="429"} 1\n' in page
+        assert 'isorun_http_requests_total{method="GET",route="/v1/models/{name:path}",status="429"} 1\n' in page
         assert answer.json()["error"]["type"] == "rate_limit_error"
 
 
@@ -138,6 +142,7 @@ def test_other_origins_are_allowed_by_name(models: dict[str, Any]) -> None:
         assert (allowed.status_code, allowed.headers["access-control-allow-origin"]) == (200, "https://a.example")
         refused = client.post(URL, json=BODY, headers={"origin": "https://a.example"})
         assert (refused.status_code, refused.headers["access-control-allow-origin"]) == (401, "https://a.example")
+        assert "x-request-id" in refused.headers["access-control-expose-headers"].lower()
 
 
 @pytest.mark.parametrize("draining", [True, False])

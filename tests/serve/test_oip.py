@@ -197,6 +197,7 @@ def changed(**changes: Any) -> dict[str, Any]:
         (changed(data=[0.5] * 14), "must be int64"),
         (changed(data=["a"] * 14), "must be int64"),
         (changed(data=[True] * 14), "must be int64"),
+        (changed(data=[[True, 2, 3, 4, 5, 6, 7], [1, 2, 3, 4, 5, 6, 7]]), "both true or false and others"),
         (changed(data=[2**63] * 14), "outside its range"),
         (changed(data=[99_999] * 14), "embedding table"),
         (changed(data=None, parameters={"binary_data_size": 8}), "at most the 0 bytes"),

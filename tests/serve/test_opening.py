@@ -55,6 +55,13 @@ def test_models_that_random_tensors_do_not_fit_are_served(graph: str, caplog: py
     assert ["odd: not warmed up" in record.getMessage() for record in caplog.records] == [True]
 
 
+@pytest.mark.parametrize("name", ["a/ready", "a/infer", "a/versions/2"])
+def test_names_that_no_path_reaches(name: str) -> None:
+    with pytest.raises(isorun.InvalidArgument, match=f"name '{name}'.*NAME=MODEL"):
+        named([f"{name}=model"], [])
+    assert named(["organization/ready-model=model", "ready=model"], [])[0].name == "organization/ready-model"
+
+
 def test_a_model_has_one_task() -> None:
     assert named(["m=a"], ["m=embed", "m=embed"])[0].task == "embed"
     with pytest.raises(isorun.InvalidArgument, match="Two tasks are chosen for 'm': embed and rerank"):

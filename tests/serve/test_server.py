@@ -249,6 +249,8 @@ def test_stops_if_the_models_cannot_be_warmed_up(
         (["a={embedder}", "--task", "a=rerank"], "ForSequenceClassification"),
         (["{embedder}", "--api-key-file", "{embedder}"], "is a folder"),
         (["=x"], "expected MODEL or NAME=MODEL"),
+        (["{embedder}", "--cors-origin", "https://a.example/"], "without a path"),
+        (["{embedder}", "--cors-origin", "a.example"], "expected https://HOST"),
         (["{embedder}", "--replicas", "2"], "--replicas: no effect without --ray"),
         (["{embedder}", "--cpus", "1"], "--cpus: no effect without --ray"),
         (["{embedder}", "--ray", "--drain", "1", "--prepare"], "--drain and --prepare: no effect with --ray"),
@@ -264,9 +266,10 @@ def test_wrong_arguments(isorun: Any, folders: dict[str, Path], arguments: list[
     assert message in ran.err
 
 
+@pytest.mark.parametrize("text", [" ", "# none yet"])
 def test_a_variable_without_a_key_opens_nothing(
-    isorun: Any, folders: dict[str, Path], monkeypatch: pytest.MonkeyPatch
+    isorun: Any, folders: dict[str, Path], monkeypatch: pytest.MonkeyPatch, text: str
 ) -> None:
-    monkeypatch.setenv("ISORUN_API_KEYS", " ")
+    monkeypatch.setenv("ISORUN_API_KEYS", text)
     ran = isorun("serve", folders["embedder"], "--backend", "ort-cpu", "--port", "0")
     assert (ran.code, "$ISORUN_API_KEYS is set and has no key" in ran.err) == (2, True)

@@ -94,7 +94,7 @@ def test_parameters_of_hugging_faces_clients(models: dict[str, Any]) -> None:
 def test_the_root_of_a_server_of_one_model(models: dict[str, Any]) -> None:
     with served.client({"classifier": models["classifier"]}) as client:
         assert {item["label"] for item in client.post("/", json={"inputs": "a"}).json()} == set(served.LABELS)
-        assert "did you mean 'inputs'?" in client.post("/", json={"input": "a"}).json()["error"]
+        assert client.post("/", json={"input": "a"}).json()["error"].startswith("unknown field 'input'; did you mean")
     with served.client({"reranker": models["reranker"]}) as client:
         assert client.post("/", json={"query": "a", "texts": ["b"]}).json()[0]["index"] == 0
         (score,) = client.post("/predict", json={"inputs": ["a", "b"]}).json()

@@ -7,6 +7,7 @@ from typing import Annotated, Any, Literal
 
 import numpy as np
 from fastapi import APIRouter, Body
+from fastapi.exceptions import RequestValidationError
 from pydantic import Field, TypeAdapter, ValidationError
 from starlette.responses import Response
 
@@ -252,9 +253,7 @@ def _parsed(kind: Any, body: dict[str, Any]) -> Any:
     try:
         return TypeAdapter(kind).validate_python(body)
     except ValidationError as error:
-        first = error.errors()[0]
-        field = ".".join(map(str, first["loc"]))
-        raise ApiError(400, f"{field}: {first['msg'].removeprefix('Value error, ')}", param=field) from error
+        raise RequestValidationError([{**entry, "loc": ("body", *entry["loc"])} for entry in error.errors()]) from error
 
 
 def _function(request: PredictRequest, *, one_class: bool) -> str | None:
