@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
@@ -147,7 +148,7 @@ def _text(value: Any) -> bool:
 
 def _counts(value: Any) -> bool:
     return isinstance(value, Mapping) and all(
-        isinstance(key, str) and _integer(number) for key, number in value.items()
+        isinstance(key, str) and _integer(number) and number >= 0 for key, number in value.items()
     )
 
 
@@ -155,8 +156,21 @@ def _placement(value: Any) -> bool:
     return isinstance(value, Mapping) and all(isinstance(key, str) and _counts(item) for key, item in value.items())
 
 
+def _plain(value: Any) -> bool:
+    """Whether JSON can hold a value, as reports and the results of a matrix do."""
+    if isinstance(value, Mapping):
+        return all(isinstance(key, str) and _plain(item) for key, item in value.items())
+    if isinstance(value, list | tuple):
+        return all(map(_plain, value))
+    return value is None or type(value) in (bool, int, str) or (type(value) is float and math.isfinite(value))
+
+
 def _named(value: Any) -> bool:
-    return isinstance(value, Mapping) and all(isinstance(key, str) for key in value)
+    return isinstance(value, Mapping) and _plain(value)
+
+
+def _computed(value: Any) -> bool:
+    return _text(value) and set(value.split("+")) <= {*PRECISIONS, ""}
 
 
 _Check = tuple[Callable[[Any], bool], str]
@@ -190,7 +204,7 @@ _FIELDS: dict[str, _Check] = {
 }
 _REPORT: dict[str, _Check] = {
     "device": (_text, "a string"),
-    "precision": (_text, "a string"),
+    "precision": (_computed, f"one of {', '.join(PRECISIONS)}, or several joined by +"),
     "operators": (_placement, "a mapping of devices to the number of each operator"),
     "versions": (_texts, "a mapping of packages to versions"),
     "details": (_named, "a mapping of names to plain data"),

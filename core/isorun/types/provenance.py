@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field, fields
 from typing import Any, Literal
 
 
@@ -49,10 +49,11 @@ class RuntimeReport:
 
     Attributes:
         device: the hardware's name, from the runtime or the system.
-        precision: the precision of the matrix products, as the runtime reports it.
+        precision: the precision of the matrix products, as the runtime reports it: one of :data:`PRECISIONS`, several
+            joined by ``+``, or empty where there are no such products.
         operators: the number of nodes by provider or device, and by operator.
         versions: package versions.
-        details: other reported data.
+        details: other reported data, such as JSON can hold.
     """
 
     device: str
@@ -96,7 +97,7 @@ class Provenance:
 
     def as_dict(self) -> dict[str, Any]:
         """Plain dictionaries and lists, for JSON."""
-        return asdict(self)
+        return {spec.name: _plain(getattr(self, spec.name)) for spec in fields(self)}
 
     def __str__(self) -> str:
         nodes = {device: sum(counts.values()) for device, counts in self.operators.items()}
@@ -115,6 +116,15 @@ class Provenance:
         if self.skipped:
             lines.append(("skipped", f"{', '.join(name for name, _ in self.skipped)} (provenance.skipped says why)"))
         return "\n".join(f"{label:<13}{value}" for label, value in lines)
+
+
+def _plain(value: Any) -> Any:
+    """A copy of plain data in which every mapping is a dictionary."""
+    if isinstance(value, Mapping):
+        return {key: _plain(item) for key, item in value.items()}
+    if isinstance(value, tuple):
+        return tuple(map(_plain, value))
+    return list(map(_plain, value)) if isinstance(value, list) else value
 
 
 def threads_in_words(threads: int | None) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
+import numpy as np
 import pytest
 
 import isorun
@@ -21,19 +22,26 @@ REPORT = RuntimeReport("cpu", "fp32", {"cpu": {"MatMul": 1}}, {"engine": "1.0"},
     [
         ("device", None),
         ("precision", 32),
+        ("precision", "float32"),
+        ("precision", "int8+half"),
         ("operators", ["MatMul"]),
         ("operators", {"cpu": ["MatMul"]}),
         ("operators", {"cpu": {"MatMul": "1"}}),
+        ("operators", {"cpu": {"MatMul": -1}}),
         ("versions", {"engine": (1, 0)}),
         ("versions", "1.0"),
         ("details", None),
         ("details", {1: "x"}),
+        ("details", {"x": {1: "x"}}),
+        ("details", {"x": [{"y": {1}}]}),
+        ("details", {"x": float("nan")}),
+        ("details", {"x": np.float64(1)}),
     ],
 )
 def test_field_of_a_report_is_named(field: str, value: Any) -> None:
     assert validation.report_problem(REPORT) == ""
     problem = validation.report_problem(replace(REPORT, **{field: value}))
-    assert f"a RuntimeReport whose `{field}` is a" in problem
+    assert f"a RuntimeReport whose `{field}` is " in problem
     assert problem.endswith(f"got {value!r}")
 
 

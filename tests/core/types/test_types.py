@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+from types import MappingProxyType
 
 import numpy as np
 import pytest
@@ -48,6 +49,10 @@ def test_dtype_is_none_for_other_types(kind):
 
 def test_provenance_as_json_and_text():
     assert json.loads(json.dumps(PROVENANCE.as_dict()))["operators"] == PROVENANCE.operators
+    frozen = dataclasses.replace(
+        PROVENANCE, operators=MappingProxyType(PROVENANCE.operators), details=MappingProxyType({"x": (1,)})
+    )
+    assert json.loads(json.dumps(frozen.as_dict()))["details"] == {"x": [1]}
     text = str(PROVENANCE)
     for part in (
         "ort-cpu on A processor, 2 threads",
