@@ -37,14 +37,22 @@ def test_what_exporters_write_of_their_example_is_corrected(
             assert result.shape == (2, 1 if shape[1] == 1 else 3)
 
 
-def test_what_cannot_be_inferred_is_in_doubt() -> None:
-    body = "s = Shape (x) z = Reshape (x, s) n = NonZero (z) y = Cast <to = 1> (n)"
-    feeds = {"x": np.ones((2, 3), np.float32)}
-    with (
-        isorun.Session(model_of("float[2, 3]", body), "ort-cpu") as session,
-        pytest.raises(isorun.BackendFailed, match="the model declares it wrongly"),
-    ):
-        session.run(None, feeds)
+@pytest.mark.parametrize("backend", ["ort-cpu", "openvino"])
+@pytest.mark.parametrize("declared", ["float[2, 3]", "float[batch, width]", "float[batch]"])
+@pytest.mark.parametrize(
+    ("body", "shape"),
+    [
+        ("s = Shape (x) z = Reshape (x, s) n = NonZero (z) y = Cast <to = 1> (n)", (2, 6)),
+        ("keep = Constant <value = bool[2] {1, 0}> () y = Compress <axis = 0> (x, keep)", (1, 3)),
+        ("y = Concat <axis = 0> (x, x)", (4, 3)),
+    ],
+)
+def test_sizes_that_depend_on_values_may_be_those_of_an_example(
+    backend: str, declared: str, body: str, shape: tuple[int, ...]
+) -> None:
+    with isorun.Session(model_of(declared, body), backend) as session:
+        (result,) = session.run(None, {"x": np.ones((2, 3), np.float32)})
+        assert result.shape == shape
 
 
 @pytest.mark.parametrize("label", ["bert-dynamo18-eager", "bert-torchscript14-eager", "distilbert-tf2onnx13"])
