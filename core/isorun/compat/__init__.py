@@ -23,7 +23,7 @@ from isorun.system.packages import how_to_install
 from isorun.system.telemetry import import_runtime
 
 try:
-    import_runtime("onnxruntime")
+    onnxruntime = import_runtime("onnxruntime")
     from isorun.compat.binding import IOBinding
     from isorun.compat.installation import Installation, install
     from isorun.compat.options import RunOptions, SessionOptions
@@ -34,10 +34,9 @@ except ModuleNotFoundError as error:
     raise IsorunError(f"isorun.compat needs the package 'onnxruntime'. {how_to_install('onnxruntime')}") from error
 
 __all__ = ["InferenceSession", "IOBinding", "Installation", "NodeArg", "RunOptions", "SessionOptions", "install"]
+__all__ += [name for name in dir(onnxruntime) if not name.startswith("_") and name not in __all__]
 
 
 def __getattr__(name: str) -> Any:
     """Any other name of ``onnxruntime``."""
-    import onnxruntime
-
     return getattr(onnxruntime, name)

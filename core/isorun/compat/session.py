@@ -34,6 +34,9 @@ class NodeArg(NamedTuple):
     type: str
     shape: list[int | str | None]
 
+    def __hash__(self) -> int:  # a list has none
+        return hash((self.name, self.type))
+
     @classmethod
     def of(cls, spec: TensorSpec) -> NodeArg:
         """An input or output of a session."""

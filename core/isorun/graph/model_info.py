@@ -96,7 +96,7 @@ def _metadata(model: ir.Model) -> ModelMetadata:
 def _spec(value: ir.Value, *, overridable: bool = False, bounds: tuple[int, int] | None = None) -> TensorSpec:
     shape: tuple[int | str | None, ...] | None = None
     if value.shape is not None and not isinstance(value.type, ir.SequenceType | ir.OptionalType):
-        sizes = (size if isinstance(size, int) else size.value for size in value.shape)
+        sizes = (size if isinstance(size, int) else size.value or None for size in value.shape)
         # Some exporters write -1 for a symbolic size.
         shape = tuple(None if isinstance(size, int) and size < 0 else size for size in sizes)
     type_name = maps.spell(kind) if (kind := maps.type_of(value)) else _type_name(value.type)

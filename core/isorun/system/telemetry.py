@@ -15,6 +15,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
+from isorun.errors import InvalidArgument
+
 VARIABLE = "ISORUN_RUNTIME_TELEMETRY"
 """The environment variable that leaves the telemetry on, if it is 1."""
 _SWITCH = "ORT_DISABLE_TELEMETRY"  # read once, by the import
@@ -30,8 +32,14 @@ def import_runtime(package: str) -> Any:
 
     Returns:
         The module.
+
+    Raises:
+        InvalidArgument: ``$ISORUN_RUNTIME_TELEMETRY`` is neither 0 nor 1.
     """
-    if package in sys.modules or os.environ.get(VARIABLE) == "1":
+    allowed = os.environ.get(VARIABLE, "0")
+    if allowed not in ("", "0", "1"):
+        raise InvalidArgument(f"{VARIABLE} must be 0 or 1, got {allowed!r}")
+    if package in sys.modules or allowed == "1":
         return importlib.import_module(package)
     with _lock, _left_out():
         return importlib.import_module(package)

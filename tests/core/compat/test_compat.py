@@ -71,6 +71,7 @@ def test_descriptions_equal_those_of_onnxruntime(label):
         assert described(session) == described(raw)
         assert (session.get_providers(), session.get_provider_options()) == ([CPU], {CPU: {}})
         assert session._model_path is None
+        assert len({*session.get_inputs(), *session.get_inputs()}) == len(session.get_inputs())
 
 
 def test_padded_positions_equal_those_of_onnxruntime(session, raw):
@@ -325,5 +326,6 @@ def test_install_is_reversible(model, raw):
 def test_other_names_are_those_of_onnxruntime():
     assert ort.get_available_providers is onnxruntime.get_available_providers
     assert ort.OrtValue is onnxruntime.OrtValue
+    assert {name for name in dir(onnxruntime) if not name.startswith("_")} <= {*ort.__all__}
     with pytest.raises(AttributeError, match="Inference"):
         _ = ort.Inference

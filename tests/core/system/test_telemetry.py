@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from isorun.errors import InvalidArgument
 from isorun.system.telemetry import import_runtime
 
 pytest.importorskip("onnxruntime")
@@ -40,6 +41,12 @@ def files_at_home(backend: str, folder: Path, **variables: str) -> tuple[set[str
 def test_sessions_leave_no_identifier(backend: str, tmp_path: Path) -> None:
     """Nor the switch with which they are prevented from it."""
     assert files_at_home(backend, tmp_path) == (set(), "None False\n")
+
+
+def test_the_switch_is_0_or_1(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ISORUN_RUNTIME_TELEMETRY", "yes")
+    with pytest.raises(InvalidArgument, match="must be 0 or 1, got 'yes'"):
+        import_runtime("json")
 
 
 @pytest.mark.parametrize(("chosen", "seen"), [({}, "1"), ({"ISORUN_RUNTIME_TELEMETRY": "1"}, None)])
