@@ -66,10 +66,10 @@ def measurement(p50: float, **changes: Any) -> dict[str, Any]:
     }
 
 
-def rounds(medians: Sequence[float], disturbed: Sequence[int] = ()) -> list[dict[str, Any]]:
+def rounds(medians: Sequence[float], disturbed: Sequence[int] = (), day: int = 21) -> list[dict[str, Any]]:
     """Rounds with these medians in milliseconds; those of some numbers (from 1) were disturbed, and took longer."""
     return [
-        {"number": number, "position": 0, "started": "2026-11-21T00:00", "cpu_ms": 2 * p50}
+        {"number": number, "position": 0, "started": f"2026-11-{day:02}T00:00", "cpu_ms": 2 * p50}
         | {"p50": p50 / 0.6 if number in disturbed else p50}
         | {"waited": 0.4 if number in disturbed else 0.0, "stolen": 0.0}
         | {"disturbed": number in disturbed, "used": number not in disturbed}
@@ -84,6 +84,7 @@ def cell(
     *,
     medians: Sequence[float] | None = None,
     disturbed: Sequence[int] = (),
+    day: int = 21,
     result: Mapping[str, Any] | None = None,
     **more: Any,
 ) -> CellResult:
@@ -97,7 +98,7 @@ def cell(
         figures["spread_ms"] = {"p5": p50 * 0.9, "p25": p50 * 0.95, "p50": p50, "p75": p50 * 1.05, "p95": p50 * 1.2}
         taken = [p50 * share for share in ROUNDS] if medians is None else list(medians)
         figures |= {"p50_interval": {"low": min(taken), "high": max(taken), "level": 0.9375}, "repeated": 1.0}
-        figures["rounds"] = rounds(taken, disturbed)
+        figures["rounds"] = rounds(taken, disturbed, day)
         for figure, change in (result or {}).items():
             figures[figure] = {**figures[figure], **change} if isinstance(figures.get(figure), dict) else change
         content["result"] = figures

@@ -54,11 +54,9 @@ def compare(
     from isorun_matrix.report.comparison.compare import regressions
     from isorun_matrix.results.folder import RunFolder, require_distinct
 
-    require_distinct([first, *history] if history else [])
-    comparison = compare_runs(
-        [RunFolder(folder).run() for folder in (first, *others)],
-        [RunFolder(folder).run() for folder in history or ()],
-    )
+    runs, earlier = ([RunFolder(folder).run() for folder in folders] for folders in ((first, *others), history or ()))
+    require_distinct([runs[0], *earlier] if earlier else [])
+    comparison = compare_runs(runs, earlier)
     worse = regressions(comparison, fail_above or 0)
     if form is Format.json:
         typer.echo(json.dumps(comparison.as_document(), indent=1, allow_nan=False))
@@ -91,9 +89,9 @@ def history(
     from isorun_matrix.report import history as histories
     from isorun_matrix.results.folder import RunFolder, require_distinct
 
-    require_distinct(folders)
-    out = console.stdout()
     runs, patterns = [RunFolder(folder).run() for folder in folders], only or ["*"]
+    require_distinct(runs)
+    out = console.stdout()
     out.print(histories.render(runs, patterns, out.width))
     if any(point.new for points in histories.changes(runs, patterns).values() for point in points):
         raise typer.Exit(1)

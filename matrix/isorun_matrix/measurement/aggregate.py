@@ -9,7 +9,7 @@ from statistics import median
 import numpy as np
 
 from isorun_matrix.measurement import parity
-from isorun_matrix.measurement.figures import Figures, Measurement, Memory, Round, Trial
+from isorun_matrix.measurement.figures import Energy, Figures, Measurement, Memory, Round, Trial
 from isorun_matrix.measurement.statistics import latencies
 from isorun_matrix.measurement.statistics.latencies import Throughput
 
@@ -46,8 +46,9 @@ def aggregate(trial: Trial | None, rounds: Sequence[Measured]) -> Figures:
 
     medians = [measurement.latency_ms.p50 or measurement.latency_ms.mean for measurement in taken]
     samples = np.concatenate([measured.samples for measured in calm])
-    typical = taken[int(np.argsort(medians)[(len(medians) - 1) // 2])]
     first = taken[0]
+    energies = [measurement.energy for measurement in taken if measurement.energy is not None]
+    by_device = [measurement.device_ms for measurement in taken if measurement.device_ms is not None]
     tokens = middle(lambda measurement: measurement.throughput.tokens_per_s)
     return Figures(
         parity=parity.merge(
@@ -56,8 +57,8 @@ def aggregate(trial: Trial | None, rounds: Sequence[Measured]) -> Figures:
         latency_ms=replace(latencies.latency(samples), p50=median(medians)),
         p50_interval=latencies.rank_interval(medians),
         cpu_ms=middle(lambda measurement: measurement.cpu_ms),
-        energy=typical.energy,
-        device_ms=typical.device_ms,
+        energy=Energy(median(energy.joules for energy in energies), energies[0].counters) if energies else None,
+        device_ms=latencies.of_rounds(by_device) if by_device else None,
         spread_ms=latencies.spread(samples),
         throughput=Throughput(
             median(measurement.throughput.requests_per_s for measurement in taken),

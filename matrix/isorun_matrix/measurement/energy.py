@@ -10,6 +10,7 @@ from pathlib import Path
 from isorun_matrix.measurement import gpu
 
 _POWERCAP = Path("/sys/class/powercap")
+_PLATFORM = "psys"
 _UNITS = 1e6  # microjoules in a joule
 
 
@@ -53,15 +54,14 @@ class Counters:
 
 
 def _zone(folder: Path) -> _Zone | None:
-    """A package, which this process can read; ``None`` for its parts (cores, memory), which it includes."""
+    """A package, which this process can read; ``None`` for its parts (cores, memory), which it includes, and for the
+    platform, which includes it."""
     if folder.name.count(":") != 1:
         return None
     try:
+        name = (folder / "name").read_text(encoding="utf-8").strip()
         int((folder / "energy_uj").read_text(encoding="utf-8"))
-        return _Zone(
-            folder,
-            (folder / "name").read_text(encoding="utf-8").strip(),
-            int((folder / "max_energy_range_uj").read_text(encoding="utf-8")),
-        )
+        wraps_at = int((folder / "max_energy_range_uj").read_text(encoding="utf-8"))
+        return None if name == _PLATFORM else _Zone(folder, name, wraps_at)
     except OSError:
         return None

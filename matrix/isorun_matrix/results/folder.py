@@ -321,16 +321,23 @@ class RunFolder:
         return reader.read(self.path / RUN, RunRecord)
 
 
-def require_distinct(folders: Iterable[Path]) -> None:
-    """Check that no folder counts twice.
+def require_distinct(runs: Iterable[Run]) -> None:
+    """Check that no run counts twice.
 
     Raises:
-        SpecError: two paths lead to the same folder.
+        SpecError: two are of the same folder, or have a measurement in common, as copies have.
     """
-    known: dict[Path, Path] = {}
-    for folder in folders:
-        if (same := known.setdefault(folder.resolve(), folder)) is not folder:
-            raise SpecError(f"{folder} is the same folder as {same}, and a run counts once. Remove one of them.")
+    known: list[Run] = []
+    for run in runs:
+        for other in known:
+            if Path(run.folder).resolve() == Path(other.folder).resolve():
+                same = "is the same folder as"
+            elif run.measurements & other.measurements:
+                same = "has the same measurements as"
+            else:
+                continue
+            raise SpecError(f"{run.folder} {same} {other.folder}, and a run counts once. Remove one of them.")
+        known.append(run)
 
 
 def _write_json(path: Path, content: Mapping[str, Any]) -> None:

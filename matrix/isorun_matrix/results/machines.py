@@ -89,8 +89,9 @@ def merge(folders: Sequence[str], out: Path) -> MachineRuns:
         if name in named:
             raise SpecError(f"Two machines have the name {name!r}. Give one of them another name as NAME={folder}")
         named[name] = RunFolder(folder)
-    require_distinct(folder.path for folder in named.values())
-    cells = {name: {cell.id for cell in folder.run().cells} for name, folder in named.items()}
+    runs = {name: folder.run() for name, folder in named.items()}
+    require_distinct(runs.values())
+    cells = {name: {cell.id for cell in run.cells} for name, run in runs.items()}
     first, *others = cells
     for other in others:
         if cells[first].isdisjoint(cells[other]):
@@ -101,8 +102,8 @@ def merge(folders: Sequence[str], out: Path) -> MachineRuns:
     out.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix=f".{out.name}.", dir=out.parent) as work:
         whole = Path(work) / "run"
-        for name, run in named.items():
-            shutil.copytree(run.path, whole / MACHINES / name, ignore=shutil.ignore_patterns(".*"))
+        for name, source in named.items():
+            shutil.copytree(source.path, whole / MACHINES / name, ignore=shutil.ignore_patterns(".*"))
         whole.replace(out)
     return read(out)
 

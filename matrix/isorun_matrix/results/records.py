@@ -13,6 +13,7 @@ import math
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import fields
+from functools import cached_property
 from typing import Any, Literal, Self, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, field_validator, model_validator
@@ -282,6 +283,13 @@ class Run(Record):
     spec: RecordedSpec
     environment: Environment
     cells: list[CellResult]
+
+    @cached_property
+    def measurements(self) -> frozenset[tuple[str, str, str, float]]:
+        """The rounds of all cells: machine, cell, when it was measured, and its median. Copies of a run share them."""
+        measured = ((cell.id, cell.result.rounds) for cell in self.cells if cell.result is not None)
+        host = self.environment.host
+        return frozenset((host, name, entry.started, entry.p50) for name, rounds in measured for entry in rounds)
 
     def as_document(self) -> dict[str, Any]:
         """The run as ``report --format json`` prints it."""

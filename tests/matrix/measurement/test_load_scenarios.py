@@ -136,6 +136,14 @@ def test_a_latency_counts_from_the_scheduled_arrival(tmp_path: Path) -> None:
     assert float(calm.p50_ms or 0) < float(busy.p50_ms or 0) / 4
 
 
+def test_every_client_sends_a_request_on_a_machine_that_is_late(tmp_path: Path) -> None:
+    target = SessionTarget(cast(Session, Waiting()), cast("list[Any]", [{}]), 2)
+    late = scenario("closed", clients=2, seconds=1e-6)
+    figures = scenarios.measure(late, target, rows=1, sets=1, typical=0.002, seed=1, logs=tmp_path, pause=no_pause)
+    target.close()
+    assert {trial.requests for trial in figures.trials} == {2}
+
+
 def test_a_failed_request_is_raised(tmp_path: Path) -> None:
     target = SessionTarget(cast(Session, Waiting(fails=True)), cast("list[Any]", [{}]), 2)
     scenarios.measure(

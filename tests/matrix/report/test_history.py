@@ -50,7 +50,7 @@ def nights(*medians: float | None, cpu: str = "a CPU", disturbed: bool = False) 
     runs = []
     for night, p50 in enumerate(medians, start=1):
         busy = [1, 2, 3, 4, 5] if disturbed and night > 9 else []
-        only = cell("c", "crashed" if p50 is None else "ok", p50, disturbed=busy)
+        only = cell("c", "crashed" if p50 is None else "ok", p50, disturbed=busy, day=night)
         made = run(only, folder=f"/night{night}", cpu={**CPU, "flags": [], "governor": None, "model": cpu})
         runs.append(made.model_copy(update={"created": f"2026-11-{night:02}T00:00"}))
     return runs
@@ -70,6 +70,9 @@ def test_a_change_is_new_in_the_run_that_shows_it() -> None:
     (point,) = history.changes(nights(*STEADY, 13.0, 13.1, 12.9), ["*"])["m/8x128/c/fp32"]
     assert (point.run, point.new) == (9, False)
     assert shown(nights(*STEADY, 13.0, 13.1))[-1].startswith("new: m/8x128/c/fp32 takes 1.3")
+    for later in ([None], [None] * 5):  # no night that counts: the change was new before
+        (point,) = history.changes(nights(*STEADY, 13.0, 13.1, *later), ["*"])["m/8x128/c/fp32"]
+        assert (point.run, point.new) == (9, False)
 
 
 @needs_ruptures
@@ -79,8 +82,9 @@ def test_what_is_no_change() -> None:
     assert history.changes(nights(*STEADY[:4], 13.0, 13.1), ["*"]) == {}  # too few runs
     assert history.changes(nights(*STEADY, 13.0, 13.1, disturbed=True), ["*"]) == {}
     changed = nights(*STEADY, 13.0, 13.1)
-    other = cell("c", "ok", 10.0, result={"provenance": {"fingerprint": "beef"}})
-    retrained = [run.model_copy(update={"cells": [other]}) for run in nights(*STEADY)] + changed[9:]
+    others = [cell("c", "ok", 10.0, day=day, result={"provenance": {"fingerprint": "beef"}}) for day in range(1, 10)]
+    before = zip(nights(*STEADY), others, strict=True)
+    retrained = [run.model_copy(update={"cells": [other]}) for run, other in before] + changed[9:]
     assert history.changes(retrained, ["*"]) == {}
     assert "no changes from run 1, 2, 3" in printed(history.render(retrained, ["*"], 200), 200)
     moved = [*nights(*STEADY), *nights(*STEADY, 13.0, 13.1, cpu="another")[9:]]
@@ -97,9 +101,15 @@ def test_the_command_fails_on_a_new_change(
     assert main(["matrix", "history", *runs]) == code
 
 
-def test_a_run_counts_once(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["matrix", "history", "/nightly/1", "/nightly/../nightly/1"]) == 2
-    assert "is the same folder as" in capsys.readouterr().err
+def test_a_run_counts_once(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    first, second = nights(10.0, 10.0)
+    copied = first.model_copy(update={"folder": "/copy"})
+    runs = {"/night1": first, "/nightly/../night1": first, "/night2": second, "/copy": copied}
+    monkeypatch.setattr(RunFolder, "run", lambda folder: runs[str(folder.path)])
+    for folder, why in (("/nightly/../night1", "is the same folder as"), ("/copy", "has the same measurements as")):
+        assert main(["matrix", "history", "/night1", folder]) == 2
+        assert f"{why} /night1" in capsys.readouterr().err
+    assert main(["matrix", "history", "/night1", "/night2"]) == 0
 
 
 @needs_ruptures

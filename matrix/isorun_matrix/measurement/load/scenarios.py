@@ -90,7 +90,7 @@ class _Watched:
 
 
 def _closed(scenario: Scenario, target: Target) -> Trial:
-    """Clients that each wait for an answer before they send the next request."""
+    """Clients that each wait for an answer before they send the next request, and send at least one."""
     assert scenario.clients is not None
     begin = perf_counter_ns()
     end = begin + int(scenario.seconds / SLOTS * 1e9)
@@ -99,12 +99,14 @@ def _closed(scenario: Scenario, target: Target) -> Trial:
     def client(number: int) -> None:
         answered = threading.Event()
         index = number
-        while (start := perf_counter_ns()) < end:
+        start = perf_counter_ns()
+        while start < end or not taken[number]:
             answered.clear()
             target.submit(index, answered.set)
             answered.wait()
             taken[number].append(perf_counter_ns() - start)
             index += len(taken)
+            start = perf_counter_ns()
 
     threads = [threading.Thread(target=client, args=(number,)) for number in range(scenario.clients)]
     for thread in threads:

@@ -50,7 +50,8 @@ def change_points(medians: Sequence[float | None], cells: int = 1) -> list[Chang
     """
     runs = [index for index, median in enumerate(medians) if median is not None]
     times = np.log([median for median in medians if median is not None])
-    earlier = [place for place, _ in _changes(times[:-1], cells)]
+    without_last = times[:-1] if runs and runs[-1] == len(medians) - 1 else times
+    earlier = [place for place, _ in _changes(without_last, cells)]
     return [
         ChangePoint(runs[place], ratio, not any(abs(place - known) <= _SHIFT for known in earlier))
         for place, ratio in _changes(times, cells)

@@ -7,7 +7,10 @@ Statistical Packages", The American Statistician 50, 1996), as ``numpy.percentil
 
 from __future__ import annotations
 
+import bisect
+import itertools
 import math
+import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -100,6 +103,23 @@ def latency(samples: np.ndarray) -> Latency:
     )
 
 
+def of_rounds(rounds: Sequence[Latency]) -> Latency:
+    """The latencies of several rounds whose samples are not kept: extremes, and the medians of all other figures."""
+
+    def middle(name: str) -> float | None:
+        values = [value for measured in rounds if (value := getattr(measured, name)) is not None]
+        return statistics.median(values) if values else None
+
+    return Latency(
+        samples=sum(measured.samples for measured in rounds),
+        min=min(measured.min for measured in rounds),
+        mean=statistics.median(measured.mean for measured in rounds),
+        **{name: middle(name) for name in ("std", *(f"p{percentile}" for percentile in PERCENTILES))},
+        max=max(measured.max for measured in rounds),
+        notes=rounds[0].notes,
+    )
+
+
 def throughput(samples: np.ndarray, rows: int, tokens: int | None) -> Throughput:
     """Rates of requests that follow one another.
 
@@ -136,6 +156,7 @@ def rank_interval(values: Sequence[float] | np.ndarray) -> Interval | None:
     count = len(ordered)
     if count < 2:
         return None
-    below = np.cumsum([math.comb(count, k) for k in range(count)]) / 2**count
-    k = max(1, int(np.searchsorted(below, (1 - _LEVEL) / 2, side="right")))
-    return Interval(float(ordered[k - 1]), float(ordered[count - k]), 1 - 2 * float(below[k - 1]))
+    # Integers of Python, which do not overflow.
+    below = [total / 2**count for total in itertools.accumulate(math.comb(count, k) for k in range(count // 2))]
+    k = max(1, bisect.bisect_right(below, (1 - _LEVEL) / 2))
+    return Interval(float(ordered[k - 1]), float(ordered[count - k]), 1 - 2 * below[k - 1])

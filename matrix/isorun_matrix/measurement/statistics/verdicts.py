@@ -92,7 +92,7 @@ class Family:
         if difference is None:
             return None
         middle, variance, rounds = difference
-        half = _studentized_range(self.compared, self._freedom) * math.sqrt(variance / 2)
+        half = _studentized_range(self.compared, self._pooled[1]) * math.sqrt(variance / 2)
         threshold = max(half, math.log1p(max(self.floor, _SMALL)))
         tied = abs(middle) + half <= math.log1p(_TIED)
         verdict = "slower" if middle > threshold else "tied" if tied else "ambiguous"
@@ -104,8 +104,8 @@ class Family:
         logs = _log_ratios(self.cells[cell], self.cells[other])
         if len(logs) < NEEDED:
             return None
-        own, pooled = float(np.var(logs, ddof=1)), self._pooled[0]
-        variance = own if own > pooled * _f(len(logs) - 1, self._freedom) else pooled
+        own, (pooled, freedom) = float(np.var(logs, ddof=1)), self._pooled
+        variance = own if own > pooled * _f(len(logs) - 1, freedom) else pooled
         return float(np.median(logs)), variance * _of_median(len(logs)), len(logs)
 
     def _through(self, cell: int, third: int, other: int) -> tuple[float, float, int] | None:
@@ -115,20 +115,20 @@ class Family:
         return first[0] + second[0], first[1] + second[1], min(first[2], second[2])
 
     @cached_property
-    def _pooled(self) -> tuple[float, float]:
-        """The variance of a log ratio, pooled over all pairs, and the mean number of rounds of a pair."""
-        pairs = [_log_ratios(cell, other) for cell, other in itertools.combinations(self.cells, 2)]
-        pairs = [logs for logs in pairs if len(logs) >= NEEDED]
+    def _pooled(self) -> tuple[float, int]:
+        """The variance of a log ratio, pooled over all pairs, and its degrees of freedom: those of a two-way layout of
+        the cells and the rounds that it is from."""
+        pairs = {
+            pair: logs
+            for pair in itertools.combinations(range(len(self.cells)), 2)
+            if len(logs := _log_ratios(*(self.cells[index] for index in pair))) >= NEEDED
+        }
         if not pairs:
-            return 0.0, 0.0
-        freedom = [len(logs) - 1 for logs in pairs]
-        variances = [float(np.var(logs, ddof=1)) for logs in pairs]
-        return float(np.average(variances, weights=freedom)), 1 + float(np.mean(freedom))
-
-    @property
-    def _freedom(self) -> int:
-        """The degrees of freedom of the pooled variance: those of a two-way layout of cells and rounds."""
-        return max(1, round((len(self.cells) - 1) * (self._pooled[1] - 1)))
+            return 0.0, 1
+        freedom = [len(logs) - 1 for logs in pairs.values()]
+        variances = [float(np.var(logs, ddof=1)) for logs in pairs.values()]
+        cells = len(set(itertools.chain.from_iterable(pairs)))
+        return float(np.average(variances, weights=freedom)), max(1, round((cells - 1) * float(np.mean(freedom))))
 
 
 @dataclass(frozen=True)

@@ -113,8 +113,11 @@ def compare(runs: Sequence[Run], history: Sequence[Run] = ()) -> Comparison:
     by_id = [{cell.id: cell for cell in run.cells if not cell.control} for run in runs]
     noise = [_noise(run) for run in runs]
     differences = [_differences(settings[0], own) for own in settings]
-    same = {run.folder: run for run, own in zip(runs, differences, strict=True) if not own}
-    sessions = _sessions([first, *_of_the_same(first, history)] if history else [*same.values()])
+    same: list[Run] = []
+    for run, own in zip(runs, differences, strict=True):
+        if not own and all(run.measurements.isdisjoint(other.measurements) for other in same):
+            same.append(run)
+    sessions = _sessions([first, *_of_the_same(first, history)] if history else same)
     changes = [
         {},
         *(_changes(by_id[0], cells, sessions, noise[0], own) for cells, own in zip(by_id[1:], noise[1:], strict=True)),

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from scipy import stats
 
 from isorun_matrix.measurement.statistics import latencies
 
@@ -44,6 +45,24 @@ def test_rank_intervals(count: int, k: int, level: float) -> None:
     found = latencies.rank_interval(np.random.default_rng(0).permutation(np.arange(1.0, count + 1)))
     assert (found.low, found.high) == (k, count + 1 - k)
     assert found.level == pytest.approx(level, abs=1e-4)
+
+
+@pytest.mark.parametrize("count", [*range(2, 80), 200, 1100, 2001])
+def test_rank_intervals_of_any_number_of_values(count: int) -> None:
+    interval = latencies.rank_interval(np.arange(1.0, count + 1))
+    assert interval is not None
+    k = int(interval.low)
+    assert interval.high == count + 1 - k
+    assert interval.level == pytest.approx(1 - 2 * stats.binom.cdf(k - 1, count, 0.5))
+    assert k == 1 or interval.level >= 0.9
+    assert stats.binom.cdf(k, count, 0.5) > 0.05  # a narrower one would be less sure
+
+
+def test_of_rounds_are_the_medians_of_their_figures() -> None:
+    rounds = [latencies.latency(np.full(20, int(p50 * 1e6))) for p50 in (1.0, 5.0, 2.0)]
+    device = latencies.of_rounds(rounds)
+    assert (device.samples, device.min, device.p50, device.p90, device.max) == (60, 1.0, 2.0, 2.0, 5.0)
+    assert device.p99 is None
 
 
 def test_a_rank_interval_contains_the_median_as_often_as_it_says() -> None:

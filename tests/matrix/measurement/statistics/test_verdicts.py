@@ -75,6 +75,12 @@ def test_an_unsteady_cell_is_judged_by_its_own_noise() -> None:
     assert (ratio.verdict, ratio.ratio > 1.1) == ("ambiguous", True)
 
 
+def test_cells_without_rounds_make_nothing_more_certain() -> None:
+    cells = drawn(np.random.default_rng(0), 2, 5)
+    alone, among_others = (Family([*cells, *more], 2).ratio(1, 0) for more in ([], [{}] * 6))
+    assert alone == among_others
+
+
 def test_compares_cells_through_a_third_one_with_common_rounds() -> None:
     rng = np.random.default_rng(0)
     leader, early, late = drawn(rng, 3, 10, 0.002)

@@ -85,7 +85,9 @@ def test_history_shows_how_much_sessions_differ() -> None:
 def test_more_runs_than_two_show_how_much_sessions_differ() -> None:
     same = [run(timed("x", p50), folder=f"/run{p50}") for p50 in (10, 14, 18)]
     comparison = compare(same)
-    assert compare([*same[:2], same[0]]).sessions.runs == 0  # two sessions
+    copied = same[0].model_copy(update={"folder": "/copy"})
+    for again in (same[0], copied):
+        assert compare([*same[:2], again]).sessions.runs == 0  # two sessions
     assert comparison.sessions.runs == 3
     assert comparison.cells[0].verdict(2) == "same"
     changed = run(timed("x", 18), packages={"onnx": "2"})
