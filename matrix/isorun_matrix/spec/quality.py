@@ -86,6 +86,9 @@ class Quality(OrString):
     def _one_measure(self) -> Self:
         if self.labels is not None and self.model_fields_set & {"texts", "k"} and (self.texts or self.k != K):
             raise ValueError("labels replace neighbours. Remove texts and k, or labels.")
-        if self.labels is None and self.k > (most := len(self.searched) - 2):
-            raise ValueError(f"k must be at most {most}, two less than the number of different texts, got {self.k}")
+        if self.labels is None and self.k > (most := (len(self.searched) - 1) // 2):
+            raise ValueError(
+                f"k must be at most {most}, half of the other texts, got {self.k}: of k neighbours out of n texts, any "
+                "vectors keep the share k / n"
+            )
         return self

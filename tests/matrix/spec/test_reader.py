@@ -87,7 +87,7 @@ def test_quality(tmp_path: Path) -> None:
     spec = load(tmp_path, QUALITY % "texts.txt")
     assert (len(spec.quality.texts), spec.quality.k, spec.quality.minimum) == (30, 10, 0.9)
     assert load(tmp_path, QUALITY % "{k: 5, minimum: 0.99}").quality.texts is None
-    for wrong in ("{texts: [one, two]}", "{texts: texts.txt, k: 29}", "{k: 0}", "{minimum: 1.5}", "missing.txt"):
+    for wrong in ("{texts: [one, two]}", "{texts: texts.txt, k: 15}", "{k: 0}", "{minimum: 1.5}", "missing.txt"):
         with pytest.raises(SpecError):
             load(tmp_path, QUALITY % wrong)
 
