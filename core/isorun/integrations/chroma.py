@@ -8,27 +8,32 @@ from typing import Any
 from chromadb.api.types import Documents, EmbeddingFunction, Embeddings, Space
 from chromadb.utils.embedding_functions import register_embedding_function
 
+from isorun.errors import InvalidArgument
 from isorun.integrations.records import KeepsIdentity, require_comparable
+from isorun.system.cache import expanded
 from isorun.system.cleanup import closed_on_error
-from isorun.text.embedder import Embedder
 
 
 @register_embedding_function
 class IsorunEmbeddingFunction(KeepsIdentity, EmbeddingFunction[Documents]):
-    """Embeds documents and queries.
+    """Embeds documents and queries; with a router in the model, each by its own route.
 
     A collection keeps what its vectors depend on. One that is opened by its stored configuration is compared with it.
 
     Args:
         model: as for :class:`isorun.Embedder`.
         options: its other arguments, of types that JSON has: Chroma stores them with a collection.
+
+    Raises:
+        InvalidArgument: ``quantize`` is among them.
     """
 
     def __init__(self, model: str | os.PathLike[str], **options: Any) -> None:
-        self._config = {"model": os.fspath(model), "options": options}
-        self.embedder: Embedder = Embedder(model, **options)
-        self._query = self.embedder.prompt_named("query")
-        self._document = self.embedder.prompt_named("document", "passage")
+        if options.get("quantize") is not None:
+            raise InvalidArgument(f"quantize={options['quantize']!r}: Chroma stores numbers of 32 bits. Omit it")
+        path = expanded(model)
+        self._config = {"model": os.fspath(path.absolute() if path.exists() else model), "options": options}
+        self._open(model, options)
 
     def __call__(self, input: Documents) -> Embeddings:  # Chroma checks the name
         """A vector for each document."""
@@ -36,7 +41,7 @@ class IsorunEmbeddingFunction(KeepsIdentity, EmbeddingFunction[Documents]):
 
     def embed_query(self, input: Documents) -> Embeddings:
         """A vector for each query."""
-        return list(self.embedder.embed(input, prompt_name=self._query))
+        return list(self.query_embedder.embed(input, prompt_name=self._query))
 
     @staticmethod
     def name() -> str:

@@ -8,11 +8,10 @@ from typing import Any
 from langchain_core.embeddings import Embeddings
 
 from isorun.integrations.records import KeepsIdentity
-from isorun.text.embedder import Embedder
 
 
 class IsorunEmbeddings(KeepsIdentity, Embeddings):
-    """Embeds documents and queries.
+    """Embeds documents and queries; with a router in the model, each by its own route.
 
     Give ``metadata()`` to a vector store's collection, and ``check()`` the metadata when it is opened again.
 
@@ -31,9 +30,7 @@ class IsorunEmbeddings(KeepsIdentity, Embeddings):
         document_prompt: str | None = None,
         **options: Any,
     ) -> None:
-        self.embedder: Embedder = Embedder(model, **options)
-        self._query = query_prompt or self.embedder.prompt_named("query")
-        self._document = document_prompt or self.embedder.prompt_named("document", "passage")
+        self._open(model, options, query_prompt, document_prompt)
 
     def embed_documents(self, texts: list[str]) -> list[list[float]]:
         """A vector for each document."""
@@ -42,7 +39,7 @@ class IsorunEmbeddings(KeepsIdentity, Embeddings):
 
     def embed_query(self, text: str) -> list[float]:
         """The vector of a query."""
-        vector: list[float] = self.embedder.embed([text], prompt_name=self._query)[0].tolist()
+        vector: list[float] = self.query_embedder.embed([text], prompt_name=self._query)[0].tolist()
         return vector
 
     async def aembed_documents(self, texts: list[str]) -> list[list[float]]:
@@ -52,5 +49,5 @@ class IsorunEmbeddings(KeepsIdentity, Embeddings):
 
     async def aembed_query(self, text: str) -> list[float]:
         """As :meth:`embed_query`, without blocking the event loop."""
-        vector: list[float] = (await self.embedder.aembed([text], prompt_name=self._query))[0].tolist()
+        vector: list[float] = (await self.query_embedder.aembed([text], prompt_name=self._query))[0].tolist()
         return vector

@@ -24,7 +24,7 @@ from onnx import helper
 from onnx.backend.base import Backend, BackendRep
 
 from isorun import Session
-from isorun.errors import UnsupportedModel
+from isorun.errors import InvalidFeeds, UnsupportedModel
 from isorun.plugin import registry
 from isorun.types.devices import canonical
 
@@ -119,8 +119,13 @@ class SessionRep(BackendRep):
         Args:
             inputs: an array for each input, in the model's order, or one array for a model of one input. Optional
                 inputs at the end may be omitted.
+
+        Raises:
+            InvalidFeeds: there are more than the model has.
         """
         values = inputs if isinstance(inputs, Sequence) else [inputs]
+        if len(values) > len(self._names):
+            raise InvalidFeeds(f"The model has the inputs {', '.join(self._names)}, got {len(values)} arrays")
         feeds = dict(zip(self._names, map(_array, values), strict=False))
         return tuple(self._session.run(None, feeds))
 

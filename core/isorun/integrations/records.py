@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+import os
 import warnings
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from isorun.errors import InvalidArgument
+from isorun.errors import InvalidArgument, did_you_mean
+from isorun.system.cleanup import closed_on_error
 from isorun.text.embedder import Embedder
 from isorun.text.identity import VectorIdentity, compared
 
@@ -21,14 +23,53 @@ class VectorsMayDiffer(UserWarning):
 
 
 class KeepsIdentity:
-    """An adapter that knows what its document vectors depend on.
+    """An adapter that embeds documents and queries, and knows what its document vectors depend on.
 
     Attributes:
-        embedder: computes the vectors.
+        embedder: computes the vectors of documents.
+        query_embedder: computes those of queries: the same, unless the model has another route for them.
     """
 
     embedder: Embedder
+    query_embedder: Embedder
     _document: str | None
+    _query: str | None
+
+    def _open(
+        self,
+        model: str | os.PathLike[str],
+        options: Mapping[str, Any],
+        query_prompt: str | None = None,
+        document_prompt: str | None = None,
+    ) -> None:
+        """Open the model.
+
+        Args:
+            model, options: as for :class:`isorun.Embedder`.
+            query_prompt, document_prompt: the names of prompts; ``None`` for the model's.
+
+        Raises:
+            InvalidArgument: the model has no such prompt.
+            IsorunError: as :class:`isorun.Embedder`.
+        """
+        self.embedder = self.query_embedder = Embedder(model, **options)
+        with closed_on_error(self.embedder):
+            routes = self.embedder.modules.routes
+            if "task" not in options and None not in routes:
+                if "document" in routes and self.embedder.modules.route(None) != "document":
+                    self.embedder.close()
+                    self.embedder = self.query_embedder = Embedder(model, task="document", **options)
+                if "query" in routes:
+                    self.query_embedder = Embedder(model, task="query", **options)
+            self._query = self._prompt_of(query_prompt, "query")
+            self._document = self._prompt_of(document_prompt, "document", "passage")
+
+    def _prompt_of(self, name: str | None, *defaults: str) -> str | None:
+        if name is None:
+            return self.embedder.prompt_named(*defaults)
+        if name not in self.embedder.prompts:
+            raise InvalidArgument(f"Unknown prompt {name!r}{did_you_mean(name, self.embedder.prompts)}")
+        return name
 
     @property
     def identity(self) -> VectorIdentity:

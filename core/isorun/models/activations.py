@@ -34,7 +34,9 @@ def softmax(logits: Array) -> Array:
 
 
 def _sigmoid(values: Array) -> Array:
-    sigmoid: Array = 0.5 + 0.5 * np.tanh(0.5 * values)  # exp() would overflow
+    with _may_underflow():
+        small = np.exp(-np.abs(values))  # exp(values) would overflow; tanh() would lose the digits of small results
+        sigmoid: Array = np.where(values >= 0, np.float32(1), small) / (1 + small)
     return sigmoid
 
 

@@ -362,14 +362,15 @@ def feeds_of(encoded: Mapping[str, npt.NDArray[np.int64]], info: ModelInfo) -> d
 
 
 def places_of(model: Path) -> Iterator[Path]:
-    """The paths at which to look for a model's tokenizer, or the vocabulary in its place."""
-    own = [] if model.is_dir() else [model.with_name(f"{model.stem}.")]
+    """The paths at which to look for a model's tokenizer, or the vocabulary in its place: those of the model itself,
+    then those of its folder, then those above."""
     folder = (model if model.is_dir() else model.parent).absolute()
-    for name in _NAMES:
-        places = [*(place.with_name(place.name + name) for place in own), folder / name, folder.parent / name]
-        if name == vocabulary_files.BYTE_PAIRS:
-            places = [place for place in places if vocabulary_files.merges_of(place).is_file()]
-        yield from places
+    prefixes = [] if model.is_dir() else [folder / f"{model.stem}."]
+    for prefix in (*prefixes, folder, folder.parent):
+        for name in _NAMES:
+            place = prefix.with_name(prefix.name + name) if prefix in prefixes else prefix / name
+            if name != vocabulary_files.BYTE_PAIRS or vocabulary_files.merges_of(place).is_file():
+                yield place
 
 
 def _require_package() -> None:

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from isorun.errors import InvalidArgument, InvalidModel, did_you_mean
+from isorun.errors import InvalidArgument, InvalidFeeds, InvalidModel, did_you_mean
 from isorun.models.pooling import normalized, pool
 from isorun.models.sentence_settings import NORMALIZE, POOLINGS, Layer, WordWeights
 from isorun.models.tokenizer import Tokens
@@ -23,9 +23,9 @@ from isorun.text import parts, vector_types
 from isorun.text.encoded import Encoded
 from isorun.text.identity import Compatibility, VectorIdentity, compared, digest_of, pack, probe_texts
 from isorun.text.inputs import checked, stream_of
-from isorun.text.model import Array, in_order
+from isorun.text.model import Array
 from isorun.text.prompted import PromptedModel
-from isorun.text.steps import output_by_token, steps_after, width_after
+from isorun.text.steps import in_float32, output_by_token, steps_after, width_after
 
 
 def _described(step: Layer | str) -> Iterator[Any]:
@@ -103,7 +103,7 @@ class Embedder(PromptedModel):
         check_text(task, "task", optional=True)
         check_text(quantize, "quantize", optional=True)
         self.task = task
-        self._pools = bool(modes)
+        self._pools, self._modes = bool(modes), modes
         super().__init__(model, self._choose, max_length, batch_tokens, session_options)
         with closed_on_error(self):
             settings = self.settings
@@ -111,6 +111,8 @@ class Embedder(PromptedModel):
             self._set_prompts(prompts, default_prompt)
             self._include_prompt = settings.include_prompt
             self._steps = steps_after(settings, normalize)
+            if self.output.name == POOLED and self.is_foreign:  # as Optimum writes it, after all layers
+                self._steps = tuple(step for step in self._steps if step == NORMALIZE)
             layers = settings.token_steps
             self._word_weights = next((step for step in layers if isinstance(step, WordWeights)), None)
             self._token_steps = [step for step in layers if not isinstance(step, WordWeights)]
@@ -135,10 +137,11 @@ class Embedder(PromptedModel):
         layers = [part for step in steps for part in _described(step)]
         details = provenance.details
         quantizer = details.get("graph", {}).get("int8")
+        cut = self.tokenizer.settings.truncation_side
         settings = {name: details[name] for name in ("padding", "rows", "options") if name in details}
         return VectorIdentity(
             model=provenance.fingerprint,
-            tokenizer=digest_of(self.tokenizer.library.to_str()),
+            tokenizer=digest_of(self.tokenizer.library.to_str(), *(["left"] if cut == "left" else [])),
             pooling="+".join(self.pooling) if len(self.output.shape or ()) == 3 else "",
             layers=digest_of(*layers) if layers else "",
             normalized=self.normalizes,
@@ -244,8 +247,8 @@ class Embedder(PromptedModel):
             prompt_name, prompt, normalize, truncate_dim: as in :meth:`embed`; the prompt comes before the document.
 
         Returns:
-            (number of spans, :attr:`dimension` or ``truncate_dim``): of each part, the pooled states of the tokens that
-            share a character with it. Special tokens and the prompt belong to no part.
+            (number of spans, :attr:`dimension` or ``truncate_dim``): of each part, the pooled states of the tokens from
+            the first to the last that share a character with it. Special tokens and the prompt belong to no part.
 
         Raises:
             InvalidArgument: a span is empty or outside the document, or as in :meth:`embed`.
@@ -260,7 +263,7 @@ class Embedder(PromptedModel):
         encodings = self._encode([prefix + document], offsets=True)
         ranges = parts.token_ranges(encodings[0], chosen, self.max_length)
         feeds, mask = self._feeds(encodings)
-        (output,) = self.session.run([self.output.name], feeds)
+        (output,) = in_float32(self.session.run([self.output.name], feeds))
         finished = (self._finish(output[:, at], mask[:, at], 0, normalize, width) for at in ranges)
         return self._stored(np.concatenate(list(finished)))
 
@@ -281,7 +284,7 @@ class Embedder(PromptedModel):
         prefix = self._prompt(prompt, prompt_name)
         prefixed = (prefix + text for text in stream_of(texts))
         finish = self._finisher(prefix)
-        return in_order(
+        return _in_order(
             (batch.positions, self._stored(np.asarray(self._finished(finish, output, batch.mask))))
             for batch, (output,) in self._run(self._batches(prefixed))
         )
@@ -314,6 +317,11 @@ class Embedder(PromptedModel):
 
     def _choose(self, outputs: dict[str, int]) -> str:
         if not outputs:  # a checkpoint
+            if self.settings.static and self._pools and self._modes != ("mean",):
+                raise InvalidArgument(
+                    f"pooling={'+'.join(self._modes)!r} has no effect: the model takes the mean of its tokens' vectors "
+                    "in its graph. Omit it"
+                )
             return POOLED if self.settings.static else TOKENS[0]
         return output_by_token(outputs, pools=self._pools)
 
@@ -351,7 +359,12 @@ class Embedder(PromptedModel):
             return feeds, mask
         weights = mask.astype(np.float32)
         for row, encoding in zip(weights, encodings, strict=True):
-            row[: len(encoding.ids)] = self._word_weights.weight[encoding.ids]
+            words = self._word_weights.weight
+            if (largest := max(encoding.ids, default=0)) >= len(words):
+                raise InvalidFeeds(
+                    f"Token ids must be from 0 to {len(words) - 1}, the words that have a weight, got {largest}"
+                )
+            row[: len(encoding.ids)] = words[encoding.ids]
         return feeds, weights
 
     def _dimension(self, truncate_dim: int | None) -> int:
@@ -373,3 +386,14 @@ class Embedder(PromptedModel):
         if truncate_dim is not None and truncate_dim > width:
             raise InvalidArgument(f"truncate_dim must be at most {width}, the model's dimension, got {truncate_dim}")
         return min(self._truncate_dim or width, width)
+
+
+def _in_order(batches: Iterable[tuple[list[int], Any]]) -> Iterator[Any]:
+    """The rows of batches, by their positions."""
+    waiting: dict[int, Any] = {}
+    following = 0
+    for positions, rows in batches:
+        waiting.update(zip(positions, rows, strict=True))
+        while following in waiting:
+            yield waiting.pop(following)
+            following += 1

@@ -19,6 +19,7 @@ from isorun.text.model import Array
 from isorun.text.token_model import Part, TokenModel
 
 _MASKS = ("[MASK]", "<mask>")  # where no file names the token
+_UNKNOWN = ("[UNK]", "<unk>")  # likewise
 
 
 class Filling(NamedTuple):
@@ -143,11 +144,19 @@ class FillMask(TokenModel):
         for position, (target, number) in enumerate(zip(targets, ids, strict=True)):
             if number is None:  # such as " word" of a byte-level vocabulary
                 encoding = self.tokenizer.library.encode(target, add_special_tokens=False)
-                if len(encoding.ids) != 1:
-                    tokens = ", ".join(map(repr, encoding.tokens))
-                    raise InvalidArgument(f"targets has {target!r}, which is no token; its tokens are {tokens}")
+                if len(encoding.ids) != 1 or encoding.ids[0] in self._unknown_ids():
+                    tokens = ", ".join(map(repr, encoding.tokens)) or "none"
+                    raise InvalidArgument(
+                        f"targets has {target!r}, which is not in the vocabulary; its tokens are {tokens}"
+                    )
                 ids[position] = encoding.ids[0]
         return np.array(list(dict.fromkeys(ids)))
+
+    def _unknown_ids(self) -> set[int | None]:
+        """The numbers of the token for what is not in the vocabulary."""
+        library = self.tokenizer.library
+        named = (self.tokenizer.special_tokens.get("unk_token"), getattr(library.model, "unk_token", None), *_UNKNOWN)
+        return {library.token_to_id(name) for name in named if name is not None}
 
     def _checked(self, items: Sequence[str], filled: list[list[list[Filling]]]) -> list[list[list[Filling]]]:
         for position, (text, masks) in enumerate(zip(items, filled, strict=True)):

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from isorun.errors import InvalidModel, UnsupportedModel
-from isorun.models import checkpoint, sentences
+from isorun.models import checkpoint, heads, keys, sentences
 from isorun.models.sentence_settings import SentenceSettings
 
 LOGITS = "logits"
@@ -18,7 +18,7 @@ def head_outputs(
     """The outputs of a head.
 
     Args:
-        folder: the checkpoint, if it is one.
+        folder: the checkpoint, or the folder with the settings of an ONNX file.
         outputs: the names and ranks of an ONNX file's outputs; empty for a checkpoint.
         task: one of :data:`isorun.graph.builders.heads.TASKS`.
         names: what its outputs are called.
@@ -34,7 +34,23 @@ def head_outputs(
         raise InvalidModel(
             f"The model has no output {missing[0]!r}, only {', '.join(outputs)}. Use a model with a head for {task}"
         )
+    else:
+        _check_file(folder, outputs, task, names, instead)
     return list(names)
+
+
+def _check_file(folder: Path, outputs: dict[str, int], task: str, names: Sequence[str], instead: str) -> None:
+    """Reject an ONNX file that is known to be for another task: outputs of all tasks have the same name."""
+    from isorun.graph.builders.heads import TOKENS, WORDS
+
+    rank = 3 if task in (TOKENS, WORDS) else 2
+    if others := [f"{name!r} has {outputs[name]}" for name in names if outputs[name] not in (0, rank)]:
+        raise InvalidModel(f"For {task}, outputs must have {rank} dimensions, and {others[0]}. {instead}")
+    path = folder / "config.json"
+    settings = keys.read_object(path) if path.is_file() else {}
+    stated = heads.named(settings, lambda why: InvalidModel(f"{path}: {why}"))
+    if stated not in (None, task):
+        raise InvalidModel(f"{path} names a model for {stated}, not for {task}. {instead}")
 
 
 def labels_of(settings: SentenceSettings, shape: Sequence[int | str | None], default: str = "LABEL_{}") -> list[str]:

@@ -130,16 +130,16 @@ class HybridEmbedder(TextModel):
         )
 
     def _feeds(self, encodings: Sequence[Tokens]) -> tuple[dict[str, npt.NDArray[Any]], Mask]:
-        """The feeds, and the token ids, -1 at padding."""
+        """The feeds, and in place of a mask the token ids plus 1, 0 at padding."""
         encoded = self.tokenizer.batch(encodings, self._columns)
-        return self.feeds(encoded), np.where(encoded["attention_mask"] != 0, encoded["input_ids"], -1)
+        return self.feeds(encoded), np.where(encoded["attention_mask"] != 0, encoded["input_ids"] + 1, 0)
 
-    def _finish(self, hidden: Array, ids: Mask) -> Iterable[tuple[Array, SparseVector, Vectors]]:
+    def _finish(self, hidden: Array, numbers: Mask) -> Iterable[tuple[Array, SparseVector, Vectors]]:
         weights = np.maximum(self._word_layer(hidden)[..., 0], np.float32(0))
         dense = normalized(hidden[:, 0])
-        for row, weight, vector, own in zip(hidden, weights, dense, ids, strict=True):
-            real = own >= 0
-            yield vector, self._sparse(own[real], weight[real]), normalized(self._token_layer(row[real][1:]))
+        for row, weight, vector, own in zip(hidden, weights, dense, numbers, strict=True):
+            real = own > 0
+            yield vector, self._sparse(own[real] - 1, weight[real]), normalized(self._token_layer(row[real][1:]))
 
     def _sparse(self, ids: Mask, weights: Array) -> SparseVector:
         """The greatest weight of each word."""

@@ -26,6 +26,7 @@ from isorun.system.cleanup import closed_on_error
 from isorun.text.encoded import Encoded, encoded_ids
 from isorun.text.inputs import checked, text_or_pair, texts_of, texts_or_pairs_of
 from isorun.text.model_files import find_model, settings_folder
+from isorun.text.steps import in_float32
 
 if TYPE_CHECKING:
     from tokenizers import Encoding
@@ -81,7 +82,7 @@ class TextModel:
         check_count(batch_tokens, "batch_tokens", optional=True)
         check_count(max_length, "max_length", optional=True)
         self._downloads = Cache(session_options.get("cache_dir"))  # kept: with False it ends with this object
-        path = find_model(model, self._downloads)
+        path, self.is_foreign = find_model(model, self._downloads), False
         self.from_checkpoint = path.is_dir()
         self.folder: Path = path if self.from_checkpoint else settings_folder(path)
         self.modules: Modules = modules.read(self.folder) if self.from_checkpoint else Modules({None: ()})
@@ -94,6 +95,7 @@ class TextModel:
             outputs = {spec.name: len(spec.shape or ()) for spec in info.outputs}
             kept = info.metadata.custom_metadata_map.get(sentence_settings.METADATA)
             settings = SentenceSettings.from_json(kept, path) if kept else sentences.read(self.folder)
+            self.is_foreign = not kept
         plain = settings.static
         self.tokenizer: Tokenizer = Tokenizer.beside(
             source, lower_case=settings.lower_case, special_tokens=not plain, plain=plain
@@ -108,7 +110,9 @@ class TextModel:
         self.session: Session = Session(built, **{"outputs": names, **self._session_defaults(), **session_options})
         with closed_on_error(self):
             self.output: TensorSpec = self.session.get_outputs()[0]
-            limits = [limit for limit in self.session.model_info.limits.values() if limit is not None]
+            shapes = [spec.shape for spec in self.session.get_inputs() if spec.shape and len(spec.shape) == 2]
+            self._columns = next((shape[1] for shape in shapes if isinstance(shape[1], int)), None)
+            limits = list(filter(None, [*self.session.model_info.limits.values(), self._columns]))
             self._positions = min(limits, default=None)
             stated = filter(None, [settings.max_tokens or self.tokenizer.settings.limit])
             self.max_length = min([*limits, *stated], default=None)
@@ -117,8 +121,6 @@ class TextModel:
             self._opened_length = self.tokenizer.limit = self.max_length
         self._batch_tokens = batch_tokens
         self._by_row = bool(session_options.get("deterministic"))
-        shapes = [spec.shape for spec in self.session.get_inputs() if spec.shape and len(spec.shape) == 2]
-        self._columns = next((shape[1] for shape in shapes if isinstance(shape[1], int)), None)
 
     def __reduce__(self) -> NoReturn:
         raise TypeError(
@@ -206,7 +208,7 @@ class TextModel:
                 yield batch.feeds
 
         for outputs in self.session.run_batches(None, feeds()):
-            yield pending.popleft(), outputs
+            yield pending.popleft(), in_float32(outputs)
 
     def _collect(
         self,
@@ -289,7 +291,7 @@ class TextModel:
         """The mask and the outputs of each text, one row each, sharing batches with other callers."""
         requests = [self._feeds([encoding]) for encoding in encodings]
         outputs = await self.session.arun_many(None, [feeds for feeds, _ in requests])
-        return [(mask, list(own)) for (_, mask), own in zip(requests, outputs, strict=True)]
+        return [(mask, in_float32(own)) for (_, mask), own in zip(requests, outputs, strict=True)]
 
     def _batches(self, texts: Iterable[Text] | Encoded) -> Iterator[Batch]:
         """The texts in batches of similar length, the longest of each window first."""
@@ -387,14 +389,3 @@ def _info(model: Path, session_options: dict[str, Any]) -> ModelInfo:
 
     cache = Cache(session_options.get("cache_dir"), verify=session_options.get("verify_cache"))
     return ModelGraphs(open_model(model, cache), cache).info
-
-
-def in_order(batches: Iterable[tuple[list[int], Any]]) -> Iterator[Any]:
-    """The rows of batches, by their positions."""
-    waiting: dict[int, Any] = {}
-    following = 0
-    for positions, rows in batches:
-        waiting.update(zip(positions, rows, strict=True))
-        while following in waiting:
-            yield waiting.pop(following)
-            following += 1

@@ -7,6 +7,7 @@ from pathlib import Path
 
 from isorun.errors import InvalidModel
 from isorun.models.hub import checkpoint_folder
+from isorun.models.tokenizer import places_of
 from isorun.system.arguments import check_path
 from isorun.system.cache import Cache, expanded
 
@@ -27,6 +28,13 @@ def find_model(model: str | os.PathLike[str], cache: Cache) -> Path:
 
 
 def settings_folder(model: Path) -> Path:
-    """The folder with a sentence model's settings: the file's own, or the one above, where Optimum leaves them."""
-    folders = (model.parent, model.parent.parent)
-    return next((folder for folder in folders if (folder / "modules.json").is_file()), model.parent)
+    """The folder with a text model's settings: the file's own, or the one above, where Optimum leaves them: it has
+    ``modules.json``, or ``config.json`` with the tokenizer that the model is read with."""
+    own, above = model.parent, model.parent.parent
+    for folder in (own, above):
+        if (folder / "modules.json").is_file():
+            return folder
+    if (own / "config.json").is_file() or not (above / "config.json").is_file():
+        return own
+    tokenizer = next((place for place in places_of(model) if place.is_file()), None)
+    return above if tokenizer is not None and tokenizer.parent == above else own

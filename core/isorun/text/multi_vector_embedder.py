@@ -45,7 +45,8 @@ class MultiVectorEmbedder(PromptedModel):
             which queries are filled up where the model does that; ``None`` for the model's.
         document_length: likewise, of a document.
         prompts, default_prompt: as for :class:`isorun.Embedder`.
-        max_length, batch_tokens, session_options: as for :class:`isorun.Embedder`. ``padding`` is ``"keep"`` if the
+        max_length: the maximum number of tokens of any text, queries and documents included; ``None`` for the model's.
+        batch_tokens, session_options: as for :class:`isorun.Embedder`. ``padding`` is ``"keep"`` if the
             model computes the tokens that fill a query up without attending to them.
 
     Attributes:
@@ -75,7 +76,10 @@ class MultiVectorEmbedder(PromptedModel):
         super().__init__(model, self._choose, max_length, batch_tokens, session_options)
         with closed_on_error(self):
             self._set_prompts(prompts, default_prompt)
-            self._late = _with_lengths(self._settings_of_tasks(), query_length, document_length)
+            for name, length in (("query_length", query_length), ("document_length", document_length)):
+                if length is not None and self._positions is not None and length > self._positions:
+                    raise InvalidArgument(f"{name} must be at most {self._positions}, the model's limit, got {length}")
+            self._late = _with_lengths(self._settings_of_tasks(), query_length, document_length, max_length)
             self._reader = Reader(self._late, self.tokenizer)
             self._check_window()
             self.dimension: int = self._dimension()
@@ -200,7 +204,8 @@ class MultiVectorEmbedder(PromptedModel):
         expansion = self._late.expansion
         if task == QUERY and expansion is not None:
             length = expansion.length if expansion.strategy == "fixed" else length and max(length, expansion.length)
-        return min(filter(None, (length or self.max_length, self._positions)), default=None)
+        changed = None if self.max_length == self._opened_length else self.max_length  # by limit_length()
+        return min(filter(None, (length or self.max_length, self._positions, changed)), default=None)
 
     def _finish(self, output: Array, scored: Mask) -> list[Vectors]:
         chosen = scored != 0
@@ -265,14 +270,21 @@ class MultiVectorEmbedder(PromptedModel):
         return width
 
 
-def _with_lengths(settings: LateInteraction, query: int | None, document: int | None) -> LateInteraction:
-    """Settings with other lengths."""
-    expansion = settings.expansion
-    if expansion is not None and query is not None and expansion.strategy == "fixed":
-        expansion = replace(expansion, length=query)
+def _with_lengths(
+    settings: LateInteraction, query: int | None, document: int | None, limit: int | None
+) -> LateInteraction:
+    """Settings with other lengths, and with none above a limit."""
+    expansion, most = settings.expansion, _smaller(query, limit)
+    is_set = expansion is not None and query is not None and expansion.strategy == "fixed"
+    if expansion is not None and most is not None and (is_set or most < expansion.length):
+        expansion = replace(expansion, length=most)
     return replace(
         settings,
-        query_length=query or settings.query_length,
-        document_length=document or settings.document_length,
+        query_length=_smaller(query or settings.query_length, limit),
+        document_length=_smaller(document or settings.document_length, limit),
         expansion=expansion,
     )
+
+
+def _smaller(length: int | None, other: int | None) -> int | None:
+    return min(filter(None, (length, other)), default=None)

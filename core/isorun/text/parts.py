@@ -66,7 +66,7 @@ def checked_spans(spans: Iterable[Sequence[int]], length: int, offset: int) -> l
 
 
 def token_ranges(encoding: Encoding, spans: Sequence[tuple[int, int]], limit: int | None) -> list[slice]:
-    """The tokens of each span: those that share a character with it, special tokens left out.
+    """The tokens of each span: from the first to the last that share a character with it, special tokens left out.
 
     Args:
         encoding: of the document, with offsets.
@@ -74,17 +74,25 @@ def token_ranges(encoding: Encoding, spans: Sequence[tuple[int, int]], limit: in
         limit: the maximum number of tokens, for the message.
 
     Raises:
-        InvalidFeeds: a span has no token, or the document was cut before its end.
+        InvalidFeeds: a span has no token, or has some that were cut.
     """
     offsets: Any = np.array(encoding.offsets).reshape(-1, 2)
     real = np.array([part is not None for part in encoding.sequence_ids]) & (offsets[:, 0] < offsets[:, 1])
     read = int(offsets[real, 1].max(initial=0))
+    first = int(offsets[real, 0].min(initial=read))
+    cut = np.array([place for piece in encoding.overflowing for place in piece.offsets], np.int64).reshape(-1, 2)
+    cut = cut[(cut[:, 0] < cut[:, 1]) & (cut[:, 1] <= first)]  # before what is read, if texts are cut on the left
     ranges = []
     for number, (start, end) in enumerate(spans):
         if encoding.overflowing and end > read:
             raise InvalidFeeds(
                 f"Span {number} ends at character {end} of the text with its prompt, but the {limit} tokens that the "
                 f"model reads end at character {read}. Pass a shorter document, or a larger max_length"
+            )
+        if ((cut[:, 0] < end) & (cut[:, 1] > start)).any():
+            raise InvalidFeeds(
+                f"Span {number} starts at character {start} of the text with its prompt, but the {limit} tokens that "
+                f"the model reads start at character {first}. Pass a shorter document, or a larger max_length"
             )
         (inside,) = np.nonzero(real & (offsets[:, 0] < end) & (offsets[:, 1] > start))
         if not inside.size:

@@ -152,7 +152,7 @@ class QuestionAnswerer(TokenModel):
                 raise InvalidFeeds(f"Text {position} must be a pair of a question and its context, got a str")
         stride = min(self.max_length // 2, _STRIDE) if stride is None else stride
         if items:
-            self._check_questions([item[0] for item in items], stride)
+            self._check_questions(items, stride)
         classifier = self.tokenizer.library.token_to_id(self.tokenizer.special_tokens.get("cls_token", ""))
 
         def finish(part: Part, outputs: list[Array]) -> _Found:
@@ -161,20 +161,18 @@ class QuestionAnswerer(TokenModel):
 
         return items, finish, stride
 
-    def _check_questions(self, questions: Sequence[str], stride: int) -> None:
+    def _check_questions(self, pairs: Sequence[Text], stride: int) -> None:
         """Reject questions beside which no window of the context fits."""
         assert self.max_length is not None
         special = self.tokenizer.library.num_special_tokens_to_add(True)
         single = self.tokenizer.library.num_special_tokens_to_add(False)
-        lengths = {
-            question: len(encoding.ids) - single
-            for question, encoding in zip(
-                dict.fromkeys(questions), self.tokenizer.encodings([*dict.fromkeys(questions)], None), strict=True
-            )
-        }
-        for position, question in enumerate(questions):
+        questions = [*dict.fromkeys(pair[0] for pair in pairs)]
+        encodings = self.tokenizer.encodings(questions, None)
+        lengths = {key: len(encoding.ids) - single for key, encoding in zip(questions, encodings, strict=True)}
+        for position, pair in enumerate(pairs):
+            question = pair[0]
             room = self.max_length - special - lengths[question]
-            if room <= stride:
+            if room <= stride and len(self.tokenizer.encodings([pair], None)[0].ids) > self.max_length:
                 raise InvalidFeeds(
                     f"Text {position}: its question of {lengths[question]} tokens leaves {max(room, 0)} of "
                     f"{self.max_length} for the context, and windows share {stride}. Shorten it, or reduce stride"
@@ -209,7 +207,7 @@ def _answers(part: Part, start: Array, end: Array, count: int, longest: int, cla
     order = np.argsort(-scores, axis=None, kind="stable")[:count]
     answers = []
     for begin, finish in zip(*np.unravel_index(order, scores.shape), strict=True):
-        if in_context[begin] and in_context[finish]:
+        if in_context[begin] and in_context[finish] and 0 <= finish - begin < longest:
             at, until = _characters(encoding, int(begin), int(finish))
             answers.append(Answer(context[at:until], float(scores[begin, finish]), at, until))
     return _Found(answers, none)

@@ -205,8 +205,11 @@ class SparseEmbedder(PromptedModel):
 
     def _finish(self, output: Array, mask: Mask, maximum: int | None) -> list[SparseVector]:
         if output.ndim == 3:
-            kept = np.where(mask[..., None] != 0, output, np.float32(0))
-            output = np.log1p(np.maximum(kept.max(axis=1), np.float32(0)))
+            strategy, activation = self.settings.splade or ("max", "relu")
+            weights = np.log1p(np.maximum(np.where(mask[..., None] != 0, output, np.float32(0)), np.float32(0)))
+            if activation == "log1p_relu":
+                weights = np.log1p(weights)
+            output = weights.max(axis=1) if strategy == "max" else weights.sum(axis=1)
         return sparse_rows(output, maximum)
 
     def _vectors(self, rows: Sequence[SparseVector], maximum: int | None = None) -> SparseVectors:

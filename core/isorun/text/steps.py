@@ -2,13 +2,23 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
 
 from isorun.errors import InvalidModel, UnsupportedModel
 from isorun.models.dense import Dense, Layer, WordWeights
 from isorun.models.sentence_settings import NORMALIZE, SentenceSettings
 from isorun.models.vectors import POOLED, TOKENS
 from isorun.text.heads import LOGITS
+
+
+def in_float32(outputs: Iterable[npt.NDArray[Any]]) -> list[npt.NDArray[Any]]:
+    """Outputs, those of a model in half precision in a type in which sums over tokens are exact enough."""
+    return [output.astype(np.float32) if output.dtype == np.float16 else output for output in outputs]
 
 
 def width_after(step: Layer, width: int, folder: Path) -> int:

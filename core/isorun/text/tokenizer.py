@@ -100,7 +100,7 @@ class Tokenizer:
             open session, whose model's limit then holds too.
         max_length: the maximum number of tokens of a text, special tokens included; longer texts are cut. ``None`` for
             what the checkpoint states.
-        special_tokens: whether texts get special tokens, such as ``[CLS]``.
+        special_tokens: whether texts get special tokens, such as ``[CLS]``; a model of static vectors reads none.
         cache_dir: the folder of downloads; ``None`` for isorun's.
 
     Attributes:
@@ -126,7 +126,10 @@ class Tokenizer:
         path = model.path if isinstance(model, Session) else find_model(model, Cache(cache_dir))
         settings = _settings(path, model)
         source = sentences.transformer_folder(path, None) if path.is_dir() else path
-        self._reader = Reader.beside(source, lower_case=settings.lower_case, special_tokens=special_tokens)
+        static = settings.static
+        self._reader = Reader.beside(
+            source, lower_case=settings.lower_case, special_tokens=special_tokens and not static, plain=static
+        )
         stated = max_length or settings.max_tokens or self._reader.settings.limit
         limits = model.model_info.limits.values() if isinstance(model, Session) else ()
         self.max_length: int | None = min([limit for limit in (stated, *limits) if limit is not None], default=None)

@@ -14,6 +14,8 @@ from typing import Any
 import numpy as np
 import pytest
 
+import isorun
+from archives import unpack
 from isorun.errors import InvalidArgument, InvalidFeeds
 
 
@@ -111,6 +113,33 @@ def test_adapters_reject_what_is_not_a_list_of_texts(adapters: Any, model: Path)
     chroma.embedder.close()
 
 
+def test_queries_take_the_route_of_queries(adapters: Any, tmp_path: Path) -> None:
+    folder = unpack("retrieval", tmp_path) / "router"
+    embeddings = adapters("langchain").IsorunEmbeddings(folder, backend="ort-cpu")
+    function = adapters("chroma").IsorunEmbeddingFunction(folder, backend="ort-cpu")
+    for task, vectors in (
+        ("query", (embeddings.embed_query("bread"), function.embed_query(["bread"])[0])),
+        ("document", (embeddings.embed_documents(["bread"])[0], function(["bread"])[0])),
+    ):
+        with isorun.Embedder(folder, task=task, backend="ort-cpu") as embedder:
+            for vector in vectors:
+                np.testing.assert_allclose(vector, embedder.embed(["bread"])[0], atol=1e-6)
+    for adapter in (embeddings, function):
+        assert adapter.query_embedder is not adapter.embedder
+        adapter.query_embedder.close()
+        adapter.embedder.close()
+
+
+def test_what_chroma_cannot_keep(adapters: Any, model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    function = adapters("chroma").IsorunEmbeddingFunction
+    with pytest.raises(InvalidArgument, match="quantize='binary'"):
+        function(model, quantize="binary")
+    monkeypatch.chdir(tmp_path)
+    opened = function(model.name, backend="ort-cpu", pooling="mean")
+    assert opened.get_config()["model"] == str(model)
+    opened.embedder.close()
+
+
 def test_a_collection_of_langchain_knows_its_vectors(adapters: Any, model: Path) -> None:
     options = {"backend": "ort-cpu", "pooling": "mean", "prompts": {"query": "q: ", "passage": "p: "}}
     langchain = adapters("langchain").IsorunEmbeddings(model, **options)
@@ -122,6 +151,8 @@ def test_a_collection_of_langchain_knows_its_vectors(adapters: Any, model: Path)
         with pytest.raises(InvalidArgument, match="isorun_vectors"):
             langchain.check(metadata)
     langchain.embedder.close()
+    with pytest.raises(InvalidArgument, match="Unknown prompt 'pasage'; did you mean 'passage'"):
+        adapters("langchain").IsorunEmbeddings(model, document_prompt="pasage", **options)
     other = adapters("langchain").IsorunEmbeddings(model, **{**options, "pooling": "cls"})
     with pytest.raises(InvalidArgument, match="pooling is 'cls' and 'mean'"):
         other.check(kept)

@@ -83,6 +83,11 @@ def test_a_model_runs_on_any_backend(model, backend):
     assert y.shape == (4, 256)
 
 
+def test_an_array_too_many_is_named(model):
+    with pytest.raises(InvalidFeeds, match="got 3 arrays"):
+        onnx_backend.adapter("ort-cpu").run_model(model, [np.zeros((1, 4), np.float32)] * 3)
+
+
 def test_a_node_runs_with_outputs_given_or_inferred():
     adapter = onnx_backend.adapter("ort-cpu")
     node = helper.make_node("Add", ["a", "b"], ["c"])

@@ -319,6 +319,12 @@ def test_activations(name: str) -> None:
     np.testing.assert_allclose(computed, expected, rtol=1e-5, atol=1e-6)
 
 
+def test_small_scores_keep_their_digits() -> None:
+    logits = np.array([-8, -11, -16, -18.3, -19.6, -20, -80], np.float32)
+    exact = 1 / (1 + np.exp(-logits.astype(np.float64)))
+    np.testing.assert_allclose(ACTIVATIONS["Sigmoid"](logits), exact, rtol=1e-6)
+
+
 @pytest.mark.parametrize(
     ("config", "expected"),
     [

@@ -39,6 +39,7 @@ def test_rejects(tasks: Path) -> None:
             filler.fill(["[MASK] lives", "nothing is missing"])
         wrong = [
             (["unheard-of"], "unheard-of"),
+            (["\u2603"], "not in the vocabulary"),
             (["\ud800"], "Unicode"),
             *((kind, "targets") for kind in ("word", [], 5, [5])),
         ]
@@ -57,5 +58,6 @@ def test_rejects(tasks: Path) -> None:
         chosen = filler.fill(["[MASK]"], targets=[word])
         assert filler.fill(["[MASK]"], targets=(target for target in [word])) == chosen
         assert filler.fill(["[MASK]"], targets=np.array([word])) == chosen
+        assert filler.fill(["[MASK]"], targets=["[UNK]"])[0][0][0].word == "[UNK]"
     with pytest.raises(isorun.InvalidModel, match="trained with masks"):
         isorun.FillMask(tasks / "bert-answers", backend="ort-cpu")

@@ -61,6 +61,13 @@ def test_vectors_and_scores(backend: str, folder: Path, texts: list[str]) -> Non
     np.testing.assert_allclose(scores.tokens, best, atol=1e-5)
 
 
+@pytest.mark.parametrize("deterministic", [False, True])
+def test_a_token_with_the_number_0_is_no_padding(deterministic: bool, folder: Path) -> None:
+    with isorun.HybridEmbedder(folder / "model", backend="ort-cpu", deterministic=deterministic) as embedder:
+        vectors = embedder.embed(embedder.encode_ids([[0, 5, 6, 0], [0, 5, 0, 0], [0, 5]]))
+    assert [len(rows) for rows in vectors.tokens] == [3, 3, 1]
+
+
 def test_warm_up_with_texts(folder: Path, texts: list[str]) -> None:
     with isorun.HybridEmbedder(folder / "model", backend="ort-cpu") as embedder:
         embedder.warmup(texts)

@@ -9,8 +9,9 @@ import numpy as np
 import pytest
 
 import isorun
-from isorun.errors import InvalidArgument
+from isorun.errors import InvalidArgument, InvalidFeeds
 from isorun.models import checkpoint
+from isorun.text import Tokenizer
 
 
 @pytest.mark.parametrize("name", ["static", "words"])
@@ -43,3 +44,24 @@ def test_routes(key: str, task: str | None, retrieval: Path, retrieved: list[str
 def test_rejects_an_unknown_task(name: str, retrieval: Path) -> None:
     with pytest.raises(InvalidArgument, match=r"task.*'query'"):
         isorun.Embedder(retrieval / name, task="passage", backend="ort-cpu")
+
+
+def test_a_pooling_has_no_effect_on_static_vectors(retrieval: Path) -> None:
+    for pooling in ("max", ("mean", "max")):
+        with pytest.raises(InvalidArgument, match=r"pooling=.*no effect"):
+            isorun.Embedder(retrieval / "static", pooling=pooling, backend="ort-cpu")
+    isorun.Embedder(retrieval / "static", pooling="mean", backend="ort-cpu").close()
+
+
+def test_a_tokenizer_of_static_vectors_adds_no_special_tokens(retrieval: Path) -> None:
+    folder = retrieval / "static"
+    with isorun.Embedder(folder, backend="ort-cpu") as embedder, isorun.Session(folder, "ort-cpu") as session:
+        tokens = Tokenizer(session).encode(["a man"]).arrays["input_ids"]
+        np.testing.assert_array_equal(tokens, embedder.tokens(["a man"])["input_ids"])
+
+
+def test_a_token_without_a_weight_is_named(retrieval: Path) -> None:
+    with isorun.Embedder(retrieval / "words", backend="ort-cpu") as embedder:
+        words = embedder.tokenizer.library.get_vocab_size()
+        with pytest.raises(InvalidFeeds, match=rf"from 0 to {words - 1}.*got {words}"):
+            embedder.embed(embedder.encode_ids([[2, words, 3]]))

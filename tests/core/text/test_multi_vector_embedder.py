@@ -91,6 +91,23 @@ def test_lengths_of_the_caller(models: Path, texts: list[str]) -> None:
             embedder.embed(texts, task="document")
 
 
+@pytest.mark.filterwarnings("ignore::isorun.models.tokenizer.TruncationWarning")
+@pytest.mark.parametrize("name", ["plain", "fixed", "min"])
+def test_the_maximum_length_holds_for_queries_and_documents(name: str, models: Path) -> None:
+    long = "bread eats man " * 20
+    with isorun.MultiVectorEmbedder(models / name, max_length=8, backend="ort-cpu") as embedder:
+        for task in ("query", "document", None):
+            assert embedder.encode([long], task=task).lengths == [8]
+            assert max(embedder.encode(["a"], task=task).lengths) <= 8
+    with isorun.MultiVectorEmbedder(models / name, query_length=6, backend="ort-cpu") as embedder:
+        assert embedder.encode([long], task="query").lengths == [6]
+        embedder.limit_length(5)
+        assert embedder.encode([long], task="document").lengths == [5]
+    for argument in ("query_length", "document_length"):
+        with pytest.raises(InvalidArgument, match=f"{argument} must be at most"):
+            isorun.MultiVectorEmbedder(models / name, backend="ort-cpu", **{argument: 5000})
+
+
 @pytest.mark.parametrize("padding", ["remove", "auto"])
 def test_padding_stays_where_it_is_computed(padding: str, models: Path) -> None:
     with pytest.raises(InvalidArgument, match="padding"):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import warnings
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -87,6 +88,19 @@ def test_parts_that_no_token_stands_for(embedder: isorun.Embedder) -> None:
         pytest.raises(isorun.InvalidFeeds, match=f"Span 1 .*the {embedder.max_length} tokens"),
     ):
         embedder.embed_parts(long, [(0, 3), (150, 160)])
+
+
+def test_parts_that_are_cut_on_the_left(folder: Path, tmp_path: Path) -> None:
+    copy = served.write_embedder(tmp_path / "left")
+    settings = {"tokenizer_class": "PreTrainedTokenizerFast", "truncation_side": "left", "model_max_length": 12}
+    (copy / "tokenizer_config.json").write_text(json.dumps(settings))
+    document = " ".join("abcdefghijklmnopqrst")  # the model reads the last 10 letters, from character 20
+    with isorun.Embedder(copy, backend="ort-cpu") as embedder, warnings.catch_warnings():
+        warnings.simplefilter("ignore", isorun.TruncationWarning)
+        assert embedder.embed_parts(document, [(20, 39), (19, 22)]).shape == (2, embedder.dimension)
+        for span in ((0, 39), (0, 22), (0, 5), (17, 22)):
+            with pytest.raises(isorun.InvalidFeeds, match=r"Span 0 .*the 12 tokens that the model reads"):
+                embedder.embed_parts(document, [span])
 
 
 def test_poolings_that_read_a_position_are_refused(folder: Path, tmp_path: Path) -> None:

@@ -63,7 +63,7 @@ def test_an_answer_is_a_part_of_its_context(answerer: isorun.QuestionAnswerer, p
     [
         (["What?"], {}, isorun.InvalidFeeds, "Text 0.*pair"),
         ([("What?", "this"), ("why " * 30, "that")], {}, isorun.InvalidFeeds, "Text 1.*question"),
-        ([("What?", "this")], {"stride": 44}, isorun.InvalidFeeds, "Text 0.*stride"),
+        ([("What?", "this " * 60)], {"stride": 44}, isorun.InvalidFeeds, "Text 0.*stride"),
         ([("What?", "this")], {"stride": 50}, isorun.InvalidArgument, "stride"),
         ([("What?", "this")], {"top_k": 0}, isorun.InvalidArgument, "top_k"),
         ([("What?", "this")], {"max_answer_tokens": 0}, isorun.InvalidArgument, "max_answer_tokens"),
@@ -72,6 +72,22 @@ def test_an_answer_is_a_part_of_its_context(answerer: isorun.QuestionAnswerer, p
 def test_rejects(answerer, pairs, arguments, error, message):
     with pytest.raises(error, match=message):
         answerer.answer(pairs, **arguments)
+
+
+def test_a_question_beside_which_the_context_fits(answerer: isorun.QuestionAnswerer) -> None:
+    assert answerer.max_length is not None
+    question = "why " * (answerer.max_length // 4 + 1)
+    assert answerer.count_tokens((question, "that")) <= answerer.max_length
+    assert answerer.answer([(question, "that")]) == answerer.answer([(question, "that")], stride=0)
+
+
+def test_answers_are_no_longer_than_asked_and_begin_before_they_end(answerer: isorun.QuestionAnswerer) -> None:
+    for context, longest in (("a b", 15), ("London is big", 1)):
+        ((answers),) = answerer.answer([("Who?", context)], top_k=30, max_answer_tokens=longest)
+        assert answers
+        for answer in answers:
+            assert answer.text == context[answer.start : answer.end] != ""
+            assert len(answer.text.split()) <= longest
 
 
 def test_an_empty_context_has_no_answer(answerer: isorun.QuestionAnswerer) -> None:
