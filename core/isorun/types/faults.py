@@ -33,6 +33,7 @@ class Fault:
         opset: of ``model``.
         feeds: its inputs.
         expected: its correct outputs; ``None`` for those of ONNX's reference evaluator.
+        ends_process: whether the runtime itself ends the process, so that ``model`` is run in a session alone.
     """
 
     operator: str
@@ -45,6 +46,7 @@ class Fault:
     opset: int = 17
     feeds: Mapping[str, Any] = field(default_factory=dict)
     expected: Sequence[Any] | None = None
+    ends_process: bool = False
 
     @property
     def action(self) -> str:

@@ -58,7 +58,8 @@ def try_row(name: str, fault: Fault, *, with_raw: bool = True) -> Tested:
     Args:
         name: the backend's.
         fault: a row of its table.
-        with_raw: run the model on the runtime itself, too, which may read or write memory that is not its own.
+        with_raw: run the model on the runtime itself, too, which may read or write memory that is not its own; not
+            done where it would end the process.
     """
     model = model_of(fault)
     with tempfile.TemporaryDirectory(prefix="isorun-operators-") as folder:
@@ -80,6 +81,7 @@ def try_row(name: str, fault: Fault, *, with_raw: bool = True) -> Tested:
                 return opened.run(None, fault.feeds)
 
         expected = _expected(fault, model)
+        with_raw = with_raw and not fault.ends_process
         return Tested(_outcome(raw, expected) if with_raw else "", _outcome(session, expected))
 
 

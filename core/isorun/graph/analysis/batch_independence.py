@@ -190,6 +190,8 @@ class _Search:
         before, after = self._row_axis(data), self._row_axis(result)
         if before is None or after is None or math.prod(before.shape) > _MAX_RESHAPED:
             return False
+        if math.prod(before.shape) != math.prod(after.shape):  # the samples are not of the sizes that it needs
+            return True
         ones = (1 for _ in before.shape[before.axis + 1 :])
         rows = np.broadcast_to(self._rows_along(data, before).reshape(-1, *ones), before.shape).reshape(after.shape)
         along = np.moveaxis(rows, after.axis, 0).reshape(after.shape[after.axis], -1)
@@ -215,6 +217,8 @@ class _Search:
             return False
         if index is None:
             return node.op_type == "GatherElements"
+        if node.op_type == "GatherND" and index.ndim == 1:  # a single place
+            return True
         numbers = index[..., 0] if node.op_type == "GatherND" else np.moveaxis(index, axis, 0)
         own = np.arange(len(numbers)).reshape(-1, *(1 for _ in numbers.shape[1:]))
         return bool((numbers != own).any())

@@ -86,14 +86,26 @@ def unprotected(graph: ir.Graph) -> list[Lookup]:
     ranges = Ranges({value: bounds[value.name] for value in graph.inputs if value.name in bounds})
     rest = []
     for lookup in lookups(graph):
-        if constant_range(lookup.value) is not None and lookup.span is None:
-            continue  # a number of the model, such as a dimension of a shape
+        low, high = ranges(lookup.value)
+        if lookup.span is None and (_is_first_or_last(lookup) or _is_size(lookup)):
+            continue
         if is_fused(lookup.node) and lookup.slot == TABLES.at and not _reads_others(lookup):
             continue  # the limit of the row's length
-        low, high = ranges(lookup.value)
         if lookup.span is None or low < lookup.span[0] or high > lookup.span[1]:
             rest.append(lookup)
     return rest
+
+
+def _is_first_or_last(lookup: Lookup) -> bool:
+    """Whether an index is a number of the model that every table has which is not empty."""
+    known = constant_range(lookup.value)
+    return known is not None and known[0] >= -1 and known[1] <= 0
+
+
+def _is_size(lookup: Lookup) -> bool:
+    """Whether a number of the model selects sizes of a shape."""
+    shape = None if lookup.node.inputs[0] is None else lookup.node.inputs[0].producer()
+    return constant_range(lookup.value) is not None and shape is not None and shape.op_type == "Shape"
 
 
 def _reads_others(lookup: Lookup) -> bool:

@@ -16,7 +16,8 @@ _OF_WHOLE = frozenset(("Add", "Clip", "Div", "Max", "Min", "Mod", "Slice", "Sub"
 
 
 def whole(values: Iterable[ir.Value], stop: frozenset[ir.Value] = frozenset()) -> set[int]:
-    """The absolute values of the whole numbers that values are computed from, other than through those to stop at."""
+    """The absolute values of the numbers that values are computed from, other than through those to stop at, rounded
+    up to whole ones."""
     constants = {constant for value in values for constant in ancestors(value, stop) if is_constant(constant)}
     return {number for constant in constants for number in _numbers(constant)}
 
@@ -53,5 +54,5 @@ def _numbers(constant: ir.Value) -> Iterator[int]:
     if math.prod(sizes(constant)) > _FEW:
         return
     for number in array(constant).reshape(-1).tolist():
-        if isinstance(number, int | float) and abs(number) <= _MOST and abs(number) == int(abs(number)):
-            yield int(abs(number))
+        if isinstance(number, int | float) and abs(number) <= _MOST:
+            yield math.ceil(abs(number))  # 31 for a window of 30.5

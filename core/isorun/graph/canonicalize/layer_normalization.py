@@ -143,18 +143,19 @@ def _parameters(
         if subgraph.is_vector(constant) and sizes(constant) != (1,) and constant.dtype == value.dtype
     ]
     scalars = (subgraph.scalar(constant) for constant in constants)
-    epsilons = [number for number in scalars if number is not None and 0 < number < 0.01]
+    epsilons = sorted({number for number in scalars if number is not None and 0 < number < 0.01})
     if not vectors or subgraph.rank(entry) == 1:
         return None
     (width,) = sizes(vectors[0])
     random = np.random.default_rng(0)
     rank = subgraph.rank(entry)
     # Of the usual rank where it is not known; axes counted from the first are then of another one, too.
-    shapes = [(3,) * (axes - 1) + (width,) for axes in ((rank,) if rank else (3, 4))]
-    samples = [random.normal(size=shape).astype(np.float32) for shape in shapes]
-    for sample in samples:
-        sample[1] *= 0.01  # small enough for epsilon to matter
-        sample[2] *= 100
+    scales = [1, 0.01, 100, *np.sqrt(epsilons)]  # for each epsilon, a deviation at which it matters, and how
+    shapes = [(len(scales), *(3,) * (axes - 2), width) for axes in ((rank,) if rank else (3, 4))]
+    samples = [
+        (random.normal(size=shape) * np.reshape(scales, (-1, *(1,) * (len(shape) - 1)))).astype(np.float32)
+        for shape in shapes
+    ]
     try:
         results = [Evaluator(model.graph.opset_imports[""], {entry: sample})(value) for sample in samples]
     except CannotEvaluate as why:

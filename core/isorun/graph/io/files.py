@@ -26,6 +26,7 @@ SINGLE_FILE_LIMIT = 2**31 - 2**24
 INLINE_LIMIT = 1024  # bytes; smaller tensors stay in the graph, where runtimes fold them
 # Keys in a model's meta: its external data files, its name, and whether its file has sparse tensors.
 _FILES, _NAME, _SPARSE = "isorun.files", "isorun.name", "isorun.sparse"
+_OPSET = 17  # where a model has no operator of ONNX's own: one that every runtime has supported for years
 _LFS_POINTER = b"version https://git-lfs"
 ALIGNMENT = 4096  # bytes; allows a runtime to map tensors from the file
 
@@ -117,6 +118,8 @@ def from_proto(proto: onnx.ModelProto, name: str) -> ir.Model:
     with reading(name):
         dense = sparse.densified(proto, name)
         model = maps.deserialize(dense)
+    if not {"", "ai.onnx"} & model.graph.opset_imports.keys():  # of other operators alone, as scikit-learn's
+        model.graph.opset_imports[""] = _OPSET
     model.meta[_NAME], model.meta[_SPARSE] = name, dense is not proto
     return model
 

@@ -39,7 +39,7 @@ class Probes:
         self._batches = 1 if batch is None else -(-MASK_KINDS // batch)
         self._flattened = [value for value in graph.inputs if _is_flattened(value)]
         choices = (value.shape[1] for value in self._flattened if value.shape is not None)
-        self._choices = max((size for size in choices if isinstance(size, int)), default=1)
+        self._choices = max((size for size in choices if isinstance(size, int) and size), default=1)
         self.rows: int = -(-MASK_KINDS // self._choices) * self._choices if batch is None else self._batches * batch
         self.lengths: tuple[int, ...] = _LENGTHS if length is None else (length,)
         self.fixed: bool = length is not None

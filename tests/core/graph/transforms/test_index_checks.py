@@ -200,3 +200,32 @@ def test_refuses_an_opset_that_cannot_express_the_check():
     )
     with pytest.raises(IsorunError, match="may leave its table"):
         isorun.Session(proto, "openvino")
+
+
+@pytest.mark.parametrize(
+    ("body", "short"),
+    [
+        ("y = Gather (x, far)", 5),
+        ("y = Gather (x, back)", 5),
+        ("y = GatherND (x, place)", 5),
+        (
+            "y = If (k) <then_branch = t () => (float[q, b] u) { u = Gather (x, far) }, "
+            "else_branch = e () => (float[p, b] v) { v = Identity (x) }>",
+            5,
+        ),
+    ],
+)
+def test_a_place_of_the_model_that_short_rows_lack(body: str, short: int) -> None:
+    proto = onnx.parser.parse_model(
+        f"""<ir_version: 8, opset_import: ["" : 17]> g (float[a, b] x, bool k) => (float[] z)
+        <int64[2] far = {{0, 7}}, int64[2] back = {{-1, -7}}, int64[2, 2] place = {{0, 1, 7, 1}}>
+        {{ {body} z = ReduceSum <keepdims = 0> (y) }}"""
+    )
+    with isorun.Session(proto, "openvino") as session, isorun.Session(proto, "ort-cpu") as right:
+        for rows in (short, 9):
+            feeds = {"x": np.arange(2.0 * rows, dtype=np.float32).reshape(rows, 2), "k": np.array(True)}
+            if rows == short:
+                with pytest.raises(InvalidFeeds):
+                    session.run(None, feeds)
+            else:
+                np.testing.assert_allclose(session.run(None, feeds)[0], right.run(None, feeds)[0])

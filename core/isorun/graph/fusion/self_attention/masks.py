@@ -34,6 +34,7 @@ import onnx_ir as ir
 
 from isorun.graph.analysis import numbers
 from isorun.graph.analysis.evaluate import CannotEvaluate, Samples, ancestors, data_inputs, is_constant, sizes
+from isorun.graph.analysis.places import changes as places_of_changes
 from isorun.graph.fusion.self_attention.reach import EVERY_KEY, Reach, is_within, reach_of_mask
 from isorun.graph.matching.probes import Evaluate, Probes
 from isorun.graph.matching.report import CannotFuse
@@ -142,7 +143,7 @@ class MaskClassifier:
         if not by_key or results[0].dtype.kind in "iu":
             return []  # a number, a shape, an index, a table
         if not self._probes.fixed:
-            results.append(self._evaluator(around, self._long_length(value))(value))
+            results.append(self._evaluator(around, self._long_length(value, around))(value))
         first = results[0].flat[0]
         if all((result == first).all() for result in results) and first in (0, True):
             return []
@@ -226,7 +227,7 @@ class MaskClassifier:
         rows = self._probes.rows
         origin = frozenset((supposed.origin,))
         lengths = self._probes.lengths
-        lengths = lengths if self._probes.fixed else (*lengths, self._long_length(value, origin))
+        lengths = lengths if self._probes.fixed else (*lengths, self._long_length(value, around, origin))
         for length in lengths:
             masks = self._probes.masks(length)
             result = self._evaluator(around, length, {supposed.origin: supposed.of_origin(masks)})(value)
@@ -261,7 +262,9 @@ class MaskClassifier:
         """
         assert supposed.origin is not None
         length = (
-            self._probes.lengths[-1] if self._probes.fixed else self._long_length(value, frozenset((supposed.origin,)))
+            self._probes.lengths[-1]
+            if self._probes.fixed
+            else self._long_length(value, around, frozenset((supposed.origin,)))
         )
         near = {number + step for number in numbers.whole([value]) for step in (-1, 0, 1)}
         counts = np.array(sorted({1, 2, 3, length} | {count for count in near if 0 < count <= length}))
@@ -276,8 +279,9 @@ class MaskClassifier:
             if len(some) != 1 or result[-1] in some:
                 raise CannotFuse(f"{value.name!r} is not a key mask: it is {result.tolist()} for {part.tolist()} keys")
 
-    def _long_length(self, value: ir.Value, stop: frozenset[ir.Value] = frozenset()) -> int:
-        """A length above twice every whole number in a value's computation, within the tables that it slices.
+    def _long_length(self, value: ir.Value, around: Around, stop: frozenset[ir.Value] = frozenset()) -> int:
+        """A length above twice every number in a value's computation, and every place at which what it reads of
+        lengths changes, within the tables that it slices.
 
         Raises:
             CannotFuse: it compares places with a number beyond the longest mask that is evaluated.
@@ -285,8 +289,12 @@ class MaskClassifier:
         shortest = max(self._probes.lengths)
         shapes = [sizes(constant) for constant in filter(is_constant, ancestors(value, stop))]
         limits = [max(shape) for shape in shapes if len(shape) >= 2 and max(shape) > shortest]
-        lengths = [2 * number + 2 for number in numbers.whole([value], stop) if number <= _MAX_LENGTH]
-        length = min(max([shortest + 1, *lengths]), _MAX_LENGTH, *limits)
+        longest = min([_MAX_LENGTH, *limits])
+        places = numbers.whole([value], stop) | places_of_changes(
+            value, stop, lambda read, length: self._evaluator(around, length)(read), longest
+        )
+        lengths = [2 * place + 2 for place in places if place <= _MAX_LENGTH]
+        length = min(max([shortest + 1, *lengths]), longest)
         unseen = [number for number in numbers.compared([value], stop) if number + 2 > length]
         if unseen and length == _MAX_LENGTH:
             raise CannotFuse(

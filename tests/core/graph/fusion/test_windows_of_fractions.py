@@ -1,0 +1,95 @@
+"""Masks and biases that change at fractions, roots or quotients of places, in rows beyond those."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+import onnxruntime
+import pytest
+from onnx import TensorProto
+
+import isorun
+from written_encoders import VOCABULARY, WIDTH, Graph
+
+LENGTH = 45
+LOWEST = float(np.finfo(np.float32).min)
+Near = Callable[[Graph, str], str]
+WINDOWS: dict[str, Near] = {
+    "a half": lambda graph, far: graph.node("Less", far, 30.5),
+    "a quotient": lambda graph, far: graph.node("Less", graph.node("Div", far, 10.0), 3.05),
+    "a root": lambda graph, far: graph.node("LessOrEqual", graph.node("Sqrt", far), 5.5),
+    "a logarithm": lambda graph, far: graph.node("Greater", 3.45, graph.node("Log", graph.node("Add", far, 1.0))),
+    "a power": lambda graph, far: graph.node("Less", graph.node("Pow", far, 3.0), 27000.5),
+    "a sign": lambda graph, far: graph.node(
+        "Not", graph.node("Cast", graph.node("Relu", graph.node("Sub", far, 30.5)), to=9)
+    ),
+    "a step": lambda graph, far: graph.node("Equal", graph.node("Floor", graph.node("Div", far, 31.0)), 0.0),
+}
+
+
+def feeds() -> dict[str, np.ndarray]:
+    mask = np.ones((5, LENGTH), np.int64)
+    mask[1, 38:] = mask[2, :5] = mask[3, 1::3] = mask[4] = 0
+    return {"input_ids": np.random.default_rng(1).integers(0, VOCABULARY, mask.shape), "attention_mask": mask}
+
+
+def check(graph: Graph, backend: str, padding: str = "keep") -> isorun.Session:
+    model, fed = graph.model(), feeds()
+    options = onnxruntime.SessionOptions()
+    options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
+    providers = ["CPUExecutionProvider"]
+    (expected,) = onnxruntime.InferenceSession(model.SerializeToString(), options, providers=providers).run(None, fed)
+    with isorun.Session(model, backend, padding=padding) as session:
+        (result,) = session.run(None, fed)
+    real = fed["attention_mask"] != 0
+    np.testing.assert_allclose(result[real], expected[real], rtol=1e-4, atol=1e-5)
+    return session
+
+
+def begun() -> tuple[Graph, str, str]:
+    graph = Graph()
+    return graph, graph.input("input_ids", "B", "S"), graph.input("attention_mask", "B", "S")
+
+
+def masked(graph: Graph, ids: str, kept: str) -> None:
+    fill = lambda scores: str(graph.node("Where", kept, scores, LOWEST))  # noqa: E731
+    graph.output(graph.layer(graph.embedded(ids), fill), "hidden", "B", "S", WIDTH)
+
+
+@pytest.mark.parametrize("backend", ["ort-cpu", "openvino", "reference"])
+@pytest.mark.parametrize("window", WINDOWS)
+def test_windows(window: str, backend: str) -> None:
+    graph, ids, mask = begun()
+    far = graph.node("Cast", graph.node("Abs", graph.distances(ids)), to=TensorProto.FLOAT)
+    near = graph.node("Unsqueeze", WINDOWS[window](graph, far), [0, 1])
+    real = graph.node("Cast", graph.node("Unsqueeze", mask, [1, 2]), to=TensorProto.BOOL)
+    masked(graph, ids, graph.node("And", near, real))
+    session = check(graph, backend)
+    assert session.model_info.window == 30
+    assert session.model_info.fused["SelfAttention"] == 1
+
+
+@pytest.mark.parametrize("limit", [30.5, 31.0])
+@pytest.mark.parametrize("operator", ["Less", "Sqrt"])
+def test_masks_of_short_rows_alone(operator: str, limit: float) -> None:
+    graph, ids, mask = begun()
+    length = graph.node("Cast", graph.length(ids), to=TensorProto.FLOAT)
+    if operator == "Sqrt":
+        length, limit = graph.node("Sqrt", length), limit**0.5
+    real = graph.node("Cast", graph.node("Unsqueeze", mask, [1, 2]), to=TensorProto.BOOL)
+    masked(graph, ids, graph.node("Or", real, graph.node("Not", graph.node("Less", length, limit))))
+    check(graph, "ort-cpu")
+
+
+@pytest.mark.parametrize("padding", ["keep", "remove"])
+def test_a_bias_that_begins_far_away(padding: str) -> None:
+    graph, ids, mask = begun()
+    far = graph.node("Cast", graph.node("Abs", graph.distances(ids)), to=TensorProto.FLOAT)
+    beyond = graph.node("Relu", graph.node("Sub", graph.node("Div", far, 10.0), 2.55))
+    bias = graph.node("Unsqueeze", graph.node("Mul", beyond, -4.0), [0, 1])
+    added = graph.node("Add", bias, graph.mask(mask))
+    graph.output(
+        graph.layer(graph.embedded(ids), lambda scores: graph.node("Add", scores, added)), "hidden", "B", "S", WIDTH
+    )
+    check(graph, "ort-cpu", padding)
