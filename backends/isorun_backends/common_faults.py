@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -24,6 +25,44 @@ def nonzero_of_scalar(versions: str, *, refused: bool = False) -> Fault:
         model="g (float x) => (int64[a, b] y) { y = NonZero (x) }",
         feeds={"x": np.array(3, np.float32)},
         expected=[np.zeros((0, 1), np.int64)],
+    )
+
+
+def ignores_lengths(node: ir.Node, _: int) -> bool:
+    """Whether there are sequence lengths that are not known to be that of the whole input."""
+    import onnx_ir
+
+    lengths = node.inputs[4] if len(node.inputs) > 4 else None
+    if lengths is None:
+        return False
+    tensor, x = onnx_ir.convenience.get_const_tensor(lengths), node.inputs[0]
+    if tensor is None or x is None or x.shape is None:
+        return True
+    return not (isinstance(x.shape[0], int) and (tensor.numpy() == x.shape[0]).all())
+
+
+def without_lengths(operator: str, versions: str, applies: Callable[[ir.Node, int], bool]) -> Fault:
+    """A recurrent layer that computes padding too."""
+    gates, expected = {
+        "LSTM": (4, 0.3696064),  # sigmoid(1) * tanh(sigmoid(1) * tanh(1))
+        "GRU": (3, 0.2048242),  # (1 - sigmoid(1)) * tanh(1)
+        "RNN": (1, 0.7615942),  # tanh(1)
+    }[operator]
+    weights = ", ".join(["1"] * gates)
+    zeros = ", ".join(["0"] * gates)
+    return Fault(
+        operator=operator,
+        condition="`sequence_lens` shorter than the input",
+        result="it ignores them",
+        versions=versions,
+        applies=applies,
+        model=(
+            f"g (float[s, b, 1] x, int32[b] l) => (float[s, 1, b, 1] y) <float[1, {gates}, 1] w = {{{weights}}}, "
+            f"float[1, {gates}, 1] r = {{{zeros}}}, float[1, {2 * gates}] b = {{{zeros}, {zeros}}}> "
+            f"{{ y = {operator} <hidden_size = 1> (x, w, r, b, l) }}"
+        ),
+        feeds={"x": np.ones((2, 1, 1), np.float32), "l": np.array([1], np.int32)},
+        expected=[np.array([expected, 0], np.float32).reshape(2, 1, 1, 1)],
     )
 
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from isorun.plugin import Fault, KnownFaults
-from isorun_backends.common_faults import flattened
+from isorun_backends.common_faults import flattened, ignores_lengths, without_lengths
 
 if TYPE_CHECKING:
     import onnx_ir as ir
@@ -15,44 +15,12 @@ if TYPE_CHECKING:
 _VERSIONS = "onnx 1.23.2"
 
 
-def _ignores_lengths(node: ir.Node, _: int) -> bool:
-    """Whether there are sequence lengths that are not known to be that of the whole input."""
-    import onnx_ir
-
-    lengths = node.inputs[4] if len(node.inputs) > 4 else None
-    if lengths is None:
-        return False
-    tensor, x = onnx_ir.convenience.get_const_tensor(lengths), node.inputs[0]
-    if tensor is None or x is None or x.shape is None:
-        return True
-    return not (isinstance(x.shape[0], int) and (tensor.numpy() == x.shape[0]).all())
-
-
-def _recurrent(operator: str, gates: int, expected: float) -> Fault:
-    weights = ", ".join(["1"] * gates)
-    zeros = ", ".join(["0"] * gates)
-    return Fault(
-        operator=operator,
-        condition="`sequence_lens` shorter than the input",
-        result="it ignores them",
-        versions=_VERSIONS,
-        applies=_ignores_lengths,
-        model=(
-            f"g (float[2, 1, 1] x, int32[1] l) => (float[2, 1, 1, 1] y) <float[1, {gates}, 1] w = {{{weights}}}, "
-            f"float[1, {gates}, 1] r = {{{zeros}}}, float[1, {2 * gates}] b = {{{zeros}, {zeros}}}> "
-            f"{{ y = {operator} <hidden_size = 1> (x, w, r, b, l) }}"
-        ),
-        feeds={"x": np.ones((2, 1, 1), np.float32), "l": np.array([1], np.int32)},
-        expected=[np.array([expected, 0], np.float32).reshape(2, 1, 1, 1)],
-    )
-
-
 def _has(name: str, *values: Any) -> Any:
     """Whether an attribute has one of some values; any but its default if there are none."""
 
     def applies(node: ir.Node, _: int) -> bool:
         attribute = node.attributes.get(name)
-        return attribute is not None and (not values or attribute.value in values)
+        return attribute is not None and (not values or attribute.is_ref() or attribute.value in values)
 
     return applies
 
@@ -92,11 +60,55 @@ def _clipped(operator: str, gates: int, expected: float) -> Fault:
     )
 
 
+def _activated(operator: str, gates: int, names: str, expected: float) -> Fault:
+    weights = ", ".join(["1"] * gates)
+    return _refused(
+        operator,
+        "`activations`",
+        "it computes the usual ones",
+        _has("activations"),
+        f"g (float[1, 1, 1] x) => (float[1, 1, 1, 1] y) <float[1, {gates}, 1] w = {{{weights}}}> "
+        f"{{ y = {operator} <hidden_size = 1, activations = [{names}]> (x, w, w) }}",
+        feeds={"x": np.ones((1, 1, 1), np.float32)},
+        expected=[np.full((1, 1, 1, 1), expected, np.float32)],
+    )
+
+
+def _pads_unequally(node: ir.Node, _: int) -> bool:
+    pads = [] if "pads" not in node.attributes else node.attributes["pads"].value or [0, 1]
+    return list(pads[: len(pads) // 2]) != list(pads[len(pads) // 2 :])
+
+
+def _returns_places(node: ir.Node, _: int) -> bool:
+    return len(node.outputs) > 1 and bool(node.outputs[1].name)
+
+
+def _has_scales(node: ir.Node, _: int) -> bool:
+    scale, x = node.inputs[4], node.inputs[0]
+    sizes = None if scale is None or scale.shape is None else list(scale.shape)
+    rank = None if x is None or x.shape is None else len(x.shape)
+    return sizes not in ([], [1]) and rank != 4
+
+
+def _samples_at_borders(node: ir.Node, opset: int) -> bool:
+    return _has("mode", "cubic", "bicubic")(node, opset) and bool(_has("padding_mode", "border")(node, opset))
+
+
 FAULTS = KnownFaults(
     rows=(
-        _recurrent("LSTM", 4, 0.3696064),  # sigmoid(1) * tanh(sigmoid(1) * tanh(1))
-        _recurrent("GRU", 3, 0.2048242),  # (1 - sigmoid(1)) * tanh(1)
-        _recurrent("RNN", 1, 0.7615942),  # tanh(1)
+        *(without_lengths(operator, _VERSIONS, ignores_lengths) for operator in ("LSTM", "GRU", "RNN")),
+        _refused(
+            "LSTM",
+            "`input_forget` = 1",
+            "it ignores it",
+            _has("input_forget", 1),
+            "g (float[1, 1, 1] x) => (float[1, 1, 1, 1] y) <float[1, 4, 1] w = {1, 1, 1, 1}> "
+            "{ y = LSTM <hidden_size = 1, input_forget = 1> (x, w, w) }",
+            feeds={"x": np.ones((1, 1, 1), np.float32)},
+            expected=[np.full((1, 1, 1, 1), 0.1473561, np.float32)],  # with 1 - sigmoid(1) as the input gate
+        ),
+        _activated("LSTM", 4, '"Sigmoid", "Relu", "Relu"', 0.5344467),  # sigmoid(1) * sigmoid(1)
+        _activated("GRU", 3, '"Sigmoid", "Relu"', 0.2689414),  # 1 - sigmoid(1)
         _clipped("LSTM", 4, 0.1742706),  # with 0.5 in the place of 1
         _clipped("GRU", 3, 0.1744677),
         _clipped("RNN", 1, 0.4621172),
@@ -151,6 +163,82 @@ FAULTS = KnownFaults(
             '{ y = MaxPool <auto_pad = "SAME_LOWER", kernel_shape = [3], strides = [2]> (x) }',
             feeds={"x": np.arange(7, dtype=np.float32).reshape(1, 1, 7)},
             expected=[np.array([[[1, 3, 5, 6]]], np.float32)],
+        ),
+        _refused(
+            "MaxPool",
+            "unequal pads at the ends of an axis",
+            "an output of another shape",
+            _pads_unequally,
+            "g (float[1, 1, n] x) => (float[1, 1, m] y) { y = MaxPool <pads = [1, 0], kernel_shape = [2]> (x) }",
+            feeds={"x": np.arange(3, dtype=np.float32).reshape(1, 1, 3)},
+            expected=[np.array([[[0, 1, 2]]], np.float32)],
+        ),
+        _refused(
+            "MaxPool",
+            "the output `Indices`",
+            "places within a channel, of columns, or below 0",
+            _returns_places,
+            "g (float[1, 2, n] x) => (float[1, 2, m] y, int64[1, 2, m] i) { y, i = MaxPool <kernel_shape = [2]> (x) }",
+            feeds={"x": np.arange(4, dtype=np.float32).reshape(1, 2, 2)},
+            expected=[np.array([[[1], [3]]], np.float32), np.array([[[1], [3]]])],
+        ),
+        _refused(
+            "RoiAlign",
+            "opsets 10 to 15",
+            "coordinates are shifted by half a pixel, as in opset 16",
+            lambda _, opset: 10 <= opset < 16,
+            "g (float[1, 1, 4, 4] x, float[1, 4] r, int64[1] b) => (float[1, 1, 1, 1] y) "
+            "{ y = RoiAlign <sampling_ratio = 1> (x, r, b) }",
+            opset=10,
+            feeds={
+                "x": np.arange(16, dtype=np.float32).reshape(1, 1, 4, 4),
+                "r": np.array([[0, 0, 2, 2]], np.float32),
+                "b": np.array([0]),
+            },
+            expected=[np.full((1, 1, 1, 1), 5, np.float32)],  # that of the place (1, 1)
+        ),
+        _refused(
+            "QLinearConv",
+            "scales by channel, of inputs that are not known to be images",
+            "it multiplies along another axis",
+            _has_scales,
+            "g (uint8[1, 1, 2, 2, 1] x) => (uint8[1, 2, 2, 2, 1] y) <float s = {1}, uint8 z = {0}, "
+            "uint8[2, 1, 1, 1, 1] w = {1, 1}, float[2] t = {1, 2}, uint8[2] v = {0, 0}> "
+            "{ y = QLinearConv (x, s, z, w, t, v, s, z) }",
+            feeds={"x": np.arange(4, dtype=np.uint8).reshape(1, 1, 2, 2, 1)},
+            expected=[np.array([0, 1, 2, 3, 0, 2, 4, 6], np.uint8).reshape(1, 2, 2, 2, 1)],
+        ),
+        _refused(
+            "GridSample",
+            "cubic, with borders for what is outside",
+            "values of other places",
+            _samples_at_borders,
+            "g (float[1, 1, 4, 4] x, float[1, 1, 2, 2] p) => (float[1, 1, 1, 2] y) "
+            '{ y = GridSample <mode = "cubic", padding_mode = "border"> (x, p) }',
+            opset=20,
+            feeds={
+                "x": np.arange(16, dtype=np.float32).reshape(1, 1, 4, 4),
+                "p": np.array([[[[1.3, 0.2], [-0.9, -1.1]]]], np.float32),
+            },
+            expected=[np.array([[[[10.456004, -0.29924995]]]], np.float32)],
+        ),
+        Fault(
+            operator="ReduceLogSumExp",
+            condition="of negative infinities alone, or of both infinities",
+            result="NaN",
+            versions=_VERSIONS,
+            model="g (float[n] x) => (float[1] y) { y = ReduceLogSumExp (x) }",
+            feeds={"x": np.array([-np.inf, -np.inf], np.float32)},
+            expected=[np.array([-np.inf], np.float32)],
+        ),
+        Fault(
+            operator="Div",
+            condition="integers by 0, in Mod too",
+            result="0 instead of an error",
+            versions=_VERSIONS,
+            model="g (int32[n] x, int32[n] z) => (int32[n] y) { y = Div (x, z) }",
+            feeds={"x": np.array([7], np.int32), "z": np.array([0], np.int32)},
+            expected=[np.zeros(0, np.int32)],
         ),
         _refused(
             "GlobalMaxPool",

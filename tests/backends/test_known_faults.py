@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import importlib
+import subprocess
+import sys
 import tomllib
 from dataclasses import replace
 from importlib import metadata
@@ -59,6 +61,15 @@ def test_session_returns_no_wrong_number(name: str, row: Fault) -> None:
 @pytest.mark.parametrize(("name", "row"), ROWS)
 def test_row_is_still_needed(name: str, row: Fault) -> None:
     _require(name, row)
+    if row.ends_process:
+        code = (
+            "from dataclasses import replace; from isorun.cli.doctor.operator_tests import try_row; "
+            "from isorun.plugin import faults, registry; "
+            f"row = faults.of(registry.get({name!r})).rows[{TABLES[name].rows.index(row)}]; "
+            f"try_row({name!r}, replace(row, ends_process=False))"
+        )
+        assert subprocess.run([sys.executable, "-c", code], check=False, capture_output=True).returncode < 0
+        return
     raw = operator_tests.try_row(name, row).raw
     version = metadata.version(registry.get(name).capabilities.package)
     if raw == "right" and version != row.versions:

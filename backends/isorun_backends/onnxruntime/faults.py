@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from isorun.plugin import KnownFaults
 from isorun_backends.common_faults import nonzero_of_scalar
-from isorun_backends.onnxruntime import normalizations
+from isorun_backends.onnxruntime import integers, normalizations
 
 _ROUNDING = "rounding of fp32: off by 1e-4 where values are 1000"
 _FP16 = "rounding of fp16 in the last bit"
@@ -16,7 +16,7 @@ OPTIMIZERS = KnownFaults(rows=normalizations.ROWS)
 """What its optimizers change, whatever the provider."""
 
 CPU = KnownFaults(
-    rows=(nonzero_of_scalar("1.31.1"), *OPTIMIZERS.rows),
+    rows=(nonzero_of_scalar("1.31.1"), *integers.ROWS, *OPTIMIZERS.rows),
     node_tests={
         "test_attention_4d_causal_fp16": _FP16,
         "test_attention_4d_with_past_and_present_qk_matmul_bias_3d_mask_causal": _MASK,

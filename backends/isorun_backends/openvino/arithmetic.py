@@ -27,6 +27,19 @@ def _noop(operator: str, rewrite: Any, feeds: np.ndarray) -> Fault:
     )
 
 
+def _negated_byte(operator: str) -> Fault:
+    return Fault(
+        operator=operator,
+        condition="integers of 8 bits",
+        result="127 of -128",
+        versions=VERSIONS,
+        applies=conditions.is_byte,
+        rewrite=rewrites.byte_arithmetic,
+        model=f"g (int8[n] x) => (int8[n] y) {{ y = {operator} (x) }}",
+        feeds={"x": np.array([-128, 3], np.int8)},
+    )
+
+
 def _byte(operator: str, result: str, x: int, y: int) -> Fault:
     return Fault(
         operator=operator,
@@ -53,6 +66,20 @@ def _comparison(operator: str, swapped: str) -> Fault:
     )
 
 
+def _large(operator: str) -> Fault:
+    x = np.array([2**24, 100_000_001, -(2**31) + 1], np.int32)
+    return Fault(
+        operator=operator,
+        condition="integers above 2^24",
+        result="it compares their nearest numbers in fp32",
+        versions=VERSIONS,
+        applies=conditions.compares_large_integers,
+        rewrite=rewrites.integer_comparison,
+        model=f"g (int32[n, 1] x, int32[m] z) => (bool[n, m] y) {{ y = {operator} (x, z) }}",
+        feeds={"x": x[:, None], "z": np.concatenate([x - 1, x, x + 1])},
+    )
+
+
 ROWS = (
     _noop("ReduceL1", rewrites.reduce_l1, -np.ones((2, 2), np.float32)),
     _noop("ReduceL2", rewrites.reduce_l2, -np.ones((2, 2), np.float32)),
@@ -68,10 +95,30 @@ ROWS = (
         feeds={"x": np.array([[6, 6], [1, 1]], np.int32)},
         expected=[np.array([[2], [0]], np.int32)],
     ),
+    _negated_byte("Neg"),
+    _negated_byte("Abs"),
     _byte("Add", "it saturates", 127, 1),
     _byte("Sub", "it saturates", -128, 1),
     _byte("Mul", "it saturates", 100, 7),
     _byte("Div", "it rounds to the nearest", 7, 2),
+    *map(_large, ("Equal", "Less", "LessOrEqual", "Greater", "GreaterOrEqual")),
+    Fault(
+        operator="Mod",
+        condition="integers above 2^24; in Div, ReduceMax and ReduceMin too",
+        result="that of their nearest numbers in fp32",
+        versions=VERSIONS,
+        model="g (int32[n] x) => (int32[n] y) <int32 z = {10}> { y = Mod (x, z) }",
+        feeds={"x": np.array([100_000_001], np.int32)},
+    ),
+    Fault(
+        operator="Div",
+        condition="integers by 0, in Mod too",
+        result="a number instead of an error",
+        versions=VERSIONS,
+        model="g (int32[n] x, int32[n] z) => (int32[n] y) { y = Div (x, z) }",
+        feeds={"x": np.array([7], np.int32), "z": np.array([0], np.int32)},
+        expected=[np.zeros(0, np.int32)],
+    ),
     _comparison("Greater", "Less"),
     _comparison("GreaterOrEqual", "LessOrEqual"),
     Fault(
@@ -125,13 +172,24 @@ ROWS = (
     ),
     Fault(
         operator="Range",
-        condition="a computed start or step that leads away from the limit",
+        condition="a computed step",
+        result="it ends the process if the step is 0",
+        versions=VERSIONS,
+        applies=conditions.computes_step,
+        model="g (int64 x, int64 l, int64 d) => (int64[n] y) { y = Range (x, l, d) }",
+        feeds={"x": np.array(0), "l": np.array(5), "d": np.array(0)},
+        ends_process=True,
+        expected=[],
+    ),
+    Fault(
+        operator="Range",
+        condition="a computed start that leads away from the limit",
         result="numbers instead of none",
         versions=VERSIONS,
         applies=conditions.computes_range,
         rewrite=rewrites.range_towards,
-        model="g (int64 x, int64 l, int64 d) => (int64[n] y) { y = Range (x, l, d) }",
-        feeds={"x": np.array(0), "l": np.array(5), "d": np.array(-1)},
+        model="g (int64 x, int64 l) => (int64[n] y) <int64 d = {-1}> { y = Range (x, l, d) }",
+        feeds={"x": np.array(0), "l": np.array(5)},
         expected=[np.zeros(0, np.int64)],
     ),
 )

@@ -5,10 +5,12 @@ A condition that may hold counts as one that holds: a wrong number is worse than
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 import numpy as np
 
+from isorun_backends import common_faults
 from isorun_backends.nodes import attribute_of, input_of, static
 
 if TYPE_CHECKING:
@@ -46,6 +48,14 @@ def is_integer(node: ir.Node, _: int) -> bool:
     return value is not None and value.dtype is not None and value.dtype.is_integer()
 
 
+def compares_large_integers(node: ir.Node, _: int) -> bool:
+    """Whether integers of 32 or 64 bits are compared, and neither side is a constant that fp32 holds."""
+    if not is_integer(node, 0) or input_of(node, 0).dtype.itemsize < 4:  # type: ignore[union-attr]
+        return False
+    constants = (static(value) for value in node.inputs)
+    return not any(numbers is not None and max(map(abs, numbers), default=0) < 2**24 for numbers in constants)
+
+
 def is_byte(node: ir.Node, _: int) -> bool:
     """Whether the elements are known to be integers of 8 bits. Few models compute with them."""
     return is_integer(node, 0) and input_of(node, 0).dtype.itemsize == 1  # type: ignore[union-attr]
@@ -77,8 +87,58 @@ def pads_with_computed_value(node: ir.Node, _: int) -> bool:
 
 
 def computes_range(node: ir.Node, _: int) -> bool:
-    """Whether the start or the step is computed, so that the direction is not known."""
-    return any(static(input_of(node, index)) is None for index in (0, 2))
+    """Whether the start is computed, so that the direction is not known."""
+    return static(input_of(node, 0)) is None and static(input_of(node, 2)) not in (None, [0])
+
+
+def computes_step(node: ir.Node, _: int) -> bool:
+    """Whether the step may be 0."""
+    return static(input_of(node, 2)) in (None, [0])
+
+
+def may_be_empty(index: int) -> Callable[[ir.Node, int], bool]:
+    """Whether a size that is an input may be 0."""
+
+    def applies(node: ir.Node, _: int) -> bool:
+        value = input_of(node, index)
+        sizes = static(value)
+        return value is not None and (sizes is None or 0 in sizes)
+
+    return applies
+
+
+def has_scale_per_channel(node: ir.Node, _: int) -> bool:
+    """Whether the weights of a quantized convolution may have several scales."""
+    scale = input_of(node, 4)
+    sizes = None if scale is None or scale.shape is None else list(scale.shape)
+    return sizes not in ([], [1])
+
+
+def indices_of_same_size(node: ir.Node, _: int) -> bool:
+    """Whether places are returned, and the padding follows from the size of the output."""
+    return len(node.outputs) > 1 and same_size(node, 0)
+
+
+def selects_beyond(node: ir.Node, _: int) -> bool:
+    """Whether an element is selected that the sequence may not have."""
+    sequence, place = input_of(node, 0), static(input_of(node, 1))
+    made = None if sequence is None else sequence.producer()
+    if place is None or made is None or made.op_type != "SequenceConstruct":
+        return True
+    return not -len(made.inputs) <= place[0] < len(made.inputs)
+
+
+def forgets_input(node: ir.Node, _: int) -> bool:
+    """Whether the input gate is coupled with the forget gate."""
+    return bool(attribute_of(node, "input_forget", 0))
+
+
+def ignores_lengths(node: ir.Node, opset: int) -> bool:
+    """Whether there are lengths of rows, and a length or a batch that is not fixed."""
+    x = input_of(node, 0)
+    if x is not None and x.shape is not None and all(isinstance(size, int) for size in list(x.shape)[:2]):
+        return False
+    return common_faults.ignores_lengths(node, opset)
 
 
 def same_size(node: ir.Node, _: int) -> bool:

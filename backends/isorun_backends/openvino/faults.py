@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from isorun.plugin import CONSTANTS, Fault, KnownFailure, KnownFaults
-from isorun_backends.common_faults import flattened, nonzero_of_scalar
+from isorun_backends.common_faults import flattened, nonzero_of_scalar, without_lengths
 from isorun_backends.openvino import (
     activations,
     arithmetic,
@@ -140,6 +140,68 @@ ROWS = (
     _recurrent("LSTM", 4),
     _recurrent("GRU", 3),
     _recurrent("RNN", 1),
+    *(without_lengths(operator, VERSIONS, conditions.ignores_lengths) for operator in ("LSTM", "GRU", "RNN")),
+    Fault(
+        operator="LSTM",
+        condition="`input_forget` = 1",
+        result="it ignores it",
+        versions=VERSIONS,
+        applies=conditions.forgets_input,
+        model=(
+            "g (float[1, 1, 1] x) => (float[1, 1, 1, 1] y) <float[1, 4, 1] w = {1, 1, 1, 1}> "
+            "{ y = LSTM <hidden_size = 1, input_forget = 1> (x, w, w) }"
+        ),
+        feeds={"x": np.ones((1, 1, 1), np.float32)},
+        expected=[np.full((1, 1, 1, 1), 0.1473561, np.float32)],  # with 1 - sigmoid(1) as the input gate
+    ),
+    Fault(
+        operator="SequenceAt",
+        condition="a place that is computed, or that the sequence lacks",
+        result="the elements of the whole sequence",
+        versions=VERSIONS,
+        applies=conditions.selects_beyond,
+        model=("g (float[a] x, int64 i) => (float[a] y) { s = SequenceConstruct (x, x) y = SequenceAt (s, i) }"),
+        feeds={"x": np.ones(2, np.float32), "i": np.array(9)},
+        expected=[np.zeros(0, np.float32)],
+    ),
+    Fault(
+        operator="Col2Im",
+        condition="a computed block, which may be empty",
+        result="it ends the process",
+        versions=VERSIONS,
+        applies=conditions.may_be_empty(2),
+        model=(
+            "g (float[1, 4, 1] x, int64[2] b) => (float[n, c, h, w] y) <int64[2] s = {2, 2}> { y = Col2Im (x, s, b) }"
+        ),
+        opset=18,
+        feeds={"x": np.ones((1, 4, 1), np.float32), "b": np.array([0, 0])},
+        expected=[],
+        ends_process=True,
+    ),
+    Fault(
+        operator="DFT",
+        condition="a computed length, which may be 0",
+        result="it ends the process",
+        versions=VERSIONS,
+        applies=conditions.may_be_empty(1),
+        model="g (float[1, 4, 1] x, int64 n) => (float[1, m, 2] y) { y = DFT <axis = 1> (x, n) }",
+        feeds={"x": np.ones((1, 4, 1), np.float32), "n": np.array(0)},
+        expected=[],
+        ends_process=True,
+    ),
+    Fault(
+        operator="QLinearConv",
+        condition="scales of the weights by channel",
+        result="numbers that are off by up to 44 of 255",
+        versions=VERSIONS,
+        applies=conditions.has_scale_per_channel,
+        model=(
+            "g (uint8[1, 1, n] x) => (uint8[1, 2, n] y) <float s = {1}, uint8 z = {0}, uint8[2, 1, 1] w = {10, 10}, "
+            "float[2] t = {0.1, 0.2}, uint8[2] v = {0, 0}> { y = QLinearConv (x, s, z, w, t, v, s, z) }"
+        ),
+        feeds={"x": np.array([[[1, 50, 100]]], np.uint8)},
+        expected=[np.array([[[1, 50, 100], [2, 100, 200]]], np.uint8)],
+    ),
     Fault(
         operator="LSTM",
         condition="peepholes (the input `P`)",

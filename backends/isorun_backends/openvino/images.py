@@ -79,6 +79,19 @@ ROWS = (
     ),
     Fault(
         operator="MaxPool",
+        condition="`auto_pad` with the output `Indices`",
+        result="it pads at the other end",
+        versions=VERSIONS,
+        applies=conditions.indices_of_same_size,
+        model=(
+            "g (float[1, 1, w] x) => (float[1, 1, n] y, int64[1, 1, n] i) "
+            '{ y, i = MaxPool <auto_pad = "SAME_UPPER", kernel_shape = [3]> (x) }'
+        ),
+        feeds={"x": np.arange(1, 8, dtype=np.float32).reshape(1, 1, 7)},
+        expected=[np.array([[[2, 3, 4, 5, 6, 7, 7]]], np.float32), np.array([[[1, 2, 3, 4, 5, 6, 6]]])],
+    ),
+    Fault(
+        operator="MaxPool",
         condition="`ceil_mode` = 1 with a last window that begins in the padding",
         result="it keeps the window",
         versions=VERSIONS,

@@ -135,8 +135,9 @@ def _in_place(node: ir.Node, nodes: list[ir.Node]) -> tuple[ir.Value, ir.Value |
     if zero is not None:
         zero = append("Cast", [zero], {"to": ir.DataType.FLOAT})
     value, axis = node.inputs[0], attribute_of(node, "axis", 1)
-    if not _is_scalar(scale) and axis != -1 and value is not None and value.shape is not None:
-        sizes = [1] * len(value.shape)
+    rank = 0 if value is None or value.shape is None else len(value.shape)
+    if not _is_scalar(scale) and axis != -1 and -rank <= axis < rank:
+        sizes = [1] * rank
         sizes[axis] = -1
         shape = append("Constant", [], {"value": ir.tensor(np.array(sizes, np.int64))})
         scale = append("Reshape", [scale, shape])

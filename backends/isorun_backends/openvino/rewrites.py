@@ -145,14 +145,30 @@ def shrink(node: ir.Node) -> list[ir.Node]:
 
 
 def range_towards(node: ir.Node) -> list[ir.Node]:
-    """The same with the start as its limit, where the step leads away from the limit."""
+    """The same with the start as its limit, where the step leads away from the limit: their signs differ."""
     start, limit, delta = node.inputs
     distance = new_node("Sub", [limit, start])
     zero = new_node("Sub", [start, start])
-    product = new_node("Mul", [distance.outputs[0], delta])
-    towards = new_node("Less", [zero.outputs[0], product.outputs[0]])
+    ahead, forward = (new_node("Less", [zero.outputs[0], value]) for value in (distance.outputs[0], delta))
+    towards = new_node("Equal", [ahead.outputs[0], forward.outputs[0]])
     end = new_node("Where", [towards.outputs[0], limit, start])
-    return [distance, zero, product, towards, end, new_node("Range", [start, end.outputs[0], delta])]
+    return [distance, zero, ahead, forward, towards, end, new_node("Range", [start, end.outputs[0], delta])]
+
+
+def integer_comparison(node: ir.Node) -> list[ir.Node]:
+    """By the sign of the difference, where the nearest numbers in fp32 are equal: it is exact there."""
+    x, z = node.inputs
+    assert x is not None
+    assert x.dtype is not None
+    zero, difference = _constant(np.array(0, x.dtype.numpy())), new_node("Sub", [x, z])
+    of_difference = new_node(node.op_type, [difference.outputs[0], zero.outputs[0]])
+    if node.op_type == "Equal":
+        return [zero, difference, of_difference]
+    apart = new_node(node.op_type.removesuffix("OrEqual"), [x, z])
+    near = new_node("Equal", [x, z])
+    exact = new_node("And", [near.outputs[0], of_difference.outputs[0]])
+    either = new_node("Or", [apart.outputs[0], exact.outputs[0]])
+    return [zero, difference, of_difference, apart, near, exact, either]
 
 
 def thresholded_relu(node: ir.Node) -> list[ir.Node]:
