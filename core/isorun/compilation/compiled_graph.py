@@ -11,6 +11,7 @@ import logging
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
+from dataclasses import replace
 from operator import methodcaller
 from typing import Any, TypeVar
 
@@ -23,6 +24,7 @@ from isorun.plugin import validation
 from isorun.plugin.backend import Backend, Binding, Executable, SupportsBinding
 from isorun.system.interruption import interrupts
 from isorun.types import INDEX_ERRORS, Feeds, LoweredModel, RuntimeReport
+from isorun.types.provenance import plain
 
 _T = TypeVar("_T")
 
@@ -39,6 +41,7 @@ class CompiledGraph:
         lowered: its file.
         precision: that was requested.
         compile_: compiles it, now and after failures.
+        renewed: the file to compile after failures, checked as when it was first opened.
         lock: serializes calls; ``None`` if they may overlap.
         check_open: raises ``SessionClosed`` once calls are refused.
         recompilations: counts compilations after failed runs.
@@ -51,7 +54,7 @@ class CompiledGraph:
     """
 
     __slots__ = (
-        *("_backend", "_check", "_check_open", "_compile", "_failure", "_recompilations", "_report"),
+        *("_backend", "_check", "_check_open", "_compile", "_failure", "_recompilations", "_renewed", "_report"),
         *("counted", "executable", "lock", "lowered", "run"),
     )
 
@@ -62,6 +65,7 @@ class CompiledGraph:
         precision: str,
         *,
         compile_: Callable[[LoweredModel], Executable],
+        renewed: Callable[[], LoweredModel],
         lock: threading.Lock | None,
         check_open: Callable[[], None],
         recompilations: Recompilations,
@@ -69,7 +73,7 @@ class CompiledGraph:
         self.lowered: LoweredModel = lowered
         self.lock: threading.Lock | None = lock
         self._backend, self._compile, self._check_open = backend, compile_, check_open
-        self._recompilations = recompilations
+        self._recompilations, self._renewed = recompilations, renewed
         self.counted: Sequence[str] = counted(lowered)
         self._check = OutputCheck(lowered.info, precision)
         self.executable: Any = compile_(lowered)
@@ -95,7 +99,7 @@ class CompiledGraph:
                 raise
 
     def _compile_again(self) -> Any:
-        failed, self.executable = self.executable, self._compile(self.lowered)
+        failed, self.executable = self.executable, self._compile(self._renewed())
         self.run, self._report = self.executable.run, None
         level = logging.DEBUG if self._recompilations.count else logging.WARNING  # once for each session
         _logger.log(level, "%s: the model is compiled again, since a run failed: %s", self._backend.name, self._failure)
@@ -134,7 +138,7 @@ class CompiledGraph:
             report: RuntimeReport = self.call("report()", methodcaller("report"))
             if problem := validation.report_problem(report):
                 raise violation(self._backend, "report()", problem)
-            self._report = report
+            self._report = replace(report, details=plain(report.details))
         return self._report
 
     def close(self) -> None:

@@ -15,6 +15,7 @@ import threading
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
+from functools import partial
 from operator import methodcaller
 from typing import Any
 
@@ -24,7 +25,7 @@ from isorun.compilation.compiled_graph import Bindings, CompiledGraph
 from isorun.compilation.index_check import with_counts
 from isorun.compilation.padding import KEPT, Removal, pays, with_zeros
 from isorun.compilation.plugin_errors import called, violation, wrong_type
-from isorun.compilation.recompilation import Recompilations
+from isorun.compilation.recompilation import CompiledElsewhere, Recompilations
 from isorun.compilation.single_rows import SingleRows
 from isorun.compilation.static_shapes import Fix, Shapes
 from isorun.errors import (
@@ -276,7 +277,8 @@ class CompiledModel:
             self.backend,
             lowered,
             self.config.precision,
-            compile_=self._compile,
+            compile_=partial(self._compile, name),
+            renewed=partial(self._lower, name),
             lock=self._new_lock(),
             check_open=self.check_open,
             recompilations=self._recompilations,
@@ -291,12 +293,12 @@ class CompiledModel:
         # Without a lock, a run could follow the failed one before the failure is known here.
         return None if self.backend.capabilities.usable_after_failure else threading.Lock()
 
-    def _compile(self, lowered: LoweredModel) -> Executable:
-        compile_ = self._compile_plainly if self._shapes is None else self._shapes.executable
-        executable = compile_(lowered)
+    def _compile(self, name: str, lowered: LoweredModel) -> Executable:
+        executable = self._compile_plainly(lowered, name) if self._shapes is None else self._shapes.executable(lowered)
         return SingleRows(executable, self.backend.name, lowered.info) if self._single_rows else executable
 
-    def _compile_plainly(self, lowered: LoweredModel) -> Executable:
+    def _compile_plainly(self, lowered: LoweredModel, name: str = "") -> Executable:
+        """Compile a file; one of the model's graphs by its name, which another process may have to compile again."""
         backend = self.backend
         with logged("compiled %s on %s", lowered.path, backend.name):
             executable = called(backend, "compile()", backend.compile, with_counts(lowered), self.config)
@@ -304,6 +306,8 @@ class CompiledModel:
                 raise violation(backend, "compile()", problem)
             try:
                 self._verify(lowered)
+                if name and isinstance(executable, CompiledElsewhere):
+                    executable.renewed, executable.verify = lambda: with_counts(self._lower(name)), self._verify
             except BaseException:
                 executable.close()
                 raise

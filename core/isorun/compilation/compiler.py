@@ -114,11 +114,16 @@ class Compiler:
         precision = config.precision if config.precision in offers.typed else OWN_TYPES
         known = faults.of(backend)
 
+        lowered_before: set[str] = set()
+
         def lower(graph: str) -> LoweredModel:
             as_given = graph == AS_GIVEN
+            if graph in lowered_before:  # its file may be damaged, which the graph in memory reads its weights from
+                self.graphs.release()
+            lowered_before.add(graph)
             lowered = (self.graphs.unfused() if as_given else self.graphs).lower(
                 offers.dialects,
-                packed=graph == PACKED,
+                packed=graph == PACKED or (graph == MAIN and padding == "remove"),
                 precision=precision,
                 quantized=None if as_given else quantized,
                 checks=not offers.checks_indices,
@@ -129,7 +134,7 @@ class Compiler:
             reason = "masks with other values than 0 and 1 may see padding"
             return replace(lowered, info=replace(lowered.info, keeps_padding=lowered.info.keeps_padding or reason))
 
-        lowered = lower(PACKED if padding == "remove" else MAIN)
+        lowered = lower(MAIN)
         model = CompiledModel(
             backend,
             config,

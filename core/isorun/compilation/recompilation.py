@@ -1,8 +1,25 @@
-"""How often models were compiled again after failed runs."""
+"""Models that are compiled again after failed runs, or in another process."""
 
 from __future__ import annotations
 
 import threading
+from collections.abc import Callable
+from typing import Protocol, runtime_checkable
+
+from isorun.types import LoweredModel
+
+
+@runtime_checkable
+class CompiledElsewhere(Protocol):
+    """An executable in another process, which compiles its model again by itself once that process was replaced.
+
+    Attributes:
+        renewed: the file to compile then, checked as when it was first opened.
+        verify: called after that: raises ``InvalidModel`` if it is not what was opened.
+    """
+
+    renewed: Callable[[], LoweredModel]
+    verify: Callable[[LoweredModel], object]
 
 
 class Recompilations:

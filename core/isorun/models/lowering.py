@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from isorun.errors import UnsupportedModel
 from isorun.models.source import ModelSource, check_unchanged
+from isorun.system import portable
 from isorun.system.cache import Cache, Entry, is_private, sha256, versioned
 from isorun.system.progress import logged
 from isorun.types import Dialect, LoweredModel, ModelInfo
@@ -87,7 +88,7 @@ class ModelGraphs:
         self._fuses = fused
         self._fused: ir.Model | None = None
         # Runs of several threads may each need another graph of the model.
-        self._lock = threading.RLock()
+        self._lock = portable.lock_of(self, "_lock", threading.RLock)
         self._mapped = False  # whether the fused graph's weights are in the cache, rather than in the model's files
 
         entry = cache.get_or_make("models", versioned(self.form("files"), _STAGE), self._inspect, models=source.models)

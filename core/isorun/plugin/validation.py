@@ -6,6 +6,8 @@ import math
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
+import numpy as np
+
 from isorun.errors import did_you_mean
 from isorun.plugin import signatures
 from isorun.plugin.backend import Executable, SupportsBinding, SupportsDeviceArrays, SupportsDeviceTimes
@@ -157,7 +159,8 @@ def _placement(value: Any) -> bool:
 
 
 def _plain(value: Any) -> bool:
-    """Whether JSON can hold a value, as reports and the results of a matrix do."""
+    """Whether JSON can hold a value, as reports and the results of a matrix do; numbers may be NumPy's."""
+    value = value.item() if isinstance(value, np.generic) else value
     if isinstance(value, Mapping):
         return all(isinstance(key, str) and _plain(item) for key, item in value.items())
     if isinstance(value, list | tuple):

@@ -13,14 +13,18 @@ import socket
 import subprocess
 import sys
 import tempfile
+import weakref
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any, TypeVar
 
 if sys.platform == "win32":
     import errno
     import msvcrt
 else:
     import fcntl
+
+Lock = TypeVar("Lock")
 
 CAN_PASS_DESCRIPTORS = hasattr(socket, "send_fds")
 """Whether a process can hand sockets and memory to another, which isolated environments need."""
@@ -43,6 +47,31 @@ def after_fork_in_child(call: Callable[[], object]) -> None:
     """Have something called in each forked process. Systems without fork never call it."""
     if hasattr(os, "register_at_fork"):
         os.register_at_fork(after_in_child=call)
+
+
+_locks: weakref.WeakKeyDictionary[Any, dict[str, Callable[[], Any]]] = weakref.WeakKeyDictionary()
+
+
+def lock_of(owner: Any, name: str, make: Callable[[], Lock]) -> Lock:
+    """A lock for an attribute of an object, which is a new one in every forked process: the thread that holds it may
+    exist in the parent only.
+
+    Args:
+        owner: the object.
+        name: the attribute.
+        make: makes a lock.
+    """
+    _locks.setdefault(owner, {})[name] = make
+    return make()
+
+
+def _renew_locks() -> None:
+    for owner, locks in list(_locks.items()):
+        for name, make in locks.items():
+            setattr(owner, name, make())
+
+
+after_fork_in_child(_renew_locks)
 
 
 def cores() -> frozenset[int] | None:

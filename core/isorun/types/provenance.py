@@ -6,6 +6,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from typing import Any, Literal
 
+import numpy as np
+
 
 @dataclass(frozen=True)
 class Availability:
@@ -97,7 +99,7 @@ class Provenance:
 
     def as_dict(self) -> dict[str, Any]:
         """Plain dictionaries and lists, for JSON."""
-        return {spec.name: _plain(getattr(self, spec.name)) for spec in fields(self)}
+        return {spec.name: plain(getattr(self, spec.name)) for spec in fields(self)}
 
     def __str__(self) -> str:
         nodes = {device: sum(counts.values()) for device, counts in self.operators.items()}
@@ -118,13 +120,15 @@ class Provenance:
         return "\n".join(f"{label:<13}{value}" for label, value in lines)
 
 
-def _plain(value: Any) -> Any:
-    """A copy of plain data in which every mapping is a dictionary."""
+def plain(value: Any) -> Any:
+    """A copy of plain data in which every mapping is a dictionary, and every number one of Python's."""
     if isinstance(value, Mapping):
-        return {key: _plain(item) for key, item in value.items()}
+        return {key: plain(item) for key, item in value.items()}
     if isinstance(value, tuple):
-        return tuple(map(_plain, value))
-    return list(map(_plain, value)) if isinstance(value, list) else value
+        return tuple(map(plain, value))
+    if isinstance(value, np.generic):
+        return value.item()
+    return list(map(plain, value)) if isinstance(value, list) else value
 
 
 def threads_in_words(threads: int | None) -> str:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import itertools
 import os
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, replace
 from typing import Any, TypeVar
 
@@ -18,6 +18,7 @@ from isorun.isolation.worker.client import Connection
 from isorun.isolation.worker.process import DURING_A_CALL, DiedIdle, WorkerProcess
 from isorun.plugin.backend import Executable
 from isorun.plugin.description import DescribedBackend, Description
+from isorun.system import portable
 from isorun.system.packages import how_to_install
 from isorun.types import Availability, CompileConfig, Feeds, LoweredModel, RuntimeReport
 
@@ -42,7 +43,7 @@ class Worker:
         self.environment = environment
         self.timeout = timeout
         self._cache_dir = cache_dir
-        self._lock = threading.RLock()
+        self._lock = portable.lock_of(self, "_lock", threading.RLock)
         self._numbers = itertools.count()
         self._connection: Connection | None = None
         self._closed = False
@@ -153,12 +154,8 @@ class IsolatedBackend(DescribedBackend):
 
     def compile(self, model: LoweredModel, config: CompileConfig) -> IsolatedExecutable:
         options = {key: _plain(self.name, key, value) for key, value in config.options.items()}
-        request = {
-            "name": self.name,
-            "model": {**asdict(model), "path": str(model.path)},
-            "config": {**asdict(config), "options": options},
-        }
-        return IsolatedExecutable(self._worker, request)
+        request = {"name": self.name, "config": {**asdict(config), "options": options}}
+        return IsolatedExecutable(self._worker, model, request)
 
 
 class IsolatedExecutable(Executable):
@@ -166,16 +163,23 @@ class IsolatedExecutable(Executable):
 
     Args:
         worker: compiles it, and again after it was replaced.
-        request: the arguments of :meth:`isorun.isolation.worker.server.Server.compile`, except the number.
+        model: the model.
+        request: the other arguments of :meth:`isorun.isolation.worker.server.Server.compile`, except the number.
+
+    Attributes:
+        renewed: the file to compile in another worker, checked as when it was first opened.
+        verify: called after that: raises an error if it is not what was opened.
     """
 
-    def __init__(self, worker: Worker, request: Mapping[str, Any]) -> None:
+    def __init__(self, worker: Worker, model: LoweredModel, request: Mapping[str, Any]) -> None:
+        self.renewed: Callable[[], LoweredModel] = lambda: model
+        self.verify: Callable[[LoweredModel], object] = lambda _: None
         self._worker = worker
         self._request = request
         self._number = worker.number()
-        self._lock = threading.Lock()
+        self._lock = portable.lock_of(self, "_lock", threading.Lock)
         self._connection = worker.connection()
-        self._compile(self._connection)
+        self._compile(self._connection, model)
 
     def run(self, output_names: Sequence[str], feeds: Feeds) -> list[Any]:
         connection = self._connection
@@ -208,13 +212,16 @@ class IsolatedExecutable(Executable):
         with self._lock:
             connection = self._worker.connection()
             if connection is not self._connection:
-                self._compile(connection)
+                model = self.renewed()
+                self._compile(connection, model)
+                self.verify(model)
                 self._connection = connection
             return connection
 
-    def _compile(self, connection: Connection) -> None:
+    def _compile(self, connection: Connection, model: LoweredModel) -> None:
+        described = {**asdict(model), "path": str(model.path)}
         try:
-            connection.ask("compile", number=self._number, **self._request)
+            connection.ask("compile", number=self._number, model=described, **self._request)
         except WorkerDied as error:
             raise _blaming(self._request["name"], error) from None
 

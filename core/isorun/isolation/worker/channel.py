@@ -38,7 +38,8 @@ class Channel:
         process: the worker.
 
     Attributes:
-        sound: whether the last request was answered, so that another may be sent.
+        sound: whether the last request has ended as a whole, so that another may be sent: its answer has been read, and
+            both sides use the same memory. A signal may interrupt it anywhere.
     """
 
     def __init__(self, ours: socket.socket, process: WorkerProcess) -> None:
@@ -64,7 +65,9 @@ class Channel:
         text = json.dumps({"method": method, "arguments": arguments}).encode()
         self._start(seconds)
         _, _, reply = self._exchange(wire.ASK, 0, text)
-        return json.loads(reply)
+        answer = json.loads(reply)
+        self.sound = True
+        return answer
 
     def run(
         self, executable: int, output_names: Sequence[str] | None, feeds: Feeds, seconds: float | None = None
@@ -75,7 +78,11 @@ class Channel:
             WorkerTimeout: it took more than so many seconds. The worker was killed.
         """
         self._start(seconds)
-        request, arrays = self._request(executable, output_names, feeds)
+        try:
+            request, arrays = self._request(executable, output_names, feeds)
+        except InvalidFeeds:  # nothing was sent
+            self.sound = True
+            raise
         for view, array in zip(request.views, arrays, strict=True):
             view[...] = array
         results = self._results = self._results or self._map(wire.RESULTS, 0)
@@ -88,7 +95,9 @@ class Channel:
             described = json.loads(text)
             if all("array" in output for output in described):  # otherwise the description depends on values
                 remember(self._described, text, described)
-        return [rebuild(output, lambda *where: results.view(*where).copy()) for output in described]
+        rebuilt = [rebuild(output, lambda *where: results.view(*where).copy()) for output in described]
+        self.sound = True
+        return rebuilt
 
     def close(self) -> None:
         """Close the socket and unmap the segments."""
@@ -136,6 +145,7 @@ class Channel:
 
     def _start(self, seconds: float | None) -> None:
         """Begin a request that may take so many seconds in all."""
+        self.sound = False
         self._seconds = seconds
         self._warned = False
         if seconds is not None:
@@ -159,7 +169,6 @@ class Channel:
     def _exchange(
         self, kind: int, number: int = 0, text: bytes = b"", files: Sequence[int] = ()
     ) -> tuple[int, int, bytes]:
-        self.sound = False
         sent = False
         try:
             wire.send(self._socket, kind, number, text, files, self._waited)
@@ -169,7 +178,7 @@ class Channel:
             if sent:
                 raise self._process.died(DURING_A_CALL) from None
             raise self._process.died("while it was idle", DiedIdle) from None
-        self.sound = True
         if reply[0] == wire.FAILED:
+            self.sound = True
             raise failures.rebuild(json.loads(reply[2]))
         return reply

@@ -30,7 +30,7 @@ class Connection:
         self.process = process
         self._channels: set[Channel] = set()
         self._idle: list[Channel] = []
-        self._asking = threading.Lock()
+        self._asking = portable.lock_of(self, "_asking", threading.Lock)
         self._main = self._open()
         # Without a call of close(), the worker ends with its last user, or with this process.
         weakref.finalize(self, _end, process, self._channels)

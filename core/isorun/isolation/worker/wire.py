@@ -48,8 +48,8 @@ def wake_after(channel: socket.socket, seconds: float) -> None:
 
     Uses socket options: a timeout of Python's costs a ``poll`` for each call.
     """
-    whole = int(seconds)
-    interval = struct.pack("@ll", whole, max(round((seconds - whole) * 1e6), int(not whole)))  # 0 would be no limit
+    whole, fraction = divmod(max(round(seconds * 1e6), 1), 1_000_000)  # 0 would be no limit
+    interval = struct.pack("@ll", whole, fraction)
     channel.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, interval)
     channel.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, interval)
 

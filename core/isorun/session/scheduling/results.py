@@ -55,6 +55,9 @@ class Results(Iterator[Any]):
             if self._return_exceptions:
                 return error
             raise
+        except BaseException:  # Ctrl-C: the next call waits for the same result
+            self._reader.give_back(future)
+            raise
         finally:
             del future  # an error's traceback would keep it, and it the error
 
@@ -168,11 +171,17 @@ class _Reader:
             if not self._futures:
                 self._stopped = True
                 error, self._error = self._error, None
-                raise error or StopIteration
+                raise StopIteration if error is None else error
             future, length = self._futures.popleft()
             self._tokens -= length
             self._changed.notify_all()
             return future
+
+    def give_back(self, future: Future[list[Any]]) -> None:
+        """Have :meth:`take` return a result again."""
+        with self._changed:
+            self._futures.appendleft((future, 0))
+            self._changed.notify_all()
 
     def abandon(self) -> None:
         """Stop reading and running, on any thread: a collection may happen while it holds locks."""

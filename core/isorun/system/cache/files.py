@@ -88,11 +88,14 @@ def sha256(content: bytes | memoryview) -> str:
 
 
 def sha256_of(*paths: Path) -> str:
-    """The SHA-256 over the concatenated contents of files (hexadecimal)."""
+    """The SHA-256 of a file, or over several with their sizes (hexadecimal): the same bytes, divided in another way,
+    are other files."""
     import hashlib
 
     digest = hashlib.sha256()
     for path in paths:
+        if len(paths) > 1:
+            digest.update(path.stat().st_size.to_bytes(8, "little"))
         with path.open("rb") as file:
             while chunk := file.read(_CHUNK):
                 digest.update(chunk)

@@ -25,7 +25,9 @@ from isorun.errors import (
     UnsupportedModel,
 )
 from isorun.isolation import environments
+from isorun.isolation.worker import wire
 from isorun.isolation.worker.backend import Worker
+from isorun.isolation.worker.channel import Channel
 from isorun.isolation.worker.failures import RemoteError
 from isorun.types import CompileConfig, LoweredModel, ModelInfo, TensorSpec
 
@@ -226,3 +228,23 @@ def test_worker_outlives_the_thread_that_opened_the_session(odd):
     pid = opened[0].provenance.details["pid"]
     np.testing.assert_array_equal(run(opened[0]), WELL)
     assert worker_pid(opened[0]) == pid
+
+
+@pytest.mark.parametrize("kind", [wire.MAP, wire.RUN])
+def test_interrupted_after_an_answer_and_before_its_use(odd, monkeypatch, kind):
+    exchange, interrupted = Channel._exchange, []
+
+    def interrupting(self, sent, *arguments):
+        reply = exchange(self, sent, *arguments)
+        if sent == kind and not interrupted:
+            interrupted.append(sent)
+            raise KeyboardInterrupt
+        return reply
+
+    session = odd()
+    monkeypatch.setattr(Channel, "_exchange", interrupting)
+    with pytest.raises(KeyboardInterrupt):
+        run(session, np.arange(3000, dtype=np.float32))
+    for size in (4, 3000, 5, 20000):
+        values = np.arange(size, dtype=np.float32) + size
+        np.testing.assert_array_equal(run(session, values), values)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import os
 import random
+import shutil
 import signal
 import subprocess
 import sys
@@ -277,3 +278,42 @@ def children() -> set[str]:
         with suppress(OSError):  # the thread has ended since it was listed
             found |= set((task / "children").read_text(encoding="utf-8").split())
     return {each for each in found if is_alive(int(each))}
+
+
+def _after_its_worker_died(session: isorun.Session) -> None:
+    worker = pid(session)
+    os.kill(worker, signal.SIGKILL)
+    assert wait_until(lambda: not is_alive(worker))
+
+
+def test_a_new_worker_runs_no_other_model(fakes, model, tmp_path):
+    path, other = tmp_path / "model.onnx", tmp_path / "other.onnx"
+    path.write_bytes(model)
+    other.write_bytes(model.replace(b"Neg", b"Abs"))
+    with isorun.Session(path, "ort-cpu", environment=fakes) as session:
+        np.testing.assert_array_equal(run(session), -WELL)
+        other.replace(path)
+        np.testing.assert_array_equal(run(session), -WELL)
+        _after_its_worker_died(session)
+        for _ in range(2):
+            with pytest.raises(isorun.InvalidModel, match="has changed since it was opened"):
+                run(session)
+
+
+@pytest.mark.parametrize("damage", ["flip", "remove"])
+def test_a_new_worker_runs_no_damaged_file(damage, fakes, bert, tmp_path):
+    with isorun.Session(bert, "ort-cpu", environment=fakes, cache_dir=tmp_path) as session:
+        feeds = tiny.feeds()
+        expected = session.run(None, feeds)
+        if damage == "remove":
+            shutil.rmtree(tmp_path / "lowered")
+        else:
+            weights = max((tmp_path / "lowered").rglob("*.bin"), key=lambda path: path.stat().st_size)
+            content = bytearray(weights.read_bytes())
+            content[3::4] = bytes(byte ^ 1 for byte in content[3::4])  # exponents
+            weights.chmod(0o644)
+            with weights.open("r+b") as file:
+                file.write(content)
+        _after_its_worker_died(session)
+        for result, right in zip(session.run(None, feeds), expected, strict=True):
+            np.testing.assert_array_equal(result, right)

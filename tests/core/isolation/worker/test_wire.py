@@ -128,7 +128,9 @@ def test_closed_by_the_other_side(pair, part):
         wire.send(theirs, 1)
 
 
-@pytest.mark.parametrize(("seconds", "microseconds"), [(1e-9, 1), (5e-7, 1), (2e-6, 2), (1.5, 1_500_000)])
+@pytest.mark.parametrize(
+    ("seconds", "microseconds"), [(1e-9, 1), (5e-7, 1), (2e-6, 2), (1.5, 1_500_000), (1 - 1e-16, 1), (2.9999999, 1)]
+)
 def test_the_shortest_wait_has_an_end(pair, seconds, microseconds):
     """0 would be no limit."""
     wire.wake_after(pair[0], seconds)

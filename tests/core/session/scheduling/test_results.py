@@ -5,9 +5,10 @@ from __future__ import annotations
 import contextlib
 import gc
 import itertools
+import signal
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -178,3 +179,40 @@ def test_an_error_is_its_request_s_alone(encoder: isorun.Session) -> None:
         next(results)
     with pytest.raises(StopIteration):
         next(results)
+
+
+class _Falsy(Exception):
+    def __len__(self) -> int:
+        return 0
+
+
+def test_an_error_of_the_iterable_that_is_empty_is_an_error() -> None:
+    def requests() -> Iterator[Feeds]:
+        yield small(2, 5)
+        raise _Falsy
+
+    with pytest.raises(_Falsy):
+        list(Recorder().map(requests()))
+
+
+class _Slow(Recorder):
+    def run(self, output_names: Sequence[str], feeds: Feeds) -> list[Any]:
+        time.sleep(0.3)
+        return super().run(output_names, feeds)
+
+
+@pytest.mark.skipif(not hasattr(signal, "setitimer"), reason="the system has no timers that send signals")
+def test_a_result_that_was_waited_for_when_interrupted_comes_next() -> None:
+    results = _Slow().map(small(2, number) for number in range(4))
+
+    def interrupt(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    before = signal.signal(signal.SIGALRM, interrupt)
+    try:
+        signal.setitimer(signal.ITIMER_REAL, 0.05)
+        with pytest.raises(KeyboardInterrupt):
+            next(results)
+    finally:
+        signal.signal(signal.SIGALRM, before)
+    assert [result[0].tolist() for result in results] == [[number, number] for number in range(4)]

@@ -39,7 +39,8 @@ def test_fingerprint_is_stored(cache, files):
     first = cache.fingerprint(files, files.paths[0])
     assert cache.fingerprint(files, files.paths[0]) == first
     assert files.times == 1
-    assert first == hashlib.sha256(b"a" * 10 + b"b" * 10).hexdigest()
+    size = (10).to_bytes(8, "little")
+    assert first == hashlib.sha256(size + b"a" * 10 + size + b"b" * 10).hexdigest()
     assert Cache(cache.root, verify=True).fingerprint(files, files.paths[0]) == first
     assert files.times == 2, "a verifying cache reads no notes"
 
@@ -143,3 +144,18 @@ def test_flipped_bit_in_a_note_is_detected(cache, files):
     for place in range(len(sound)):
         note.write_bytes(sound[:place] + bytes([sound[place] ^ 1]) + sound[place + 1 :])
         assert cache.fingerprint(files, files.paths[0]) == before
+
+
+def test_the_same_bytes_in_other_files_are_another_model(cache, tmp_path):
+    paths = [tmp_path / name for name in ("main", "one", "two")]
+    digests = set()
+    for first, second in ((b"ab", b"c"), (b"a", b"bc"), (b"abc", b"")):
+        for path, content in zip(paths, (b"main", first, second), strict=True):
+            path.write_bytes(content)
+        digests.add(Cache(cache.root, verify=True).fingerprint(lambda: paths, paths[0]))
+    assert len(digests) == 3
+
+
+def test_the_fingerprint_of_one_file_is_its_sha256(cache, tmp_path):
+    (tmp_path / "a").write_bytes(b"a")
+    assert cache.fingerprint(lambda: [tmp_path / "a"], tmp_path / "a") == hashlib.sha256(b"a").hexdigest()
