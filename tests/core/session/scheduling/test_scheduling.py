@@ -106,9 +106,9 @@ def test_overlapping_runs_use_models_with_fewer_threads(model: Path, monkeypatch
     threads: list[int | None] = []
     compile_ = CompiledModel._compile
 
-    def recorded(self: CompiledModel, lowered: Any) -> Any:
+    def recorded(self: CompiledModel, name: str, lowered: Any) -> Any:
         threads.append(self.config.threads)
-        return compile_(self, lowered)
+        return compile_(self, name, lowered)
 
     monkeypatch.setattr(CompiledModel, "_compile", recorded)
     monkeypatch.setattr(concurrency, "remembered", lambda subject: ConcurrencyPlan(2, 2, 0))
