@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from isorun.cli import console, options
+from isorun.cli import console, models, options
 from isorun.errors import BackendUnavailable, IsorunError
 from isorun.isolation import environments
 from isorun.isolation.worker.backend import Worker
@@ -93,6 +93,8 @@ def conformance(
     declared = {} if known_failures is None else known_failures_file.read(known_failures)
     before = None if compare is None else read(compare)
     _require(backend, environment)
+    if certificate is not None:
+        models.check_output(certificate)
     with _progress() as progress:
         report = runner.run(
             backend,

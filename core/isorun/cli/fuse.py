@@ -150,7 +150,7 @@ def fuse(
             # External weights stay external: in one file, they would have to fit in memory.
             files.write(graph, temporary, beside_above=0 if weights else files.SINGLE_FILE_LIMIT)
         beside = files.external_files(files.read_proto(temporary))  # rejects a graph whose weights are missing
-        tokenizer = models.copy_tokenizer(model, temporary)
+        tokenizer = models.copy_text_files(model, temporary)
     described["written"] = {
         "path": output,
         "dialect": None if fusion.not_encoder else dialect,

@@ -12,7 +12,6 @@ import typer
 
 from isorun.cli import console
 from isorun.errors import InvalidModel, IsorunError, did_you_mean, near_file
-from isorun.models import vocabulary_files
 from isorun.models.hub import KNOWN, checkpoint_folder
 from isorun.models.tokenizer import FILE, places_of
 from isorun.system.cache import Cache, expanded
@@ -69,7 +68,8 @@ def check_output(path: Path, reads: Iterable[Path] = ()) -> Path:
 
     Args:
         path: the file to write.
-        reads: the files that the command reads, and the folders of checkpoints, which may hold graphs made from them.
+        reads: the files that the command reads, models with the files of their text, and the folders of checkpoints,
+            which may hold graphs made from them.
 
     Returns:
         The file, of which ``path`` may be a link.
@@ -81,7 +81,8 @@ def check_output(path: Path, reads: Iterable[Path] = ()) -> Path:
         path = path.resolve() if path.is_symlink() else path
     except (OSError, RuntimeError) as error:  # the latter until Python 3.13
         raise IsorunError(f"{path} is a link that leads to itself. Name a file") from error
-    for read in reads:
+    reads = [*reads]
+    for read in [*reads, *(file for model in reads if model.suffix == ".onnx" for file in text_files(model).values())]:
         beside = read.is_dir() and read.resolve() in path.resolve().parents and path.suffix != ".onnx"
         if path.exists() and (path.samefile(read) or beside):
             what = f"a file of {read}" if beside else "a file that this command reads"
@@ -116,9 +117,32 @@ def check_choice(what: str, value: str, choices: Sequence[str]) -> None:
         raise IsorunError(f"Invalid {what} {value!r}{did_you_mean(value, choices)}")
 
 
-def copy_tokenizer(model: Path, output: Path) -> Path | None:
-    """Copy a model's tokenizer next to a file made from it; ``None`` if the model has none."""
+def text_files(model: Path) -> dict[str, Path]:
+    """The files that an ONNX file needs to read text, by their names without the model's: the tokenizer, what changes
+    it, and layers after pooling."""
+    from isorun.models import dense
+    from isorun.models.checkpoint import TOKENIZER_FILES, VOCABULARIES
+
     tokenizer = next((place for place in places_of(model) if place.is_file()), None)
-    if tokenizer is None or vocabulary_files.is_vocabulary(tokenizer):  # which is nothing without its settings
-        return None
-    return Path(shutil.copyfile(tokenizer, output.with_name(f"{output.stem}.{FILE}")))
+    beside = {dense.FILE: model.with_name(f"{model.stem}.{dense.FILE}")}
+    if tokenizer is not None:
+        own = next(name for name in (*TOKENIZER_FILES, *VOCABULARIES) if tokenizer.name.endswith(name))
+        prefix = tokenizer.name.removesuffix(own)
+        names = (*TOKENIZER_FILES, *(VOCABULARIES if own in VOCABULARIES else ()))
+        beside |= {name: tokenizer.with_name(f"{prefix}{name}") for name in names}
+    return {name: path for name, path in beside.items() if path.is_file()}
+
+
+def copy_text_files(model: Path, output: Path) -> Path | None:
+    """Copy what a model needs to read text next to a file made from it.
+
+    Returns:
+        The tokenizer, or the vocabulary in its place; ``None`` if the model has none.
+    """
+    from isorun.models.checkpoint import VOCABULARIES
+
+    copies = {
+        name: Path(shutil.copyfile(path, output.with_name(f"{output.stem}.{name}")))
+        for name, path in text_files(model).items()
+    }
+    return next((copies[name] for name in (FILE, *VOCABULARIES) if name in copies), None)

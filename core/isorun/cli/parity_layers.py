@@ -70,7 +70,7 @@ def exposed(model: Path) -> Iterator[tuple[Path, list[Operator]]]:
             graph = pipeline.read(source.path).model
             operators = expose.expose(graph)
             files.write(graph, path, beside_above=0)
-        models.copy_tokenizer(source.path, path)  # for the calibration of int8
+        models.copy_text_files(source.path, path)  # for the calibration of int8
         yield path, operators
 
 

@@ -43,11 +43,11 @@ OMITTED = "isorun.omitted"
 """The metadata property of an ONNX file with the tensors of its checkpoint that its graph omits, as JSON."""
 
 _ENTRY_MODEL = "model.onnx"
-_TOKENIZER_FILES = (
+TOKENIZER_FILES = (
     *("tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "added_tokens.json", "chat_template.jinja"),
     "config.json",  # the type of the model decides the tokenizer's class
 )
-_VOCABULARIES = (vocabulary_files.WORD_PIECES, vocabulary_files.BYTE_PAIRS, vocabulary_files.MERGES)
+VOCABULARIES = (vocabulary_files.WORD_PIECES, vocabulary_files.BYTE_PAIRS, vocabulary_files.MERGES)
 _OMITTED = {field.name: keys.items(str) for field in fields(Unused)}
 
 _ROUNDED = {"float16": "F16", "bfloat16": "BF16"}
@@ -312,7 +312,7 @@ def files_of(folder: Path, route: str | None = None) -> list[Path]:
 
 def _tokenizer_files(folder: Path) -> tuple[str, ...]:
     """The names that files of a tokenizer have; vocabularies are read where there is no ``tokenizer.json``."""
-    return _TOKENIZER_FILES if (folder / _TOKENIZER_FILES[0]).is_file() else (*_TOKENIZER_FILES, *_VOCABULARIES)
+    return TOKENIZER_FILES if (folder / TOKENIZER_FILES[0]).is_file() else (*TOKENIZER_FILES, *VOCABULARIES)
 
 
 def _architecture(folder: Path, settings: Mapping[str, Any]) -> tuple[str, Architecture]:

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
+
+from isorun.errors import SpecError
 
 if TYPE_CHECKING:
     from isorun_matrix.results.machines import MachineRuns
@@ -43,6 +46,8 @@ def report(
     from isorun_matrix.results import machines
     from isorun_matrix.results.folder import RunFolder
 
+    if output is not None:
+        _check_output(output, folders)
     if len(folders) == 1 and machines.is_of_several(folders[0]):
         _report_machines(machines.read(folders[0]), form, output)
         return
@@ -126,9 +131,27 @@ def _report_machines(runs: MachineRuns, form: Format, output: Path | None) -> No
     _write(text, output)
 
 
+def _check_output(output: Path, folders: Sequence[Path]) -> None:
+    """Refuse a file that cannot be written, or that has results: reports may be beside them.
+
+    Raises:
+        IsorunError: it is one.
+    """
+    from isorun.cli import models
+    from isorun_matrix.results.layout import RUN
+
+    path = models.check_output(output).resolve()
+    for folder in folders:
+        inside = path.relative_to(folder.resolve()).parts if path.is_relative_to(folder.resolve()) else ()
+        if inside == (RUN,) or (len(inside) > 1 and path.exists()):
+            raise SpecError(f"{output} belongs to the results in {folder}. Choose another --output")
+
+
 def _write(text: str, output: Path | None) -> None:
+    from isorun.system.cache import write_atomically
+
     if output is None:
         typer.echo(text, nl=False)
     else:
-        output.write_text(text, encoding="utf-8")
+        write_atomically(output, text.encode())
         typer.echo(f"Wrote {output}", err=True)

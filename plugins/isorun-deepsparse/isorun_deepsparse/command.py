@@ -58,7 +58,7 @@ def prune(
         whole(output, read) as written,
     ):
         files.write(graph, written, beside_above=0 if weights else files.SINGLE_FILE_LIMIT)
-        tokenizer = models.copy_tokenizer(path, written)
+        tokenizer = models.copy_text_files(path, written)
     described = describe(output, cache)
     measured = {layer["weight"]: layer for layer in described["layers"]}
     matrices = [

@@ -12,11 +12,13 @@ import onnx_ir as ir
 import pytest
 
 import exports
+import sentence_models
 import tiny
 from isorun import Session
 from isorun.compilation.calibration import CalibrationWarning
 from isorun.graph.io import files
 from isorun.graph.ops import functions
+from isorun.text import Tokenizer
 from onnx_text import graph
 
 LABEL = "bert-torchscript17-eager"
@@ -190,6 +192,35 @@ def test_copies_the_tokenizer(isorun: Isorun, export: Path, tmp_path: Path, name
     ran = isorun("fuse", export, "-o", output, "--json")
     assert ran.json["written"]["tokenizer"] == str(output.with_name("m.tokenizer.json"))
     assert {path.name for path in output.parent.iterdir()} == {"m.onnx", "m.tokenizer.json"}
+
+
+@pytest.mark.parametrize("layout", ["built", "folder"])
+def test_a_fused_file_reads_text_as_its_model(isorun: Isorun, tmp_path: Path, layout: str) -> None:
+    folder = sentence_models.write_sentence_model(tmp_path / "letters")
+    model = (folder if layout == "folder" else tmp_path) / "model.onnx"
+    assert isorun("build", folder, "-o", tmp_path / "model.onnx").code == 0
+    if layout == "folder":
+        (tmp_path / "model.onnx").rename(model)
+    (tmp_path / "out").mkdir()
+    output = tmp_path / "out" / "fused.onnx"
+    assert isorun("fuse", model, "-o", output).code == 0
+    if layout == "built":
+        assert "fused.tokenizer_config.json" in {path.name for path in output.parent.iterdir()}
+    texts = ["AB", "ab C", "abc abc"]
+    ids = [[[token.id for token in row] for row in Tokenizer(path).encode(texts)] for path in (model, output)]
+    assert ids[0] == ids[1]
+
+
+@pytest.mark.parametrize("name", ["tokenizer.json", "tokenizer_config.json", "config.json"])
+def test_files_of_the_model_s_text_are_not_overwritten(isorun: Isorun, tmp_path: Path, name: str) -> None:
+    folder = sentence_models.write_sentence_model(tmp_path / "letters")
+    model = tmp_path / "m.onnx"
+    assert isorun("build", folder, "-o", model).code == 0
+    before = (tmp_path / f"m.{name}").read_bytes()
+    for command in (("fuse", model, "-o"), ("run", model, "--text", "a", "--output")):
+        ran = isorun(*command, tmp_path / f"m.{name}")
+        assert (ran.code, "would be overwritten" in ran.err) == (2, True)
+    assert (tmp_path / f"m.{name}").read_bytes() == before
 
 
 @pytest.mark.parametrize(

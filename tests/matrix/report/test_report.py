@@ -12,8 +12,10 @@ from pathlib import Path
 
 import pytest
 
+from isorun.cli import main
 from isorun_matrix.report import csv, formatting, html, markdown, plots, remarks, summary, terminal, under_load
 from isorun_matrix.report.columns import columns
+from isorun_matrix.results.folder import RunFolder
 from isorun_matrix.results.records import CellResult, Run
 from matrix_results import ENVIRONMENT, SPEC, cell, printed, run
 
@@ -343,3 +345,17 @@ def test_loads_that_had_no_turns_in_common_are_not_compared() -> None:
     assert first.startswith("server-20ms: b fp32 answers the most requests, 40.0")
     assert later.startswith("server-20ms: added fp32 answers 90.0")
     assert "not compared with the others" in first
+
+
+@pytest.mark.parametrize("place", ["run.json", "cells/of/run.json", "link.json"])
+def test_a_report_does_not_replace_results(place: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = tmp_path / "RUN"
+    (folder / "cells" / "of").mkdir(parents=True)
+    for name in ("run.json", "cells/of/run.json"):
+        (folder / name).write_text("results")
+    (folder / "link.json").symlink_to(folder / "run.json")
+    monkeypatch.setattr(RunFolder, "run", lambda _: run(cell("a", "ok", 1.0)))
+    assert main(["matrix", "report", str(folder), "--format", "csv", "--output", str(folder / place)]) == 2
+    assert (folder / "run.json").read_text() == (folder / "cells/of/run.json").read_text() == "results"
+    for _ in range(2):
+        assert main(["matrix", "report", str(folder), "--format", "csv", "--output", str(folder / "report.csv")]) == 0
