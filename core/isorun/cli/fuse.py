@@ -147,6 +147,7 @@ def fuse(
                 notes = pipeline.transform(graph, target).notes
                 if quantized:
                     notes[INT8] = dict(quantized.note)
+            models.keep_settings(graph, model, temporary)
             # External weights stay external: in one file, they would have to fit in memory.
             files.write(graph, temporary, beside_above=0 if weights else files.SINGLE_FILE_LIMIT)
         beside = files.external_files(files.read_proto(temporary))  # rejects a graph whose weights are missing

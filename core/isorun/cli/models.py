@@ -6,15 +6,18 @@ import shutil
 import tempfile
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from isorun.cli import console
-from isorun.errors import InvalidModel, IsorunError, did_you_mean, near_file
+from isorun.errors import InvalidModel, IsorunError, UnsupportedModel, did_you_mean, near_file
 from isorun.models.hub import KNOWN, checkpoint_folder
 from isorun.models.tokenizer import FILE, places_of
 from isorun.system.cache import Cache, expanded
+
+if TYPE_CHECKING:
+    import onnx_ir as ir
 
 Model = Annotated[
     str,
@@ -131,6 +134,23 @@ def text_files(model: Path) -> dict[str, Path]:
         names = (*TOKENIZER_FILES, *(VOCABULARIES if own in VOCABULARIES else ()))
         beside |= {name: tokenizer.with_name(f"{prefix}{name}") for name in names}
     return {name: path for name, path in beside.items() if path.is_file()}
+
+
+def keep_settings(graph: ir.Model, model: Path, output: Path) -> None:
+    """Write what the folder of an ONNX file says of its texts into a graph made from it, as ``isorun build`` does:
+    lower case, pooling, prompts, and layers after pooling, which are put beside it."""
+    from isorun.models import sentence_settings, sentences
+    from isorun.text.model_files import settings_folder
+
+    if sentence_settings.METADATA in graph.metadata_props or not text_files(model):
+        return
+    try:
+        kept = sentences.read(settings_folder(model.absolute()))
+    except (InvalidModel, UnsupportedModel) as error:
+        console.note(f"isorun: the settings of texts are not kept: {error}")
+        return
+    graph.metadata_props[sentence_settings.METADATA] = kept.to_json()
+    kept.save_dense(output)
 
 
 def copy_text_files(model: Path, output: Path) -> Path | None:

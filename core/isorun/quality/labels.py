@@ -130,8 +130,10 @@ class Labels:
         cosines, scores = (vectors[first] * vectors[second]).sum(axis=1), np.array(self.gold, np.float64)
 
         def correlation(rows: Rows) -> float:
-            if not (np.ptp(cosines[rows]) and np.ptp(scores[rows])):
+            if not np.ptp(scores[rows]):
                 return math.nan  # not defined
+            if not np.ptp(cosines[rows]):
+                return 0.0  # of texts that are all alike
             return float(stats.spearmanr(cosines[rows], scores[rows]).statistic)
 
         return Measured({"Spearman": correlation(np.arange(len(scores)))}, correlation)

@@ -111,7 +111,9 @@ def _of_query(
     recall = np.count_nonzero(expected[results] >= expected[nearest[k - 1]] - _TIE) / k
     first = float(expected[results[0]] >= expected[nearest[0]] - _TIE)
     tau = stats.kendalltau(np.round(expected[nearest], 6), np.round(similarities[nearest], 6)).statistic
-    return recall, first, 1.0 if np.isnan(tau) else float(tau)  # nan: all are equal
+    if np.isnan(tau):  # all are equal: there is no order to keep, or none is left
+        tau = float(np.ptp(np.round(expected[nearest], 6)) == 0)
+    return recall, first, float(tau)
 
 
 def units(vectors: Vectors) -> npt.NDArray[np.float64]:

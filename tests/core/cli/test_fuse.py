@@ -200,7 +200,9 @@ def test_a_fused_file_reads_text_as_its_model(isorun: Isorun, tmp_path: Path, la
     model = (folder if layout == "folder" else tmp_path) / "model.onnx"
     assert isorun("build", folder, "-o", tmp_path / "model.onnx").code == 0
     if layout == "folder":
-        (tmp_path / "model.onnx").rename(model)
+        exported = onnx.load(tmp_path / "model.onnx")
+        del exported.metadata_props[:]  # which isorun writes
+        onnx.save(exported, model)
     (tmp_path / "out").mkdir()
     output = tmp_path / "out" / "fused.onnx"
     assert isorun("fuse", model, "-o", output).code == 0

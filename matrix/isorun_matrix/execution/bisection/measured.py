@@ -94,8 +94,8 @@ def judge(candidate: Compared, worst: Compared | None = None, *, percent: float)
         percent: how much more than the good one it must take to be bad.
 
     Returns:
-        ``bad`` if it is shown to take more, and by more than ``percent``; ``good`` if its interval has nothing above
-        ``percent``, or the bad one is shown to take more than it; ``None`` if neither is shown.
+        ``bad`` if it is shown to take more, and its interval is above ``percent``; ``good`` if its interval has nothing
+        above ``percent``, or the bad one is shown to take more than it; ``None`` if neither is shown.
     """
     ratio, limit = candidate.ratio, 1 + percent / 100
     if ratio is None:
@@ -104,7 +104,7 @@ def judge(candidate: Compared, worst: Compared | None = None, *, percent: float)
     unit = {"p50": "time", "cpu": "CPU time"}.get(candidate.of, candidate.of)
     ends = f"{number(ratio.interval.low)} to {number(ratio.interval.high)}"
     evidence = f"{number(ratio.ratio)} x the {unit} of {candidate.a.label} ({ends})"
-    if ratio.verdict == "slower" and ratio.ratio > limit:
+    if ratio.verdict == "slower" and ratio.interval.low > limit:
         return "bad", evidence
     better = worst is not None and worst.verdict == "slower"
     return "good" if ratio.interval.high <= limit or better else None, evidence

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import itertools
 import math
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
@@ -139,29 +140,39 @@ class Sessions:
         shift: of what all cells of a session have in common.
         own: of what differs from cell to cell.
         runs: how many sessions it was measured from; 0 if it is assumed.
-        cells: how many cells it was measured from.
+        cells: how many cells it was measured from; with a single one, ``shift`` is of both.
+        freedom: the degrees of freedom of ``own``.
     """
 
     shift: float = _ASSUMED
     own: float = 0.0
     runs: int = 0
     cells: int = 1
+    freedom: int = 0
 
     @classmethod
     def of(cls, runs: Sequence[Mapping[Any, float]]) -> Sessions:
-        """From the medians of identical cells in several sessions, by the ids of the cells.
+        """From the medians of identical cells in several sessions, by the ids of the cells: the effects of sessions and
+        of cells by least squares, as a cell may have failed in some of them.
 
-        With fewer than three sessions, or no cell in all of them, a standard deviation of 10 % is assumed.
+        With fewer than three sessions, or no cell in two of them, a standard deviation of 10 % is assumed.
         """
-        names = sorted(set.intersection(*(set(run) for run in runs))) if runs else []
-        if len(runs) < _SESSIONS or not names:
+        counts = Counter(name for run in runs for name in run)
+        names = sorted(name for name, count in counts.items() if count > 1)
+        runs = [run for run in runs if any(name in run for name in names)]
+        if len(runs) < _SESSIONS:
             return cls()
-        table = np.log([[run[name] for name in names] for run in runs])
-        shifts = table.mean(axis=1)
-        own = table - shifts[:, None] - table.mean(axis=0) + table.mean()
-        freedom = (len(runs) - 1) * (len(names) - 1)
-        spread = math.sqrt(float((own**2).sum()) / freedom) if freedom else 0.0
-        return cls(float(np.std(shifts, ddof=1)), spread, len(runs), len(names))
+        measured = [
+            (row, column, run[name]) for row, run in enumerate(runs) for column, name in enumerate(names) if name in run
+        ]
+        design = np.zeros((len(measured), len(runs) + len(names)))
+        for number, (row, column, _) in enumerate(measured):
+            design[number, row] = design[number, len(runs) + column] = 1
+        logs = np.log([median for _, _, median in measured])
+        effects, _, rank, _ = np.linalg.lstsq(design, logs, rcond=None)
+        freedom = len(measured) - int(rank)
+        spread = math.sqrt(float(((logs - design @ effects) ** 2).sum()) / freedom) if freedom else 0.0
+        return cls(float(np.std(effects[: len(runs)], ddof=1)), spread, len(runs), len(names), freedom)
 
     def __str__(self) -> str:
         if not self.runs:
@@ -174,9 +185,9 @@ class Sessions:
 
         The sum of the half-widths of Student's intervals for both parts.
         """
-        shift = math.sqrt(2) * self.shift * _student(1, self.runs - 1 if self.runs else None)
-        freedom = (self.runs - 1) * (self.cells - 1)
-        own = math.sqrt(2) * self.own * _student(compared, freedom) if freedom > 0 else 0.0
+        together = 1 if self.freedom or not self.runs else compared
+        shift = math.sqrt(2) * self.shift * _student(together, self.runs - 1 if self.runs else None)
+        own = math.sqrt(2) * self.own * _student(compared, self.freedom) if self.freedom else 0.0
         return shift + own
 
 

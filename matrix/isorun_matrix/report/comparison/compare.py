@@ -157,13 +157,13 @@ def _of_the_same(first: Run, history: Sequence[Run]) -> Iterator[Run]:
 
 
 def _sessions(runs: Sequence[Run]) -> Sessions:
-    """How much sessions of the same differ."""
-    return Sessions.of(
-        [
-            {cell.id: p50 for cell in run.cells if cell.status == "ok" and (p50 := summary.median(cell)) is not None}
-            for run in runs
-        ]
-    )
+    """How much sessions of the same differ, by the cells that were not disturbed in every round."""
+
+    def medians(run: Run) -> dict[str, float]:
+        calm = (cell for cell in run.cells if cell.status == "ok" and cell.result and not cell.result.disturbed)
+        return {cell.id: p50 for cell in calm if (p50 := summary.median(cell)) is not None}
+
+    return Sessions.of([medians(run) for run in runs])
 
 
 def regressions(comparison: Comparison, percent: float) -> list[tuple[str, int, str]]:

@@ -69,7 +69,7 @@ def blocks(machines: Sequence[Machine], means: Means, workloads: int) -> Iterato
     title = f"{workloads} models and shapes"
     absent = Value(None, NONE)
     fastest = {
-        machine.name: min((by[machine.name].mean for by in means.values() if machine.name in by), default=None)
+        machine.name: _fastest([by[machine.name] for by in means.values() if machine.name in by])
         for machine in machines
     }
     rows, speed_ups = {}, {}
@@ -93,6 +93,12 @@ def blocks(machines: Sequence[Machine], means: Means, workloads: int) -> Iterato
         yield Block(title, "geometric mean of p50, ms", rows)
     if speed_ups:
         yield Block(title, f"speed-up over {machines[0].name}, geometric mean", speed_ups)
+
+
+def _fastest(means: Sequence[_Mean]) -> float | None:
+    """The least of the means over the most models and shapes: others are of another work."""
+    most = max((mean.count for mean in means), default=0)
+    return min((mean.mean for mean in means if mean.count == most), default=None)
 
 
 def _quotient(first: _Mean, other: _Mean) -> Interval | None:

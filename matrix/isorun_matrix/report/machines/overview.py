@@ -98,10 +98,11 @@ def _rate_in(scenario: str) -> Callable[[Machine, CellResult], float | None]:
 
 
 def _rate(cell: CellResult) -> float | None:
-    """Requests a second: within the bound of the first ``server`` scenario, else of one request after another."""
-    served = [load.result for load in cell.loads if load.load.get("scenario") == "server" and load.result is not None]
-    if served:
-        return served[0].requests_per_s or None
+    """Requests a second: within the bound of the first ``server`` scenario, else of one request after another; ``None``
+    if that scenario has no result, as another one has another bound."""
+    served = next((load for load in cell.loads if load.load.get("scenario") == "server"), None)
+    if served is not None:
+        return None if served.result is None else served.result.requests_per_s or None
     return None if cell.result is None else cell.result.throughput.requests_per_s
 
 

@@ -132,7 +132,8 @@ def test_a_change_needs_more_than_rounds_and_sessions_explain() -> None:
 
 def test_sessions_are_measured_from_three_runs() -> None:
     runs = sessions(np.random.default_rng(0), 3, 4)
-    assert Sessions.of(runs[:2]) == Sessions.of([*runs, {"other": 1.0}]) == Sessions()
+    assert Sessions.of(runs[:2]) == Sessions.of([*runs[:2], {"other": 1.0}]) == Sessions()
+    assert Sessions.of([*runs, {"other": 1.0}]) == Sessions.of(runs)
     assert "assumed" in str(Sessions())
     known = Sessions.of(runs)
     assert (known.runs, known.cells) == (3, 4)
@@ -143,3 +144,24 @@ def test_change_without_any_undisturbed_round_is_no_verdict() -> None:
     """Nor a warning of NumPy, which would be an error here."""
     compared = change({}, {1: 2.0}, "p50", Sessions(), 1)
     assert (compared.verdict, compared.needed) == ("too few rounds", None)
+
+
+def test_cells_that_failed_in_a_night_leave_the_spread_of_the_others() -> None:
+    rng = np.random.default_rng(0)
+    names = [f"c{index}" for index in range(6)]
+    false = 0
+    for _ in range(200):
+        nights = [{name: float(np.exp(rng.normal(0, 0.05))) for name in names} for _ in range(7)]
+        tonight = nights.pop()
+        for night, name in zip(nights, names[:5], strict=False):
+            del night[name]  # it crashed
+        known = Sessions.of(nights)
+        assert (known.runs, known.cells) == (6, 6)
+        differences = [abs(math.log(tonight[name] / nights[5][name])) for name in names]
+        false += max(differences) > known.explains(6)
+    assert false <= 12  # 5 % of them, and chance
+
+
+def test_one_cell_alone_is_judged_as_one_of_those_compared() -> None:
+    single = Sessions.of([{"c": median} for median in (1.0, 1.02, 0.99, 1.01)])
+    assert single.explains(10) > single.explains(1)
