@@ -34,7 +34,6 @@ except ModuleNotFoundError as error:
     raise IsorunError(f"isorun.compat needs the package 'onnxruntime'. {how_to_install('onnxruntime')}") from error
 
 __all__ = ["InferenceSession", "IOBinding", "Installation", "NodeArg", "RunOptions", "SessionOptions", "install"]
-__all__ += [name for name in dir(onnxruntime) if not name.startswith("_") and name not in __all__]
 
 
 def __getattr__(name: str) -> Any:

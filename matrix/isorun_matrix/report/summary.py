@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+import statistics
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -65,9 +67,15 @@ class Group:
         return next((cell for cell in self.cells if cell.status == "ok" and cell.result is not None), None)
 
     def speed_up(self, cell: CellResult) -> float | None:
-        """The median latency of the first correct cell, divided by that of a cell."""
-        first, own = None if self.baseline is None else median(self.baseline), median(cell)
-        return None if first is None or own is None else first / own
+        """The latency of the first correct cell, divided by that of a cell: the median of the undisturbed rounds that
+        both have; without any, of all rounds that both have."""
+        if self.baseline is None:
+            return None
+        for rounds in (calm_rounds, _rounds):
+            first, own = rounds(self.baseline), rounds(cell)
+            if common := [math.log(first[number] / own[number]) for number in first if number in own]:
+                return math.exp(statistics.median(common))
+        return None
 
     def leads(self, cell: CellResult) -> bool:
         """Whether a cell is the fastest or tied with it."""
@@ -210,6 +218,11 @@ def one_by_one(shapes: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
         several = any(isinstance(shape.get(key), list) for key in ("batch", "sequence"))
         forms += [form.model_dump(mode="json") for form in Shape(**shape).each()] if several else [dict(shape)]
     return forms
+
+
+def _rounds(cell: CellResult) -> Medians:
+    """The median of a cell in each round."""
+    return {} if cell.result is None else {measured.number: measured.p50 for measured in cell.result.rounds}
 
 
 def calm_rounds(cell: CellResult) -> Medians:

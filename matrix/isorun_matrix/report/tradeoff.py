@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from isorun_matrix.report.formatting import ratio, share
-from isorun_matrix.report.summary import Group, median
+from isorun_matrix.report.summary import Group, calm_rounds, median
 from isorun_matrix.results.records import CellResult
 
 
@@ -29,7 +29,8 @@ def conclusions(group: Group) -> list[str]:
         kept = quality.share
         if kept.value == 1 or first is None or speed_up is None:
             continue
-        when = " in disturbed rounds" if _disturbed(cell) or _disturbed(first) else ""
+        calm = calm_rounds(cell).keys() & calm_rounds(first).keys()
+        when = "" if calm else " in disturbed rounds"
         gain = "" if cell is first else f"takes {ratio(1 / speed_up)} as long as {first.name}{when} and "
         if speed_up > 1:
             gain = f"is {ratio(speed_up)} as fast as {first.name}{when} and "
@@ -40,10 +41,6 @@ def conclusions(group: Group) -> list[str]:
 
 def _measured(group: Group) -> list[CellResult]:
     return [cell for cell in group.cells if cell.status == "ok" and cell.result and cell.result.quality]
-
-
-def _disturbed(cell: CellResult) -> bool:
-    return cell.result is not None and cell.result.disturbed
 
 
 def _kept(cell: CellResult) -> float:

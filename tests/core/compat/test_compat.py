@@ -326,6 +326,5 @@ def test_install_is_reversible(model, raw):
 def test_other_names_are_those_of_onnxruntime():
     assert ort.get_available_providers is onnxruntime.get_available_providers
     assert ort.OrtValue is onnxruntime.OrtValue
-    assert {name for name in dir(onnxruntime) if not name.startswith("_")} <= {*ort.__all__}
     with pytest.raises(AttributeError, match="Inference"):
         _ = ort.Inference
