@@ -16,6 +16,7 @@ from isorun_backends.nodes import attribute_of, input_of, static
 if TYPE_CHECKING:
     import onnx_ir as ir
 
+_HELD = 2**24  # fp32 holds every integer below
 _HARMLESS = (2**63 - 1, -(2**63) + 1, -(2**63))  # "no limit": saturated to 32 bits, they still mean that
 
 
@@ -49,11 +50,31 @@ def is_integer(node: ir.Node, _: int) -> bool:
 
 
 def compares_large_integers(node: ir.Node, _: int) -> bool:
-    """Whether integers of 32 or 64 bits are compared, and neither side is a constant that fp32 holds."""
+    """Whether integers of 32 or 64 bits are compared, and fp32 may hold neither side: with one that it holds, the order
+    is right."""
     if not is_integer(node, 0) or input_of(node, 0).dtype.itemsize < 4:  # type: ignore[union-attr]
         return False
-    constants = (static(value) for value in node.inputs)
-    return not any(numbers is not None and max(map(abs, numbers), default=0) < 2**24 for numbers in constants)
+    return not any(value is not None and _is_small(value) for value in node.inputs)
+
+
+def _is_small(value: ir.Value) -> bool:
+    """Whether a value is a constant that fp32 holds, or is computed from such constants and sizes alone."""
+    known: set[ir.Value] = set()
+    waiting = [value]
+    while waiting:
+        current = waiting.pop()
+        if current in known:
+            continue
+        known.add(current)
+        node, numbers = current.producer(), static(current)
+        if numbers is not None:
+            if max(map(abs, numbers), default=0) >= _HELD:
+                return False
+        elif node is None or any(attribute.type.name == "GRAPH" for attribute in node.attributes.values()):
+            return False
+        elif node.op_type not in ("Shape", "Size"):
+            waiting += [read for read in node.inputs if read is not None]
+    return True
 
 
 def is_byte(node: ir.Node, _: int) -> bool:
@@ -122,10 +143,10 @@ def indices_of_same_size(node: ir.Node, _: int) -> bool:
 def selects_beyond(node: ir.Node, _: int) -> bool:
     """Whether an element is selected that the sequence may not have."""
     sequence, place = input_of(node, 0), static(input_of(node, 1))
-    made = None if sequence is None else sequence.producer()
-    if place is None or made is None or made.op_type != "SequenceConstruct":
+    construct = None if sequence is None else sequence.producer()
+    if place is None or construct is None or construct.op_type != "SequenceConstruct":
         return True
-    return not -len(made.inputs) <= place[0] < len(made.inputs)
+    return not -len(construct.inputs) <= place[0] < len(construct.inputs)
 
 
 def forgets_input(node: ir.Node, _: int) -> bool:

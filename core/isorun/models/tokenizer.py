@@ -362,8 +362,7 @@ def feeds_of(encoded: Mapping[str, npt.NDArray[np.int64]], info: ModelInfo) -> d
 
 
 def places_of(model: Path) -> Iterator[Path]:
-    """The paths at which to look for a model's tokenizer, or the vocabulary in its place: those of the model itself,
-    then those of its folder, then those above."""
+    """Where to look for a model's tokenizer, or the vocabulary in its place: its own, its folder's, those above."""
     folder = (model if model.is_dir() else model.parent).absolute()
     prefixes = [] if model.is_dir() else [folder / f"{model.stem}."]
     for prefix in (*prefixes, folder, folder.parent):

@@ -329,14 +329,14 @@ def require_distinct(runs: Iterable[Run]) -> None:
     """
     known: list[Run] = []
     for run in runs:
-        for other in known:
-            if Path(run.folder).resolve() == Path(other.folder).resolve():
+        for counted in known:
+            if Path(run.folder).resolve() == Path(counted.folder).resolve():
                 same = "is the same folder as"
-            elif run.measurements & other.measurements:
+            elif run.measurements & counted.measurements:
                 same = "has the same measurements as"
             else:
                 continue
-            raise SpecError(f"{run.folder} {same} {other.folder}, and a run counts once. Remove one of them.")
+            raise SpecError(f"{run.folder} {same} {counted.folder}, and a run counts once. Remove one of them.")
         known.append(run)
 
 

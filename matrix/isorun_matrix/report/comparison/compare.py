@@ -115,7 +115,7 @@ def compare(runs: Sequence[Run], history: Sequence[Run] = ()) -> Comparison:
     differences = [_differences(settings[0], own) for own in settings]
     same: list[Run] = []
     for run, own in zip(runs, differences, strict=True):
-        if not own and all(run.measurements.isdisjoint(other.measurements) for other in same):
+        if not own and all(run.measurements.isdisjoint(counted.measurements) for counted in same):
             same.append(run)
     sessions = _sessions([first, *_of_the_same(first, history)] if history else same)
     changes = [
