@@ -18,7 +18,8 @@ def test_types_that_numpy_lacks_are_refused_by_name(backend: str, kind: str, whe
     graph = {
         "input": f"({kind}[N] x) => (float[N] y) {{ y = Cast <to = 1> (x) }}",
         "output": f"(float[N] x) => ({kind}[N] y) {{ y = Cast <to = {getattr(onnx.TensorProto, kind.upper())}> (x) }}",
-        "sequence": f"(seq({kind}[N]) x, int64 i) => (float[N] y) {{ z = SequenceAt (x, i) y = Cast <to = 1> (z) }}",
+        "sequence": f"(seq({kind}[N]) x) => (float[N] y) <int64 i = {{0}}> "
+        "{ z = SequenceAt (x, i) y = Cast <to = 1> (z) }",
     }[where]
     model = onnx.parser.parse_model(f'<ir_version: 10, opset_import: ["" : 21]> g {graph}')
     with pytest.raises(isorun.UnsupportedModel, match=rf"{'output .y' if where == 'output' else 'input .x'}.*{kind}"):

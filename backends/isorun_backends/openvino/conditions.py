@@ -141,9 +141,11 @@ def indices_of_same_size(node: ir.Node, _: int) -> bool:
 
 
 def selects_beyond(node: ir.Node, _: int) -> bool:
-    """Whether an element is selected that the sequence may not have."""
+    """Whether an element is selected that the sequence may not have, other than the first or the last."""
     sequence, place = input_of(node, 0), static(input_of(node, 1))
     construct = None if sequence is None else sequence.producer()
+    if place in ([0], [-1]):
+        return False
     if place is None or construct is None or construct.op_type != "SequenceConstruct":
         return True
     return not -len(construct.inputs) <= place[0] < len(construct.inputs)

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import logging
 import threading
 from collections.abc import Callable
 
 from isorun.compilation.compiled_model import CompiledModel
+from isorun.errors import CacheError, InvalidModel
+
+_logger = logging.getLogger("isorun")
 
 
 class LaneModels:
@@ -34,14 +38,19 @@ class LaneModels:
         return self._compile is not None
 
     def of_lane(self, lane: int) -> CompiledModel:
-        """The model of a lane, compiled at its first run."""
+        """The model of a lane, compiled at its first run; the session's own where the file has been replaced or removed
+        since it was opened, which a session outlives."""
         if self._compile is None:
             return self.all_threads
         index = 0 if self._shared else lane
         with self._compiling:
             if index not in self._compiled:
                 self.all_threads.check_open()
-                self._compiled[index] = self._compile()
+                try:
+                    self._compiled[index] = self._compile()
+                except (InvalidModel, CacheError) as error:
+                    _logger.warning("overlapping runs share one model from now on: %s", error)
+                    self._compiled[index] = self.all_threads
             return self._compiled[index]
 
     def of_lanes(self) -> list[CompiledModel]:
@@ -56,5 +65,5 @@ class LaneModels:
         """Release those with fewer threads."""
         with self._compiling:
             compiled, self._compiled = self._compiled, {}
-        for model in compiled.values():
+        for model in set(compiled.values()) - {self.all_threads}:
             model.close()
