@@ -103,7 +103,7 @@ class Embedder(PromptedModel):
         check_text(task, "task", optional=True)
         check_text(quantize, "quantize", optional=True)
         self.task = task
-        self._pools, self._modes = bool(modes), modes
+        self._modes = modes
         super().__init__(model, self._choose, max_length, batch_tokens, session_options)
         with closed_on_error(self):
             settings = self.settings
@@ -111,7 +111,7 @@ class Embedder(PromptedModel):
             self._set_prompts(prompts, default_prompt)
             self._include_prompt = settings.include_prompt
             self._steps = steps_after(settings, normalize)
-            if self.output.name == POOLED and self.is_foreign:  # as Optimum writes it, after all layers
+            if self.output.name == POOLED and self._is_foreign:  # as Optimum writes it, after all layers
                 self._steps = tuple(step for step in self._steps if step == NORMALIZE)
             layers = settings.token_steps
             self._word_weights = next((step for step in layers if isinstance(step, WordWeights)), None)
@@ -317,13 +317,13 @@ class Embedder(PromptedModel):
 
     def _choose(self, outputs: dict[str, int]) -> str:
         if not outputs:  # a checkpoint
-            if self.settings.static and self._pools and self._modes != ("mean",):
+            if self.settings.static and self._modes not in ((), ("mean",)):
                 raise InvalidArgument(
                     f"pooling={'+'.join(self._modes)!r} has no effect: the model takes the mean of its tokens' vectors "
                     "in its graph. Omit it"
                 )
             return POOLED if self.settings.static else TOKENS[0]
-        return output_by_token(outputs, pools=self._pools)
+        return output_by_token(outputs, pools=bool(self._modes))
 
     def _finisher(self, prefix: str, normalize: bool | None = None, truncate_dim: int | None = None) -> Any:
         """From a batch's output and mask to vectors."""

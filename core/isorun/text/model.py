@@ -82,7 +82,7 @@ class TextModel:
         check_count(batch_tokens, "batch_tokens", optional=True)
         check_count(max_length, "max_length", optional=True)
         self._downloads = Cache(session_options.get("cache_dir"))  # kept: with False it ends with this object
-        path, self.is_foreign = find_model(model, self._downloads), False
+        path, self._is_foreign = find_model(model, self._downloads), False
         self.from_checkpoint = path.is_dir()
         self.folder: Path = path if self.from_checkpoint else settings_folder(path)
         self.modules: Modules = modules.read(self.folder) if self.from_checkpoint else Modules({None: ()})
@@ -95,7 +95,7 @@ class TextModel:
             outputs = {spec.name: len(spec.shape or ()) for spec in info.outputs}
             kept = info.metadata.custom_metadata_map.get(sentence_settings.METADATA)
             settings = SentenceSettings.from_json(kept, path) if kept else sentences.read(self.folder)
-            self.is_foreign = not kept
+            self._is_foreign = not kept
         plain = settings.static
         self.tokenizer: Tokenizer = Tokenizer.beside(
             source, lower_case=settings.lower_case, special_tokens=not plain, plain=plain
