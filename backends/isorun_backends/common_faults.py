@@ -66,6 +66,23 @@ def without_lengths(operator: str, versions: str, applies: Callable[[ir.Node, in
     )
 
 
+def with_coupled_gates(versions: str) -> Fault:
+    """An LSTM whose input gate should be 1 minus its forget gate."""
+    return Fault(
+        operator="LSTM",
+        condition="`input_forget` = 1",
+        result="it ignores it",
+        versions=versions,
+        applies=_couples_gates,
+        model=(
+            "g (float[1, 1, 1] x) => (float[1, 1, 1, 1] y) <float[1, 4, 1] w = {1, 1, 1, 1}> "
+            "{ y = LSTM <hidden_size = 1, input_forget = 1> (x, w, w) }"
+        ),
+        feeds={"x": np.ones((1, 1, 1), np.float32)},
+        expected=[np.full((1, 1, 1, 1), 0.1473561, np.float32)],  # with 1 - sigmoid(1) as the input gate
+    )
+
+
 def flattened(operator: str, versions: str, opsets: range) -> Fault:
     """Before opset 13, an input is coerced into a matrix at the axis."""
 
@@ -123,6 +140,11 @@ def _as_matrix(node: ir.Node) -> list[ir.Node]:
     computed = ir.node(node.op_type, [matrix.outputs[0]], {"axis": 1})
     shape = ir.node("Shape", node.inputs)
     return [matrix, computed, shape, ir.node("Reshape", [computed.outputs[0], shape.outputs[0]])]
+
+
+def _couples_gates(node: ir.Node, _: int) -> bool:
+    attribute = node.attributes.get("input_forget")
+    return attribute is not None and (attribute.is_ref() or bool(attribute.value))
 
 
 def _is_scalar(node: ir.Node, _: int) -> bool:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from isorun.plugin import Fault, KnownFaults
-from isorun_backends.common_faults import flattened, ignores_lengths, without_lengths
+from isorun_backends.common_faults import flattened, ignores_lengths, with_coupled_gates, without_lengths
 
 if TYPE_CHECKING:
     import onnx_ir as ir
@@ -97,16 +97,7 @@ def _samples_at_borders(node: ir.Node, opset: int) -> bool:
 FAULTS = KnownFaults(
     rows=(
         *(without_lengths(operator, _VERSIONS, ignores_lengths) for operator in ("LSTM", "GRU", "RNN")),
-        _refused(
-            "LSTM",
-            "`input_forget` = 1",
-            "it ignores it",
-            _has("input_forget", 1),
-            "g (float[1, 1, 1] x) => (float[1, 1, 1, 1] y) <float[1, 4, 1] w = {1, 1, 1, 1}> "
-            "{ y = LSTM <hidden_size = 1, input_forget = 1> (x, w, w) }",
-            feeds={"x": np.ones((1, 1, 1), np.float32)},
-            expected=[np.full((1, 1, 1, 1), 0.1473561, np.float32)],  # with 1 - sigmoid(1) as the input gate
-        ),
+        with_coupled_gates(_VERSIONS),
         _activated("LSTM", 4, '"Sigmoid", "Relu", "Relu"', 0.5344467),  # sigmoid(1) * sigmoid(1)
         _activated("GRU", 3, '"Sigmoid", "Relu"', 0.2689414),  # 1 - sigmoid(1)
         _clipped("LSTM", 4, 0.1742706),  # with 0.5 in the place of 1

@@ -151,11 +151,6 @@ def selects_beyond(node: ir.Node, _: int) -> bool:
     return not -len(construct.inputs) <= place[0] < len(construct.inputs)
 
 
-def forgets_input(node: ir.Node, _: int) -> bool:
-    """Whether the input gate is coupled with the forget gate."""
-    return bool(attribute_of(node, "input_forget", 0))
-
-
 def ignores_lengths(node: ir.Node, opset: int) -> bool:
     """Whether there are lengths of rows, and a length or a batch that is not fixed."""
     x = input_of(node, 0)

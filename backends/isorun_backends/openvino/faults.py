@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from isorun.plugin import CONSTANTS, Fault, KnownFailure, KnownFaults
-from isorun_backends.common_faults import flattened, nonzero_of_scalar, without_lengths
+from isorun_backends.common_faults import flattened, nonzero_of_scalar, with_coupled_gates, without_lengths
 from isorun_backends.openvino import (
     activations,
     arithmetic,
@@ -141,19 +141,7 @@ ROWS = (
     _recurrent("GRU", 3),
     _recurrent("RNN", 1),
     *(without_lengths(operator, VERSIONS, conditions.ignores_lengths) for operator in ("LSTM", "GRU", "RNN")),
-    Fault(
-        operator="LSTM",
-        condition="`input_forget` = 1",
-        result="it ignores it",
-        versions=VERSIONS,
-        applies=conditions.forgets_input,
-        model=(
-            "g (float[1, 1, 1] x) => (float[1, 1, 1, 1] y) <float[1, 4, 1] w = {1, 1, 1, 1}> "
-            "{ y = LSTM <hidden_size = 1, input_forget = 1> (x, w, w) }"
-        ),
-        feeds={"x": np.ones((1, 1, 1), np.float32)},
-        expected=[np.full((1, 1, 1, 1), 0.1473561, np.float32)],  # with 1 - sigmoid(1) as the input gate
-    ),
+    with_coupled_gates(VERSIONS),
     Fault(
         operator="SequenceAt",
         condition="a place that is computed, or that the sequence lacks",
