@@ -124,7 +124,7 @@ def _static(folder: Path) -> tuple[ir.Model, Unused]:
     from isorun.graph.builders import static
 
     weights = StaticTable(folder)
-    return static.mean_of_words(weights, weights.shape, folder.name), Unused([], [])
+    return static.mean_of_words(weights, weights.shape), Unused([], [])
 
 
 def _encoder(folder: Path, settings: Mapping[str, Any], kept: SentenceSettings) -> tuple[ir.Model, Unused]:
@@ -135,7 +135,7 @@ def _encoder(folder: Path, settings: Mapping[str, Any], kept: SentenceSettings) 
     weights = _weights(folder, settings, architecture.prefix)
     config = _config(folder, settings, architecture, weights)
     config = replace(config, head=_with_splade(folder, config.head, kept.splade))
-    return encoder.encoder(config, weights, folder.name), weights.unused(config.num_hidden_layers)
+    return encoder.encoder(config, weights), weights.unused(config.num_hidden_layers)
 
 
 def _with_splade(folder: Path, head: Head | None, splade: tuple[str, str] | None) -> Head | None:
@@ -176,7 +176,7 @@ def _rotary(folder: Path, settings: Mapping[str, Any], kept: SentenceSettings) -
     )
     if head is not None and head.reads == "pooler" and not config.pooler:
         raise invalid("the sequence classifier needs a pooler, which the checkpoint does not contain")
-    return rotary.encoder(config, weights, folder.name), weights.unused(len(config.layer_kinds))
+    return rotary.encoder(config, weights), weights.unused(len(config.layer_kinds))
 
 
 def _weights(folder: Path, settings: Mapping[str, Any], prefix: str) -> SafeTensors:

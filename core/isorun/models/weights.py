@@ -13,6 +13,7 @@ import numpy as np
 from isorun.errors import InvalidModel, UnsupportedModel, did_you_mean
 from isorun.models.keys import read_object
 from isorun.models.pickled_weights import PickledTensors
+from isorun.system.cache import Cache, sha256
 from isorun.system.paths import inside
 
 SAFETENSORS, PICKLED = "model.safetensors", "pytorch_model.bin"
@@ -184,6 +185,18 @@ def weight_files(folder: Path) -> list[Path]:
         if (folder / single).is_file():
             return [inside(folder, single)]
     raise InvalidModel(f"{folder} is not a checkpoint: it has no {SAFETENSORS} and no {PICKLED}")
+
+
+def digest(folder: Path, cache: Cache) -> str:
+    """SHA-256 over ``config.json`` and the weights (hexadecimal): a model, whatever its folder and
+    the version of isorun that builds its graph.
+
+    Raises:
+        InvalidModel: as :func:`weight_files`.
+    """
+    config = folder / "config.json"
+    paths = [*([config] if config.is_file() else []), *weight_files(folder)]
+    return sha256("".join(cache.fingerprint([path].copy, path) for path in paths).encode())
 
 
 def _shards(folder: Path, index: Path) -> list[Path]:

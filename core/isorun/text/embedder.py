@@ -140,7 +140,7 @@ class Embedder(PromptedModel):
         cut = self.tokenizer.settings.truncation_side
         settings = {name: details[name] for name in ("padding", "rows", "options") if name in details}
         return VectorIdentity(
-            model=provenance.fingerprint,
+            model=self._digest or provenance.fingerprint,
             tokenizer=digest_of(self.tokenizer.library.to_str(), *(["left"] if cut == "left" else [])),
             pooling="+".join(self.pooling) if len(self.output.shape or ()) == 3 else "",
             layers=digest_of(*layers) if layers else "",

@@ -28,7 +28,7 @@ class VectorIdentity:
     """What the vectors of an embedder depend on.
 
     Attributes:
-        model: SHA-256 of the model.
+        model: SHA-256 of the ONNX model, or of a checkpoint's ``config.json`` and weights.
         tokenizer: a digest of the tokenizer and its settings.
         pooling: the poolings, joined by ``+``; empty if the model pools.
         layers: a digest of the layers before and after pooling; empty if there are none.

@@ -19,6 +19,7 @@ from isorun.models import checkpoint, modules, sentence_settings, sentences
 from isorun.models.modules import Modules
 from isorun.models.sentence_settings import SentenceSettings
 from isorun.models.tokenizer import Text, Tokenizer, Tokens, TruncationWarning, feeds_of
+from isorun.models.weights import digest
 from isorun.session.session import Session
 from isorun.system.arguments import check_count, check_flag
 from isorun.system.cache import Cache
@@ -103,8 +104,9 @@ class TextModel:
         self.settings: SentenceSettings = self._completed(settings)
         chosen_outputs = choose(outputs)
         names = [chosen_outputs] if isinstance(chosen_outputs, str) else chosen_outputs
-        built = path
+        built, self._digest = path, None
         if self.from_checkpoint:
+            self._digest = digest(source, self._downloads)
             score = self.settings.logit_score
             built = checkpoint.build_cached(path, self._downloads, whole=False, route=route, logit_score=score)
         self.session: Session = Session(built, **{"outputs": names, **self._session_defaults(), **session_options})

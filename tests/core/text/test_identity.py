@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import warnings
 from collections.abc import Callable
 from dataclasses import fields, replace
@@ -97,6 +98,21 @@ def test_an_embedder_is_the_same_on_another_backend(folder: Path) -> None:
         verdict = one.compatible_with(json.loads(json.dumps(other.vector_record())))
         assert (verdict.kind, set(verdict.fields)) == ("same", {"backend", "version"})
         assert one.identity.dimension == one.dimension
+
+
+def test_a_checkpoint_is_the_same_wherever_it_lies(folder: Path, tmp_path: Path) -> None:
+    """In a folder of another name, built into another cache, with a prompt that is given elsewhere."""
+    copy = shutil.copytree(folder, tmp_path / "of another name")
+    stated = copy / "config_sentence_transformers.json"
+    stated.write_text(json.dumps({"prompts": {"query": "query: "}, "default_prompt_name": "query"}))
+    with (
+        isorun.Embedder(folder, backend="ort-cpu", prompts={"query": "query: "}, default_prompt="query") as one,
+        isorun.Embedder(copy, backend="ort-cpu", cache_dir=tmp_path / "cache") as other,
+    ):
+        assert other.identity == one.identity
+    shutil.copytree(folder, copy, dirs_exist_ok=True)
+    with isorun.Session(folder) as first, isorun.Session(copy, cache_dir=tmp_path / "another") as second:
+        assert second.provenance.fingerprint == first.provenance.fingerprint
 
 
 def test_other_settings_are_different_vectors(folder: Path) -> None:

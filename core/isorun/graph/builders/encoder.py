@@ -14,7 +14,7 @@ from isorun.graph.builders.t5 import T5Builder
 _BUILDERS = {"deberta": DebertaBuilder, "jina": JinaBuilder, "t5": T5Builder}
 
 
-def encoder(config: EncoderConfig, weights: Weights, name: str) -> ir.Model:
+def encoder(config: EncoderConfig, weights: Weights, name: str = "encoder") -> ir.Model:
     """Build the fused graph.
 
     Inputs, int64 (batch, sequence): ``input_ids``, ``attention_mask`` and, if the architecture has them,

@@ -54,7 +54,7 @@ class RotaryConfig:
     padding_id: int | None = None
 
 
-def encoder(config: RotaryConfig, weights: Weights, name: str) -> ir.Model:
+def encoder(config: RotaryConfig, weights: Weights, name: str = "encoder") -> ir.Model:
     """Build the fused graph.
 
     Inputs, int64 (batch, sequence): ``input_ids``, ``attention_mask`` and, with more than one token type,

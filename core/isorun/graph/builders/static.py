@@ -10,13 +10,12 @@ from isorun.graph.builders.builder import Builder, Weights
 TABLE = "embedding.weight"
 
 
-def mean_of_words(weights: Weights, shape: tuple[int, int], name: str) -> ir.Model:
+def mean_of_words(weights: Weights, shape: tuple[int, int]) -> ir.Model:
     """The graph of a table of words: their mean over the tokens in the mask, zeros for a row without any.
 
     Args:
         weights: with the table, :data:`TABLE`.
         shape: its rows and columns.
-        name: of the graph.
 
     Returns:
         A model with the inputs ``input_ids`` and ``attention_mask`` and the output ``sentence_embedding``.
@@ -32,4 +31,4 @@ def mean_of_words(weights: Weights, shape: tuple[int, int], name: str) -> ir.Mod
     count = builder.node("ReduceSum", "count", [real, axis], keepdims=1)
     minimum = builder.constant("minimum", np.array(1, np.float32))
     mean = builder.node("Div", "mean", [total, builder.node("Max", "divisor", [count, minimum])])
-    return builder.graph(name, inputs, [builder.output("sentence_embedding", mean, shape[1])])
+    return builder.graph("words", inputs, [builder.output("sentence_embedding", mean, shape[1])])
