@@ -11,7 +11,8 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from typing import Any
 
-from isorun.system import portable
+from isorun.errors import IsorunError
+from isorun.system import portable, threads
 
 
 class ChildProcess:
@@ -34,11 +35,17 @@ class ChildProcess:
 
         Raises:
             OSError: the program cannot be started.
+            IsorunError: a thread to watch it cannot be started.
         """
 
         def work() -> None:
             self._popen = portable.own_group([*command], **options)
-            threading.Thread(target=self._reap, daemon=True, name="isorun-child-reaper").start()
+            try:
+                threads.start(self._reap, name="isorun-child-reaper")
+            except IsorunError:
+                portable.kill_group(self._popen)
+                self._reap()
+                raise
 
         started = _on_starter(work)
         try:
@@ -102,8 +109,9 @@ def _on_starter(work: Callable[[], None]) -> Future[None]:
     global _jobs
     with _jobs_lock:
         if _jobs is None:
-            _jobs = queue.SimpleQueue()
-            threading.Thread(target=_start_forever, args=(_jobs,), daemon=True, name="isorun-child-starter").start()
+            jobs: queue.SimpleQueue[_Job] = queue.SimpleQueue()
+            threads.start(_start_forever, jobs, name="isorun-child-starter")
+            _jobs = jobs
     done: Future[None] = Future()
     _jobs.put((work, done))
     return done

@@ -1,4 +1,4 @@
-"""The number of threads that this process may use, from its CPU affinity and the quota of its control group.
+"""Starting threads, and the number that this process may use, from its CPU affinity and the quota of its control group.
 
 Runtimes size their pools by the machine and ignore the quota of a container; threads above the quota stall one another.
 """
@@ -7,10 +7,13 @@ from __future__ import annotations
 
 import math
 import os
+import threading
+from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 
-from isorun.errors import InvalidArgument
+from isorun.errors import InvalidArgument, IsorunError
 from isorun.system import portable
 from isorun.system.cgroup import cpu_quota
 
@@ -29,6 +32,23 @@ def check(threads: object) -> None:
         raise InvalidArgument(
             f"threads must be None (all usable cores) or an integer from 1 to {MOST}, got {threads!r}"
         )
+
+
+def start(target: Callable[..., object], *arguments: Any, name: str, daemon: bool = True) -> threading.Thread:
+    """Start a thread.
+
+    Raises:
+        IsorunError: the system starts no further one.
+    """
+    thread = threading.Thread(target=target, args=arguments, name=name, daemon=daemon)
+    try:
+        thread.start()
+    except (RuntimeError, MemoryError) as error:
+        raise IsorunError(
+            f"The system starts no further thread: {error}. Raise the limit of processes or of memory that this "
+            "process runs under"
+        ) from error
+    return thread
 
 
 def usable_cores() -> int:

@@ -6,6 +6,9 @@ import logging
 import threading
 from collections.abc import Callable
 
+from isorun.errors import IsorunError
+from isorun.system import threads
+
 _logger = logging.getLogger("isorun")
 
 
@@ -36,16 +39,19 @@ class Callbacks:
 
     def start(self, callback: Callable[[], object]) -> None:
         """Call a function on a new thread, in its reserved place; what it raises is logged."""
-        thread = threading.Thread(target=self._run, args=(callback,), name="isorun-callback")
         with self._lock:
-            self._threads.add(thread)
-        thread.start()
+            try:
+                self._threads.add(threads.start(self._run, callback, name="isorun-callback", daemon=False))
+                return
+            except IsorunError as error:
+                _logger.warning("a callback of run_async() runs on the thread that ran its request: %s", error)
+        self._run(callback)
 
     def join(self) -> None:
         """Wait for all callbacks, except this very thread."""
         with self._lock:
-            threads = self._threads - {threading.current_thread()}
-        for thread in threads:
+            others = self._threads - {threading.current_thread()}
+        for thread in others:
             thread.join()
 
     def _run(self, callback: Callable[[], object]) -> None:

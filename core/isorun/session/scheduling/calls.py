@@ -2,15 +2,36 @@
 
 from __future__ import annotations
 
+import logging
+import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, NamedTuple
 
 from isorun.types import Feeds
 
 _ALONE = ("alone",)
+_logger = logging.getLogger("isorun")
+
+
+class Answer(Future[list[Any]]):
+    """The future of a request. What a callback of it raises ends no thread that others wait for."""
+
+    def add_done_callback(self, fn: Callable[[Future[list[Any]]], object]) -> None:
+        """As of any future; ``SystemExit`` in ``fn``, too, is logged and not raised, except on the main thread."""
+        super().add_done_callback(partial(_call_back, fn))
+
+
+def _call_back(fn: Callable[[Future[list[Any]]], object], future: Future[list[Any]]) -> None:
+    try:
+        fn(future)
+    except BaseException:
+        if threading.current_thread() is threading.main_thread():  # where Ctrl-C may be the cause
+            raise
+        _logger.exception("a callback of a result raised an exception")
 
 
 @dataclass(slots=True, eq=False)
@@ -24,7 +45,7 @@ class Request:
     rows: int = 1
     keep_axis: bool = True  # whether results have a batch axis
     arrived: float = field(default_factory=time.monotonic)
-    future: Future[list[Any]] = field(default_factory=Future)
+    future: Answer = field(default_factory=Answer)
     call: Call = field(init=False)
     number: int = field(init=False)
     turn: float = field(init=False)  # as of :class:`CallQueue`

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import atexit
+import logging
 import sys
 import threading
 import time
@@ -10,18 +11,21 @@ import weakref
 from collections import deque
 from collections.abc import Callable, Sequence
 from concurrent.futures import CancelledError, Future, wait
+from contextlib import ExitStack
 from functools import partial
 from typing import Any
 
 from isorun.compilation.compiled_model import CLOSED
-from isorun.errors import SessionClosed, WorkerDied, WorkerTimeout
+from isorun.errors import IsorunError, SessionClosed, WorkerDied, WorkerTimeout
 from isorun.session.scheduling.call_queue import CallQueue
 from isorun.session.scheduling.calls import Call, Request
 from isorun.session.scheduling.collator import Collator
 from isorun.session.scheduling.lane_models import LaneModels
 from isorun.session.scheduling.metrics import Recorder
 from isorun.session.scheduling.trials import Trials
-from isorun.system import portable
+from isorun.system import portable, threads
+
+_logger = logging.getLogger("isorun")
 
 
 class Lanes:
@@ -84,15 +88,20 @@ class Lanes:
 
         Raises:
             QueueFull: too many requests are waiting.
-            IsorunError: the session is closed.
+            IsorunError: the session is closed, or the system starts no thread.
         """
         with self._arrived:
             if self._closed:
                 raise SessionClosed(CLOSED)
             admitted = self._queue.put(call, requests)
             if admitted:
+                try:
+                    self._start_threads()
+                except IsorunError:
+                    for request in requests:
+                        self._queue.remove(call, request.number)
+                    raise
                 self._recorder.enter(len(requests))
-                self._start_threads()
                 self._arrived.notify(len(requests))
         if not admitted:
             self._recorder.reject(len(requests), self._limit)
@@ -126,11 +135,11 @@ class Lanes:
         with self._arrived:
             if self._closed:
                 raise SessionClosed(CLOSED)
+            self._start_threads(len(runs))
             for warmups, of_thread in zip(self._warmups, runs, strict=False):
                 for run in of_thread:
                     futures.append(Future())
                     warmups.append(partial(_fulfil, futures[-1], run))
-            self._start_threads(len(runs))
             self._arrived.notify_all()
         wait(futures)
         for future in futures:
@@ -147,19 +156,28 @@ class Lanes:
             self._closed = True
             waiting = self._queue.requests() if cancel else []
             self._arrived.notify_all()
-        for request in waiting:
-            request.future.cancel()
-        for thread in self._threads if join else ():
-            if thread is not threading.current_thread():
-                thread.join()
+        with ExitStack() as stack:  # all of it, whatever the callbacks of futures raise
+            for thread in self._threads if join else ():
+                if thread is not threading.current_thread():
+                    stack.callback(thread.join)
+            for request in reversed(waiting):
+                stack.callback(request.future.cancel)
 
     def _start_threads(self, least: int = 0) -> None:
-        least = max(least, len(self._threads) + 1 if len(self._queue) > self._resting else 0)
-        while len(self._threads) < min(least, len(self._warmups)):
-            index = len(self._threads)
-            thread = threading.Thread(target=self._serve, args=(index,), name=f"isorun-{index}", daemon=True)
-            self._threads.append(thread)
-            thread.start()
+        """Start threads up to ``least``, and one more if requests wait and none rests.
+
+        Raises:
+            IsorunError: the system starts no further one, and there are fewer than ``least``, or none.
+        """
+        useful = max(least, len(self._threads) + 1 if len(self._queue) > self._resting else 0)
+        while (index := len(self._threads)) < min(useful, len(self._warmups)):
+            try:
+                self._threads.append(threads.start(self._serve, index, name=f"isorun-{index}"))
+            except IsorunError as error:
+                if index < max(least, 1):
+                    raise
+                _logger.debug("requests share %d threads: %s", index, error)
+                return
 
     def _serve(self, index: int) -> None:
         # No request is held while waiting: through tracebacks it would keep alive what closes a stream.

@@ -11,6 +11,7 @@ from typing import Any, Self
 
 from isorun.session.scheduling.calls import Call, Request
 from isorun.session.scheduling.lanes import Lanes
+from isorun.system import threads
 from isorun.types import Feeds
 
 _logger = logging.getLogger("isorun")
@@ -40,10 +41,7 @@ class Results(Iterator[Any]):
         self._reader = _Reader(lanes, call, request, window)
         self._return_exceptions = return_exceptions
         self._owner = owner  # what ends the lanes when it is collected
-        self._thread = threading.Thread(
-            target=self._reader.read, args=(iter(requests),), name="isorun-map", daemon=True
-        )
-        self._thread.start()
+        self._thread = threads.start(self._reader.read, iter(requests), name="isorun-map")
 
     def __next__(self) -> Any:
         future = self._reader.take()
@@ -142,6 +140,7 @@ class _Reader:
             return not self._stopped
 
     def _submit(self, feeds: Feeds) -> None:
+        future: Future[list[Any]]
         try:
             request = self._request(feeds)
             self._lanes.put(self._call, [request])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import sys
 import threading
 from concurrent.futures import CancelledError, wait
 from typing import Any
@@ -37,6 +38,41 @@ class Gated(Recorder):
         assert self.gate.wait(20)
         self.rows.append(feeds["ids"][:, 0].tolist())
         return super().run(output_names, feeds)
+
+
+def test_requests_share_the_threads_that_start(monkeypatch: pytest.MonkeyPatch) -> None:
+    with Recorder().opened(lanes=3) as lanes:
+        assert put(lanes, ALONE, small(1))[0].result(20)
+        monkeypatch.setattr(threading.Thread, "start", no_thread)
+        futures = [future for _ in range(8) for future in put(lanes, ALONE, small(1), small(1))]
+        assert not wait(futures, 20).not_done
+
+
+def test_without_a_thread_a_call_is_refused_and_not_queued(monkeypatch: pytest.MonkeyPatch) -> None:
+    model = Recorder()
+    with model.opened() as lanes:
+        with monkeypatch.context() as patch:
+            patch.setattr(threading.Thread, "start", no_thread)
+            with pytest.raises(IsorunError, match="thread"):
+                put(lanes, ALONE, small(1), small(1))
+        assert model.metrics.snapshot().waiting == 0
+        assert put(lanes, ALONE, small(2))[0].result(20)
+    assert model.batches == [(1, 2)]
+
+
+def test_a_callback_that_exits_does_not_end_a_thread() -> None:
+    model = Gated()
+    with model.opened() as lanes:
+        futures = [future for _ in range(6) for future in put(lanes, ALONE, small(1))]
+        for future in futures:
+            future.add_done_callback(lambda _: sys.exit(1))
+        model.gate.set()
+        assert not wait(futures, 20).not_done
+        assert put(lanes, ALONE, small(2))[0].result(20)
+
+
+def no_thread(_: threading.Thread) -> None:
+    raise RuntimeError("can't start new thread")
 
 
 @settings(max_examples=60, deadline=None)
