@@ -21,7 +21,7 @@ from isorun.system.arguments import check_count, check_flag, check_text, checked
 from isorun.system.cleanup import closed_on_error
 from isorun.text import parts, vector_types
 from isorun.text.encoded import Encoded
-from isorun.text.identity import Compatibility, VectorIdentity, compared, digest_of, pack, probe_texts
+from isorun.text.identity import Compatibility, VectorIdentity, compared, digest_of, pack, probe_texts, settings_in
 from isorun.text.inputs import checked, stream_of
 from isorun.text.model import Array
 from isorun.text.prompted import PromptedModel
@@ -138,7 +138,6 @@ class Embedder(PromptedModel):
         details = provenance.details
         quantizer = details.get("graph", {}).get("int8")
         cut = self.tokenizer.settings.truncation_side
-        settings = {name: details[name] for name in ("padding", "rows", "options") if name in details}
         return VectorIdentity(
             model=self._digest or provenance.fingerprint,
             tokenizer=digest_of(self.tokenizer.library.to_str(), *(["left"] if cut == "left" else [])),
@@ -153,7 +152,7 @@ class Embedder(PromptedModel):
             backend=provenance.backend,
             version=", ".join(versions),
             quantizer=json.dumps(quantizer, sort_keys=True) if quantizer else "",
-            settings=json.dumps(settings, sort_keys=True, default=repr) if settings else "",
+            settings=settings_in(details),
             stored=" ".join(filter(None, (self._kind, "" if self._ranges is None else digest_of(self._ranges)))),
         )
 

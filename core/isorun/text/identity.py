@@ -40,7 +40,8 @@ class VectorIdentity:
         precision: what the backend computes in.
         backend, version: the backend and its package's version.
         quantizer: how an int8 model was calibrated; empty for others.
-        settings: whether padding is removed, rows run one at a time, and the options of the backend; empty by default.
+        settings: the session's ``padding``, whether rows run one at a time, and the options of the backend; empty for
+            models without padding.
         stored: the type of the vectors, with a digest of the ranges; empty for float32.
     """
 
@@ -167,6 +168,14 @@ def compared(ours: Mapping[str, Any], theirs: Mapping[str, Any]) -> Compatibilit
     kind = "compatible" if recall.low >= _REQUIRED else "different"
     why = f"{names} differ: one side's queries find {recall} of the ten nearest neighbours in the other's vectors"
     return Compatibility(kind, why, differing, recall)
+
+
+def settings_in(details: Mapping[str, Any]) -> str:
+    """:attr:`VectorIdentity.settings`, from the details of a session's provenance."""
+    settings = {name: details[name] for name in ("padding", "rows", "options") if name in details}
+    if "padding" in settings:  # without what is known only once a batch has needed the packed graph
+        settings["padding"] = settings["padding"]["requested"]
+    return json.dumps(settings, sort_keys=True, default=repr) if settings else ""
 
 
 def digest_of(*parts: Any) -> str:

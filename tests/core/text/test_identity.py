@@ -115,6 +115,15 @@ def test_a_checkpoint_is_the_same_wherever_it_lies(folder: Path, tmp_path: Path)
         assert second.provenance.fingerprint == first.provenance.fingerprint
 
 
+def test_use_does_not_change_an_identity(folder: Path) -> None:
+    """The packed graph is compiled for the first batch with enough padding."""
+    with isorun.Embedder(folder, backend="ort-cpu", padding="auto") as embedder:
+        before = embedder.identity
+        embedder.embed(["a", "a b c d e f a"])
+        assert embedder.session.provenance.details["padding"]["operators"]
+        assert embedder.identity == before
+
+
 def test_other_settings_are_different_vectors(folder: Path) -> None:
     with isorun.Embedder(folder, backend="ort-cpu") as one:
         kept = one.vector_record()
