@@ -113,6 +113,26 @@ def test_a_run_counts_once(capsys: pytest.CaptureFixture[str], monkeypatch: pyte
 
 
 @needs_ruptures
+@pytest.mark.parametrize("runs", [8, 20])
+def test_one_slow_run_is_no_change(runs: int) -> None:
+    random = np.random.default_rng(0)
+    found = 0
+    for place in [*range(runs), *[runs - 1] * runs]:
+        medians = np.exp(random.normal(0, 0.03, runs))
+        medians[place] *= random.uniform(1.3, 3)
+        found += bool(change_points(list(medians)))
+    assert found <= runs // 4
+
+
+@needs_ruptures
+def test_small_steps_are_a_change_together() -> None:
+    steps = [step for step in (10, 10.19, 10.38, 10.58, 10.78) for _ in range(5)]
+    points = change_points(steps)
+    assert np.prod([point.ratio for point in points]) == pytest.approx(1.07, abs=0.02)
+    assert change_points([*[10.0] * 10, *[10.1] * 10]) == []
+
+
+@needs_ruptures
 def test_how_often_changes_are_found() -> None:
     random = np.random.default_rng(0)
 

@@ -18,7 +18,8 @@ FEWEST = 8
 """Fewer runs show no change points."""
 
 _PENALTY = 30.0  # of a change, in squares of the noise; docs/matrix-compare.md has the error rates
-_PIECE = 3  # runs of a piece at least, whose median decides: a single slow run is no change
+_PIECE = 3  # runs of a piece at least, whose median decides
+_WINDOW, _MOST = 5, 3.0  # a run counts as at most so far, in the noise, from the median of those around it
 _FLOOR = 0.005  # of the noise, relative: sessions differ by as much
 _MINIMUM = 0.02  # a smaller change is no news
 _SHIFT = 2  # how far another run moves the place of a change
@@ -60,17 +61,22 @@ def change_points(medians: Sequence[float | None], cells: int = 1) -> list[Chang
 
 def _changes(times: npt.NDArray[np.float64], cells: int) -> list[tuple[int, float]]:
     """Where the logarithms of times change, and by what ratio."""
-    places = _places(times, cells)
-    if not places:
+    bounds = [0, *_places(times, cells), len(times)]
+    while len(bounds) > 2:  # small steps are joined, the smallest first: several of them may be a change
+        levels = [float(np.median(times[start:end])) for start, end in itertools.pairwise(bounds)]
+        steps = np.diff(levels)
+        smallest = int(np.argmin(np.abs(steps)))
+        if abs(steps[smallest]) >= _MINIMUM:
+            break
+        del bounds[smallest + 1]
+    else:
         return []
-    bounds = [0, *places, len(times)]
-    levels = [float(np.median(times[start:end])) for start, end in itertools.pairwise(bounds)]
-    changes = []
-    for index, (before, after) in enumerate(itertools.pairwise(levels)):
-        if abs(after - before) >= _MINIMUM:
-            start, place, end = bounds[index : index + 3]
-            changes.append((_first_after(times, range(start + 1, end), place, before, after), math.exp(after - before)))
-    return changes
+    return [
+        (_first_after(times, range(start + 1, end), place, before, after), math.exp(after - before))
+        for (start, place, end), (before, after) in zip(
+            zip(bounds, bounds[1:], bounds[2:], strict=False), itertools.pairwise(levels), strict=True
+        )
+    ]
 
 
 def _first_after(times: npt.NDArray[np.float64], within: range, place: int, before: float, after: float) -> int:
@@ -84,9 +90,12 @@ def _places(times: npt.NDArray[np.float64], cells: int) -> list[int]:
     if len(times) < FEWEST:
         return []
     from ruptures import Pelt
+    from scipy.ndimage import median_filter
 
     steps = np.diff(times)
     noise = max(1.4826 * float(np.median(np.abs(steps - np.median(steps)))) / np.sqrt(2), _FLOOR)
-    model = Pelt(model="l2", min_size=_PIECE, jump=1).fit((times / noise)[:, None])
+    around = median_filter(times, size=_WINDOW, mode="mirror")
+    kept = np.clip(times, around - _MOST * noise, around + _MOST * noise)  # a single slow run is no change
+    model = Pelt(model="l2", min_size=_PIECE, jump=1).fit((kept / noise)[:, None])
     *places, _ = model.predict(pen=_PENALTY + 2 * np.log(cells))
     return [int(place) for place in places]
