@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -30,7 +32,7 @@ class Interval:
 
 
 def mean(figures: npt.NDArray[np.floating]) -> Interval:
-    """The mean of one figure per query, between 0 and 1, with the percentile bootstrap over queries.
+    """The mean of one figure per query, between 0 and 1, with the BCa bootstrap over queries.
 
     The interval reaches down at least as far as queries in which the figure is 0 could remain unseen with a probability
     of 5 %: a bootstrap draws from what was seen. Where all figures are equal, it reaches up likewise.
@@ -38,21 +40,17 @@ def mean(figures: npt.NDArray[np.floating]) -> Interval:
     Args:
         figures: (queries,), at least one.
     """
-    from scipy import stats
-
     value, unseen = float(figures.mean()), _unseen(len(figures))
     if np.ptp(figures) == 0:
         return Interval(value, value * (1 - unseen), value + (1 - value) * unseen)
-    ends = stats.bootstrap(
-        (figures,), np.mean, confidence_level=CONFIDENCE, n_resamples=_RESAMPLES, method="percentile", rng=0
-    ).confidence_interval
-    return Interval(value, min(float(ends.low), value * (1 - unseen)), float(ends.high))
+    low, high = _ends(figures, np.mean)
+    return Interval(value, min(low, value * (1 - unseen)), high)
 
 
 def ratio(
     count: int, value: Callable[[npt.NDArray[np.intp]], float], base: Callable[[npt.NDArray[np.intp]], float]
 ) -> Interval:
-    """The ratio of two figures of the same labels, with the percentile bootstrap over labels.
+    """The ratio of two figures of the same labels, with the BCa bootstrap over labels.
 
     The interval reaches down at least as far as :func:`mean` says.
 
@@ -60,16 +58,34 @@ def ratio(
         count: how many labels there are.
         value, base: the figures of some of the labels, by their indices.
     """
-    drawn = np.random.default_rng(0)
-    whole = np.arange(count)
-    resamples = (drawn.integers(0, count, count) for _ in range(_RESAMPLES))
-    ratios = np.array([value(rows) / divisor for rows in resamples if (divisor := base(rows)) > 0])
-    point = value(whole) / base(whole)
-    if np.ptp(ratios) == 0:
-        return Interval(point, point * (1 - _unseen(count)), point)
-    tail = (1 - CONFIDENCE) / 2
-    low, high = np.quantile(ratios, [tail, 1 - tail])
-    return Interval(point, min(float(low), point * (1 - _unseen(count))), float(high))
+
+    def of(rows: npt.NDArray[np.intp]) -> float:
+        return value(rows) / divisor if (divisor := base(rows)) > 0 else float("nan")
+
+    labels = np.arange(count)
+    point = value(labels) / base(labels)
+    low, high = _ends(labels, of)
+    return Interval(point, min(low, point * (1 - _unseen(count))), high)
+
+
+def _ends(data: npt.NDArray[Any], statistic: Callable[..., Any]) -> tuple[float, float]:
+    """The ends of an interval: bias-corrected and accelerated (Efron 1987), since few queries may lose much.
+
+    By percentiles where that is undefined: all samples are equal, or some have no figure.
+    """
+    from scipy import stats
+
+    if len(data) == 1:
+        return (statistic(data),) * 2
+    with np.errstate(all="ignore"), warnings.catch_warnings(action="ignore", category=stats.DegenerateDataWarning):
+        drawn = stats.bootstrap(
+            (data,), statistic, confidence_level=CONFIDENCE, n_resamples=_RESAMPLES, method="BCa", rng=0
+        )
+    ends = np.array(drawn.confidence_interval)
+    if np.isnan(ends).any():
+        tail = (1 - CONFIDENCE) / 2
+        ends = np.nanquantile(drawn.bootstrap_distribution, [tail, 1 - tail])
+    return float(ends[0]), float(ends[1])
 
 
 def _unseen(count: int) -> float:

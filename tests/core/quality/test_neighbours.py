@@ -50,6 +50,28 @@ def test_losing_a_neighbour_does_not_raise_the_low_end() -> None:
     assert ends == sorted(ends, reverse=True)
 
 
+def test_the_low_end_holds_where_few_queries_lose_everything() -> None:
+    """Of 300 queries, about five: as many samples as stated, 2.5 %, and not 11 %, may be above the true share."""
+    drawn = np.random.default_rng(0)
+    lost = drawn.binomial(300, 5.1 / 300, 1000)
+    ends = {count: interval.mean((np.arange(300) >= count).astype(float)).low for count in set(lost.tolist())}
+    assert sum(ends[count] > 1 - 5.1 / 300 for count in lost.tolist()) <= 50
+
+
+def test_an_interval_of_few_queries() -> None:
+    drawn = np.random.default_rng(0)
+    for count in [1, 2, 3, 5] * 10:
+        base = drawn.random(count) < 0.7
+        kept = base & (drawn.random(count) < 0.8)
+        measured = interval.mean(kept.astype(float))
+        assert measured.low <= measured.value <= measured.high
+        if base.any():
+            of_base = interval.ratio(
+                count, lambda rows, k=kept: float(k[rows].mean()), lambda rows, b=base: b[rows].mean()
+            )
+            assert of_base.low <= of_base.value <= of_base.high + 1e-9
+
+
 def test_duplicates_have_no_order() -> None:
     """Of texts that are equal, either is as near."""
     reference = np.repeat(vectors(20), 3, axis=0)
