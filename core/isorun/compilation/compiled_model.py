@@ -32,6 +32,7 @@ from isorun.errors import (
     BackendFailed,
     BackendUnavailable,
     CacheError,
+    InvalidFeeds,
     InvalidModel,
     SessionClosed,
     UnsupportedModel,
@@ -100,6 +101,7 @@ class CompiledModel:
         self._verify = verify
         self._recompilations = recompilations or Recompilations()
         self._masks = lowered.info.masks if lower else ()
+        self._beside = {name: _of_other_rows(lowered.info, name) for name in self._masks}
         self._by_token = frozenset(lowered.info.token_outputs or ())
         self._refusal = ""
         self._unpackable = ""  # why there is no packed graph
@@ -195,7 +197,8 @@ class CompiledModel:
                 note["operators"] = self._packed.report().operators
         if self._as_given is not None:
             operators = self._as_given.report().operators
-            details["mask"] = {"values": "other than 0 and 1 run the model as given", "operators": operators}
+            which = "other than 0 and 1, or for another number of rows, run the model as given"
+            details["mask"] = {"values": which, "operators": operators}
         details |= {"rows": "one at a time"} if self._single_rows else {}
         return replace(report, details=details | ({} if self._shapes is None else self._shapes.note()))
 
@@ -235,7 +238,15 @@ class CompiledModel:
         for name in self._masks:
             mask = feeds.get(name)
             if type(mask) is np.ndarray and not is_binary(mask):  # masks on a GPU are not read
-                return self._graph_as_given(name, mask), self._removal.zeros
+                if self._binary:
+                    raise not_binary(name, mask, self.info.padding_of(name), self._binary)
+                return self._graph_as_given(f"{name!r} has other values than 0 and 1"), self._removal.zeros
+            for other in self._beside[name]:  # fused graphs do not broadcast rows
+                if mask is not None and other in feeds and feeds[other].shape[0] != mask.shape[0]:
+                    wrong = f"{feeds[other].shape[0]} rows, as {other!r} has, {self._binary}, got {mask.shape[0]}"
+                    if self._binary:
+                        raise InvalidFeeds(f"Input {name!r} must have {wrong}")
+                    return self._graph_as_given(f"{name!r} has no row for each row"), self._removal.zeros
         if not self._removal.by_batch:
             return self._main, False
         mask = self.info.attended(feeds)
@@ -261,12 +272,10 @@ class CompiledModel:
                     _logger.warning("padding is kept from now on, since the packed graph cannot be compiled: %s", error)
             return self._packed
 
-    def _graph_as_given(self, name: str, mask: np.ndarray) -> CompiledGraph:
-        if self._binary:
-            raise not_binary(name, mask, self.info.padding_of(name), self._binary)
+    def _graph_as_given(self, reason: str) -> CompiledGraph:
         with self._compiling:
             if self._as_given is None:
-                _logger.info("the model is compiled as given: %r has other values than 0 and 1", name)
+                _logger.info("the model is compiled as given: %s", reason)
                 self._as_given = self._compiled(AS_GIVEN)
             return self._as_given
 
@@ -323,3 +332,9 @@ class CompiledModel:
                 if name in self._by_token:
                     outputs[index] = with_zeros(name, outputs[index], mask)
         return outputs
+
+
+def _of_other_rows(info: ModelInfo, mask: str) -> list[str]:
+    """The inputs of tokens that may have another number of rows than a mask, as far as the model says."""
+    rows = {spec.name: spec.shape[0] for spec in info.required if spec.shape is not None and len(spec.shape) == 2}
+    return [name for name, size in rows.items() if mask in rows and (size is None or size != rows[mask])]

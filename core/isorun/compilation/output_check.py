@@ -76,7 +76,9 @@ class OutputCheck:
         for name, result in zip(output_names, results, strict=True):
             if problem := self._outputs[name].problem(result, batch, self._batch_input, on_device):
                 return f"for {name!r} {problem}"
-            if mask is not None and len(mask.shape) == 2 and name in self._by_token and result.shape[:2] != mask.shape:
+            if mask is None or len(mask.shape) != 2 or name not in self._by_token:
+                continue
+            if result.shape[1:2] != mask.shape[1:] or mask.shape[0] not in (1, result.shape[0]):
                 return f"for {name!r} a value for all tokens {mask.shape} of {self._mask!r}, got shape {result.shape}"
         if all(type(result) is np.ndarray for result in results):
             dtypes, shapes = zip(*((result.dtype, result.shape) for result in results), strict=True)

@@ -101,7 +101,7 @@ def with_zeros(name: str, result: Any, mask: np.ndarray) -> np.ndarray:
     Args:
         name: of the output.
         result: (batch, sequence, ...).
-        mask: (batch, sequence).
+        mask: (batch or 1, sequence).
 
     Raises:
         InvalidFeeds: it is in device memory.
@@ -112,5 +112,5 @@ def with_zeros(name: str, result: Any, mask: np.ndarray) -> np.ndarray:
             "these feeds requires. Copy the outputs to the host, or use padding='keep'"
         )
     zeroed: np.ndarray = result if result.flags.writeable else result.copy()
-    zeroed[mask == 0] = 0
+    zeroed[np.broadcast_to(mask == 0, zeroed.shape[:2])] = 0
     return zeroed

@@ -25,7 +25,7 @@ def test_a_bert(bert):
     assert [v.bounds for v in info.inputs] == [(0, tiny.VOCABULARY - 1), (0, 1), (0, 1)]
     assert info.mask == "attention_mask"
     assert info.limits == {"batch": None, "sequence": tiny.POSITIONS}
-    assert (info.opset, *info.metadata[:2]) == (17, "isorun", "tiny")
+    assert (info.opset, *info.metadata[:2]) == (17, "isorun", "encoder")
     assert info.fused["SelfAttention"] == 2
 
 

@@ -64,7 +64,7 @@ def test_inputs_outputs_and_metadata_are_as_onnxruntime_says_them(session, raw):
     for ours, theirs in ((session.get_inputs(), raw.get_inputs()), (session.get_outputs(), raw.get_outputs())):
         assert [(v.name, v.type, list(v.shape)) for v in ours] == [(v.name, v.type, v.shape) for v in theirs]
     ours, theirs = session.get_modelmeta(), raw.get_modelmeta()
-    assert ours.graph_name == theirs.graph_name == "tiny"
+    assert ours.graph_name == theirs.graph_name == "encoder"
     assert ours.custom_metadata_map == theirs.custom_metadata_map
     assert session.get_providers()
 

@@ -9,7 +9,9 @@ import onnx_ir as ir
 
 from isorun.graph.analysis.evaluate import ancestors, array, is_constant, sizes
 
-_FEW = 64  # elements of a constant that may be a list of numbers, and is no table
+FEW = 64
+"""The elements of a constant that may be a list of numbers, and is no table."""
+
 _MOST = 1_000_000  # a larger number is no place in a row
 _COMPARING = frozenset(("Equal", "Greater", "GreaterOrEqual", "Less", "LessOrEqual"))
 _OF_WHOLE = frozenset(("Add", "Clip", "Div", "Max", "Min", "Mod", "Slice", "Sub", "TopK", "Trilu"))
@@ -51,7 +53,7 @@ def _is_of_whole(node: ir.Node) -> bool:
 
 
 def _numbers(constant: ir.Value) -> Iterator[int]:
-    if math.prod(sizes(constant)) > _FEW:
+    if math.prod(sizes(constant)) > FEW:
         return
     for number in array(constant).reshape(-1).tolist():
         if isinstance(number, int | float) and abs(number) <= _MOST:

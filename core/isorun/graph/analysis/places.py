@@ -75,7 +75,7 @@ def _of_number(at: AtLength, longest: int) -> Iterator[int]:
 
 
 def _of_rows(at: AtLength, length: int) -> Iterator[int]:
-    """The first place at which the first or the last line of an array changes; of few values, the last one too."""
+    """The first place at which the first or the last line of an array changes; of few values, the farthest of all."""
     array = None
     while array is None and length > _SHORT:
         try:
@@ -93,5 +93,16 @@ def _of_rows(at: AtLength, length: int) -> Iterator[int]:
             places = np.flatnonzero(line[1:] != line[:-1]) + 1
             if places.size:
                 yield int(places[0])
-            if few and places.size:
-                yield int(np.minimum(places, length - places).max())
+        if few:
+            yield _farthest(array, axis, length)
+
+
+def _farthest(array: np.ndarray, axis: int, length: int) -> int:
+    """How far from the start, the end and its own token a line of an array changes at most: the first and the last line
+    of a window with global tokens are those of global tokens, and show nothing of it."""
+    lines = np.moveaxis(array, axis, -1)
+    *others, places = np.nonzero(lines[..., 1:] != lines[..., :-1])
+    places = places + 1
+    tokens = [other for other, size in zip(others, lines.shape, strict=False) if size == length]
+    distances = [places, length - places, *(np.abs(places - token) for token in tokens)]
+    return int(np.min(distances, axis=0).max(initial=0))

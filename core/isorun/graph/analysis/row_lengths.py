@@ -9,7 +9,7 @@ from __future__ import annotations
 import numpy as np
 import onnx_ir as ir
 
-from isorun.graph.analysis import mask_input
+from isorun.graph.analysis import mask_input, numbers
 from isorun.graph.analysis.evaluate import CannotEvaluate, Evaluator, array, is_constant
 from isorun.graph.analysis.intervals import dtype_of, scalar
 from isorun.graph.ops import functions
@@ -39,8 +39,8 @@ def find(graph: ir.Graph) -> ir.Node | None:
             continue
         if node.domain == "" and node.op_type == "Slice" and read <= {1, 2} and _is_whole_row(graph, node.inputs[1]):
             continue
-        numbers = [dtype_of(value) for value in node.outputs]
-        is_whole = all(dtype is not None and (dtype.is_integer() or dtype == ir.DataType.BOOL) for dtype in numbers)
+        dtypes = [dtype_of(value) for value in node.outputs]
+        is_whole = all(dtype is not None and (dtype.is_integer() or dtype == ir.DataType.BOOL) for dtype in dtypes)
         starts_there = node.op_type == "Range" or (node.op_type == "Slice" and 0 not in read)
         if node.domain == "" and node.op_type in ("Gather", "GatherND") and read == {1} and not is_whole:
             if not _reads_same(graph, node.inputs[1]):
@@ -147,10 +147,17 @@ def _padded_and_not(graph: ir.Graph, index: ir.Value | None) -> list[np.ndarray]
     """What an index is for rows, and for the same rows padded on the right; ``None`` if it is unknown."""
     if index is None:
         return None
+    usual = {1, 2, 3}
+    results = _for_ids(graph, index, usual | numbers.compared([index]) - {0})
+    return results or _for_ids(graph, index, usual)  # the others may be no ids, and beyond a table
+
+
+def _for_ids(graph: ir.Graph, index: ir.Value, known: set[int]) -> list[np.ndarray] | None:
+    """As :func:`_padded_and_not`, for rows of these ids."""
     mask = mask_input.find(graph)
     random = np.random.default_rng(0)
-    attend = np.arange(_LENGTH) < np.array([[_LENGTH], [4], [1]])
-    ids = np.where(attend, random.integers(1, 4, attend.shape), 0)
+    attend = np.arange(_LENGTH) < np.array([[_LENGTH], [4], [1], *[[_LENGTH]] * len(known)])
+    ids = np.where(attend, random.permuted(np.resize(sorted(known), attend.shape), axis=1), 0)
     results = []
     for length in (_LENGTH, _LENGTH + 3):
         padding = ((0, 0), (0, length - _LENGTH))

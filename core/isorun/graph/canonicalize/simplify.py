@@ -166,18 +166,19 @@ def _unflatten(model: ir.Model, product: ir.Node) -> None:
     if user is None or user.op_type != "Reshape":
         return
     entry, restored = flattened.inputs[0], user.outputs[0]
-    if entry is None or subgraph.rank(entry) != 3:  # heads are joined, not rows
-        return
     width, columns = sizes(weight)
+    shape = None if entry is None else entry.shape
+    if entry is None or shape is None or len(shape) != 3 or shape[2] != width:  # heads are joined or split, not rows
+        return
     probes = Probes(model.graph)
     for length in probes.lengths:
         sample = {**probes.feeds(length), entry: np.zeros((probes.rows, length, width), np.float32)}
         try:
-            shape = probes.evaluator(sample)(restored).shape
+            restored_shape = probes.evaluator(sample)(restored).shape
         except CannotEvaluate as why:
             _logger.debug("not unflattened: %s", why)
             return
-        if shape != (probes.rows, length, columns):
+        if restored_shape != (probes.rows, length, columns):
             return
     result = subgraph.insert(user, "MatMul", [entry, weight])
     if bias is not None:

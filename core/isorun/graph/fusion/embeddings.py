@@ -17,11 +17,14 @@ Rejected: other terms, tables that are not constants, another axis, a sum that o
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
+from functools import cache
 
 import numpy as np
 import onnx_ir as ir
 
+from isorun.graph.analysis import numbers
 from isorun.graph.analysis.evaluate import CannotEvaluate, ancestors, array, data_inputs, is_constant, sizes
 from isorun.graph.fusion.skip_layer_normalization import norm
 from isorun.graph.matching import subgraph
@@ -234,20 +237,21 @@ def _only_index(index: ir.Value) -> int | None:
         return 0 if tensor is None else int(tensor.numpy()[0])
     if not is_constant(index):
         return None
-    numbers = np.unique(array(index))
-    return int(numbers[0]) if numbers.size == 1 else None
+    distinct = np.unique(array(index))
+    return int(distinct[0]) if distinct.size == 1 else None
 
 
 def _positions(probes: Probes, node: ir.Node, rows: _Rows, ids: ir.Value) -> ir.Value:
     """The index of positions, in the canonical form of fused graphs if it computes the same in rows of any length."""
     index = _index(rows)
-    inputs, longest = data_inputs(index), _longest(probes, rows)
+    inputs, longest = data_inputs(index), _longest(probes, rows.index, sizes(rows.table)[0])
     if not inputs:
         results = [probes.evaluator(probes.feeds(length))(index) for length in (*probes.lengths, longest)]
         if all((result == np.arange(result.shape[-1])).all() for result in results):
             return position_ops.in_order(subgraph.Before(node), ids)
-    elif inputs == {source := _source(ids)} and source.dtype is not None:
-        known = sorted({0, 1, 2, 3} | {number + step for number in _whole_numbers(index) for step in (0, 1)})
+    elif inputs == {source := _source(ids)} and source.dtype is not None and not _looks_up(index):
+        near = {number + step for number in numbers.whole([index]) for step in (-1, 0, 1)}
+        known = sorted({0, 1, 2, 3} | {number for number in near if number >= 0})
         shape = (probes.rows, max(probes.lengths[-1], 0 if probes.fixed else 2 * len(known)))
         sample = np.random.default_rng(0).permuted(np.resize(known, shape), axis=1).astype(source.dtype.numpy())
         for padding in _whole_numbers(index):
@@ -295,12 +299,17 @@ def _type_ids(node: ir.Node, rows: _Rows, ids: ir.Value) -> ir.Value:
     return expanded
 
 
-def _longest(probes: Probes, rows: _Rows) -> int:
-    """The longest row that a position table and what its index is read from have places for."""
+def _longest(probes: Probes, value: ir.Value, rows: int) -> int:
+    """The longest row that a position table of so many rows, and what a value is read from, have places for."""
     if probes.fixed:
         return probes.lengths[-1]
-    buffers = (max(sizes(constant), default=0) for constant in filter(is_constant, ancestors(rows.index)))
-    return min([sizes(rows.table)[0], *(size for size in buffers if size > probes.lengths[-1])])
+    buffers = (max(sizes(constant), default=0) for constant in filter(is_constant, ancestors(value)))
+    return min([rows, *(size for size in buffers if size > probes.lengths[-1])])
+
+
+def _looks_up(index: ir.Value) -> bool:
+    """Whether what is computed from ids depends on a table of numbers by id, or on a long list of ids."""
+    return any(math.prod(sizes(constant)) > numbers.FEW for constant in ancestors(index) if is_constant(constant))
 
 
 def _source(ids: ir.Value) -> ir.Value:
@@ -339,17 +348,30 @@ def _is_per_position(probes: Probes, value: ir.Value) -> bool:
 
 
 def _sliced_table(graph: ir.Graph, probes: Probes, value: ir.Value) -> ir.Value | None:
-    """The table whose first S rows a value is, the same for the whole batch."""
+    """The table whose first S rows a value is, the same for the whole batch, in rows as long as the table too."""
     if is_constant(value) or data_inputs(value):
         return None
-    results = {length: probes.evaluator(probes.feeds(length))(value) for length in probes.lengths}
-    if any(result.ndim < 2 or result.size != length * result.shape[-1] for length, result in results.items()):
-        return None
+
+    def is_cut(rows: np.ndarray, length: int) -> bool:
+        result = read(length)
+        return result is not None and np.array_equal(result, rows[:length])
+
+    @cache
+    def read(length: int) -> np.ndarray | None:
+        try:
+            result = probes.evaluator(probes.feeds(length))(value)
+        except CannotEvaluate:  # beyond the table
+            return None
+        return result.reshape(length, -1) if result.ndim > 1 and result.size == length * result.shape[-1] else None
+
     for table in ancestors(value):
         if not is_constant(table) or sum(size > 1 for size in sizes(table)) != 2 or len(sizes(table)) > 3:
             continue
         rows = array(table).reshape(-1, sizes(table)[-1])
-        if all(np.array_equal(result.reshape(length, -1), rows[:length]) for length, result in results.items()):
+        if all(is_cut(rows, length) for length in probes.lengths):
+            longest = _longest(probes, value, len(rows))
+            if not probes.fixed and (not is_cut(rows, longest) or read(longest + 1) is not None):
+                return None  # changed in long rows, or repeated
             return table if len(sizes(table)) == 2 else subgraph.constant(graph, "isorun.positions", ir.tensor(rows))
     return None
 

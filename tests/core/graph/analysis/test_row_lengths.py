@@ -21,6 +21,10 @@ SEEN = {
         "  y = Div (first, a)"
     ),
     "a mean of ids": "f = Cast <to = 1> (input_ids)  m = ReduceMean (f, axis)  y = Mul (first, m)",
+    "the share of a rare id": (
+        "e = Equal (input_ids, seven)  f = Cast <to = 1> (e)  m = ReduceMean (f, axis)  a = Add (m, one)"
+        "  y = Mul (first, a)"
+    ),
     "a sum of ones": (
         "e = Equal (input_ids, input_ids)  f = Cast <to = 1> (e)  m = ReduceSum (f, axis)  y = Div (first, m)"
     ),

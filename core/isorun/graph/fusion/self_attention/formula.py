@@ -17,7 +17,7 @@ import onnx_ir as ir
 from isorun.graph.analysis.evaluate import HALVES, CannotEvaluate, Samples
 from isorun.graph.fusion.self_attention import disentangled, rotation
 from isorun.graph.fusion.self_attention.disentangled import Disentangled
-from isorun.graph.fusion.self_attention.masks import KeyMask
+from isorun.graph.fusion.self_attention.masks import KeyMask, require_masking
 from isorun.graph.fusion.self_attention.pattern import AttentionPattern
 from isorun.graph.fusion.self_attention.projection import Projection, assignments
 from isorun.graph.fusion.self_attention.reach import FINITE_MASK, Reach
@@ -89,7 +89,8 @@ class AttentionProbe:
             )
         whether: tuple[bool, ...] = (False, True)  # values may be rotated
         candidates = dict.fromkeys(assignments(pattern, heads), whether)
-        self._require_masking(pattern, mask, *samples[0])
+        if mask is not None and pattern.root.op_type != "Attention" and pattern.root.inputs[0] is not None:
+            require_masking(mask, evaluators[0](pattern.root.inputs[0]), samples[0][1])
         norms = rotation.norms(pattern, size)
         positional = disentangled.terms(pattern, size, self._probes, samples[0][0])
         factor: float | None = None
@@ -167,24 +168,6 @@ class AttentionProbe:
             None if positional is None else positional.scaled(scale),
             fallback == "summed",
         )
-
-    def _require_masking(
-        self, pattern: AttentionPattern, mask: KeyMask | None, sample: Samples, attend: np.ndarray
-    ) -> None:
-        """Check that what a mask puts in the place of scores is lower than any score.
-
-        Raises:
-            CannotFuse: it is not.
-        """
-        if mask is None or mask.masked is not None or pattern.root.op_type == "Attention":
-            return
-        scores = pattern.root.inputs[0]
-        assert scores is not None
-        values = self._probes.evaluator(sample)(scores)
-        values = values.reshape(len(attend), -1, *values.shape[-1:] * 2)
-        masked = values[np.broadcast_to(~mask.reach.pairs(attend)[:, None], values.shape)]
-        if masked.size and masked[0] > functions.MASKING and (masked == masked[0]).all():
-            raise CannotFuse(f"its mask puts {masked[0]:g} in the place of scores, which may be lower")
 
     def _turn(
         self,

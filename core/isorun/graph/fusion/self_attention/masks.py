@@ -303,6 +303,30 @@ class MaskClassifier:
         return length
 
 
+def require_masking(mask: KeyMask, scores: np.ndarray, attend: np.ndarray) -> None:
+    """Check that a mask does to scores what it is fused as.
+
+    Args:
+        mask: is fused.
+        scores: what the Softmax reads on a sample, whose scores are small.
+        attend: the sample's mask, (B, S).
+
+    Raises:
+        CannotFuse: what the mask puts in the place of scores may be above one, or what it adds is scaled afterwards.
+    """
+    if scores.shape[-2:] != attend.shape[1:] * 2:  # no scores of queries and keys: not what is fused
+        return
+    scores = scores.reshape(len(attend), -1, *scores.shape[-2:])
+    is_masked = np.broadcast_to(~mask.reach.pairs(attend)[:, None], scores.shape)
+    masked, others = scores[is_masked], scores[~is_masked]
+    if not masked.size or masked[0] <= functions.MASKING:
+        return
+    if mask.masked is None and (masked == masked[0]).all():
+        raise CannotFuse(f"its mask puts {masked[0]:g} in the place of scores, which may be lower")
+    if mask.masked is not None and abs(np.median(masked) - mask.masked) > 1 + np.ptp(others):
+        raise CannotFuse(f"its mask of {mask.masked:g} is scaled with the scores, and lowers them by {-masked[0]:.3g}")
+
+
 def _table_rows(value: ir.Value) -> int:
     """The rows of the longest table that a value indexes, as token ids do; 0 if it indexes none."""
     longest = 0
