@@ -59,7 +59,7 @@ def calibrate(
     feeds, origin = _feeds(graphs, samples)
     _warn_of_few(graphs.info, feeds)
     reduce_range = not has_vnni()
-    digest = sha256(b"".join(name.encode() + np.asarray(batch[name]).tobytes() for batch in feeds for name in batch))
+    digest = sha256(repr([corpus.content(batch) for batch in feeds]).encode())
     key = sha256(f"{graphs.source.fingerprint}|{digest}|{reduce_range}".encode())[:40]
     key = versioned(key, "lowering", "calibration")
 

@@ -49,7 +49,7 @@ def split(samples: Samples | None) -> tuple[list[Feeds | str] | None, list[Feeds
     """
     if samples is None:
         return None, []
-    unique = list({_content(sample): sample for sample in samples}.values())
+    unique = list({content(sample): sample for sample in samples}.values())
     held_out = unique[_EVERY - 1 :: _EVERY]
     if sum(map(requests, held_out)) < _ENOUGH:
         return unique, []
@@ -168,7 +168,7 @@ def requests(sample: Feeds | str) -> int:
 
 def digest(graphs: ModelGraphs, samples: Samples | None) -> str:
     """A name for everything that a model is calibrated and judged on."""
-    parts = [repr(_content(sample)) for sample in samples or ()]
+    parts = [repr(content(sample)) for sample in samples or ()]
     if tokenizer := _tokenizer(graphs):
         parts += [sha256(_TEXTS.read_bytes()), graphs.cache.fingerprint(lambda: [tokenizer], tokenizer)]
     return sha256("|".join([str(samples is None), *parts]).encode())
@@ -239,9 +239,17 @@ def _has_token(info: ModelInfo, feeds: Feeds) -> bool:
     return attended is None or bool(np.any(attended))
 
 
-def _content(sample: Any) -> Any:
-    """What makes two samples equal."""
+def content(sample: Any) -> Any:
+    """What makes two samples equal: a text, or the types, shapes and digests of feeds."""
     if not isinstance(sample, Mapping):
         return repr(sample)
     arrays = ((name, np.asarray(value)) for name, value in sorted(sample.items()))
-    return tuple((name, array.dtype.str, array.shape, sha256(array.tobytes())) for name, array in arrays)
+    return tuple(
+        (
+            name,
+            array.dtype.str,
+            array.shape,
+            sha256(repr(array.tolist()).encode() if array.dtype.hasobject else array.tobytes()),
+        )
+        for name, array in arrays
+    )

@@ -74,9 +74,12 @@ def test_calibration_is_cached_by_model_feeds_and_version(
     assert len(list((tmp_path / "calibrated").iterdir())) == 1
     isorun.Session(model, calibration=[small_bert.feeds(MANY, 1)], **settings).close()
     assert len(list((tmp_path / "calibrated").iterdir())) == 2
+    column = {name: array.reshape(-1, 1) for name, array in small_bert.feeds(MANY, 1).items()}
+    isorun.Session(model, calibration=[column], **settings).close()
+    assert len(list((tmp_path / "calibrated").iterdir())) == 3
     monkeypatch.setitem(stages.VERSIONS, "calibration", 0)
     isorun.Session(model, calibration=[small_bert.feeds(MANY)], **settings).close()
-    assert len(list((tmp_path / "calibrated").iterdir())) == 3
+    assert len(list((tmp_path / "calibrated").iterdir())) == 4
 
 
 def test_a_model_with_a_tokenizer_is_calibrated_on_the_texts_of_isorun(tokenizer: Path, tmp_path: Path) -> None:
