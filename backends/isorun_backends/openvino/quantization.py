@@ -93,17 +93,21 @@ def rounded(node: ir.Node) -> list[ir.Node]:
     """The rounded value in operators of floating point alone."""
     quantize = _rounding(node)
     assert quantize is not None
-    nodes = list(_rounded(quantize))
+    zeros = [_constant(input_of(part, 2)) for part in (quantize, node)]
+    # From (q - z) s, OpenVINO makes q s - z s, which may overflow.
+    is_shifted = all(zero is not None for zero in zeros) and np.array_equal(*zeros)
+    nodes = list(_rounded(quantize, is_shifted=is_shifted))
     total = nodes[-1].outputs[0]
     scale, zero = _in_place(node, nodes)
-    if zero is not None:
+    if zero is not None and not is_shifted:
         nodes.append(new_node("Sub", [total, zero]))
         total = nodes[-1].outputs[0]
     return [*nodes, new_node("Mul", [total, scale])]
 
 
-def _rounded(node: ir.Node) -> Iterator[ir.Node]:
-    """The integers of QuantizeLinear, in floating point: of 16 bits or less, they are exact there."""
+def _rounded(node: ir.Node, *, is_shifted: bool = False) -> Iterator[ir.Node]:
+    """The integers of QuantizeLinear, in floating point, or these less its zero point: of 16 bits or less, they are
+    exact there."""
     import onnx_ir as ir
 
     nodes: list[ir.Node] = []
@@ -112,14 +116,17 @@ def _rounded(node: ir.Node) -> Iterator[ir.Node]:
     divided = new_node("Div", [node.inputs[0], scale])
     total = new_node("Round", divided.outputs)
     yield from (divided, total)
-    if zero is not None:
+    if zero is not None and not is_shifted:
         total = new_node("Add", [total.outputs[0], zero])
         yield total
-    limits = [
-        new_node("Constant", [], {"value": ir.tensor(np.array(limit, np.float32))}) for limit in _RANGES[_type_of(node)]
-    ]
-    yield from limits
-    yield new_node("Clip", [total.outputs[0], *(limit.outputs[0] for limit in limits)])
+    for operator, number in zip(("Max", "Min"), _RANGES[_type_of(node)], strict=True):
+        limit = new_node("Constant", [], {"value": ir.tensor(np.array(number, np.float32))})
+        yield limit
+        if zero is not None and is_shifted:
+            limit = new_node("Sub", [limit.outputs[0], zero])
+            yield limit
+        total = new_node(operator, [total.outputs[0], limit.outputs[0]])
+        yield total
 
 
 def _in_place(node: ir.Node, nodes: list[ir.Node]) -> tuple[ir.Value, ir.Value | None]:

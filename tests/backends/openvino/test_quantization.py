@@ -52,6 +52,10 @@ GRAPHS = {
         "q = com.microsoft.QuantizeLinear (x, s, wide) d = com.microsoft.DequantizeLinear (q, s, wide) y = Relu (d)"
     ),
     "a great scale": "q = QuantizeLinear (x, great, z) d = DequantizeLinear (q, great, z) y = Abs (d)",
+    "a zero point times a scale that overflow": (
+        "h = Mul (x, great) q = QuantizeLinear (h, greatest, z) d = DequantizeLinear (q, greatest, z) y = Neg (d)"
+    ),
+    "another zero point": "q = QuantizeLinear (x, s, wide) d = DequantizeLinear (q, s, nil) y = Neg (d)",
 }
 
 
@@ -61,6 +65,7 @@ def model_of(graph: str) -> onnx.ModelProto:
     text = (
         f"{HEADER} g (float[N, 6, 8] x) => (float[A, B, C] y) <float s = {{0.03}}, uint8 z = {{120}}, "
         f"uint16 wide = {{100}}, float s2 = {{0.02}}, float ws = {{0.01}}, float b = {{1.5}}, float great = {{1e36}}, "
+        f"float greatest = {{3e36}}, uint16 nil = {{0}}, "
         f"int64[1] first = {{0}}, int64[3] flat = {{1, 1, -1}}, int64[2] some = {{2, 5}}, "
         f"int64[6] pads = {{0, 1, 0, 0, 0, 0}}, "
         f"float[1, 6, 1] turn = {{-1, 0.5, -0.25, 1, -2, 3}}, float[6] rows = {{{rows}}}, "
@@ -92,6 +97,18 @@ def test_computes_what_the_graph_says(label: str) -> None:
     assert result.shape == expected.shape
     np.testing.assert_allclose(result, expected, rtol=1e-4, atol=1e-4 * np.abs(expected).max())
     assert precision == ("int8" if label == "a product" else "fp32")
+
+
+def test_of_an_opset_in_which_operators_have_no_inputs_for_limits() -> None:
+    """What quantizers make of a model of opset 10."""
+    text = "q = QuantizeLinear (x, s, z) d = DequantizeLinear (q, s, z) y = Identity (d)"
+    model = onnx.parser.parse_model(
+        f"""<ir_version: 5, opset_import: ["" : 10]>
+        g (float[N, 6, 8] x) => (float[N, 6, 8] y) <float s = {{0.01}}, uint8 z = {{0}}> {{ {text} }}"""
+    )
+    with isorun.Session(model.SerializeToString(), "openvino") as session:
+        (result,) = session.run(None, {"x": VALUES})
+    np.testing.assert_allclose(result, plainly(model), rtol=1e-5)
 
 
 def weights_alone(bits: str, block: int) -> onnx.ModelProto:

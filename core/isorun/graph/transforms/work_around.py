@@ -6,8 +6,10 @@ from collections.abc import Collection, Iterator, Sequence
 
 import numpy as np
 import onnx_ir as ir
+from onnx import defs
 
 from isorun.errors import UnsupportedModel
+from isorun.graph.canonicalize import opset_upgrade
 from isorun.graph.io.shape_inference import infer_shapes
 from isorun.types.faults import CONSTANTS, Fault
 
@@ -36,6 +38,18 @@ def apply(model: ir.Model, faults: Sequence[Fault]) -> list[str]:
         UnsupportedModel: there is no equivalent of a node; names it and the reason.
     """
     rows = [fault for fault in faults if fault.applies is not None]
+    try:
+        return _apply(model, rows)
+    except _OfLaterOpset:
+        opset_upgrade.upgrade(model)
+        return _apply(model, rows)
+
+
+class _OfLaterOpset(Exception):
+    """The nodes that replace another one do not exist in the model's opset, or have other inputs there."""
+
+
+def _apply(model: ir.Model, rows: Sequence[Fault]) -> list[str]:
     infer_shapes(model, strict=True)
     opset = model.graph.opset_imports.get("", 1)
     for value in _wide_constants(model):
@@ -53,12 +67,24 @@ def apply(model: ir.Model, faults: Sequence[Fault]) -> list[str]:
             if fault.rewrite is None or node.graph is None:
                 raise _refused(fault, label)
             new = list(fault.rewrite(node))
+            if not all(_exists(part, opset) for part in new):
+                raise _OfLaterOpset
             outputs = node.outputs
             equivalent = [value for part in new for value in part.outputs][-len(outputs) :]
             ir.convenience.replace_nodes_and_values(node.graph, node, [node], new, outputs, equivalent)
             rewritten.append(f"{node.op_type} {node.name or outputs[0].name!r}: {fault.condition}")
             break
     return rewritten
+
+
+def _exists(node: ir.Node, opset: int) -> bool:
+    if node.domain:
+        return True
+    try:
+        schema = defs.get_schema(node.op_type, opset)
+    except defs.SchemaError:
+        return False
+    return len(node.inputs) <= schema.max_input and node.attributes.keys() <= schema.attributes.keys()
 
 
 def _name(node: ir.Node) -> str:
