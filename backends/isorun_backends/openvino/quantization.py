@@ -93,9 +93,9 @@ def rounded(node: ir.Node) -> list[ir.Node]:
     """The rounded value in operators of floating point alone."""
     quantize = _rounding(node)
     assert quantize is not None
-    zeros = [_constant(input_of(part, 2)) for part in (quantize, node)]
+    first, second = (_constant(input_of(part, 2)) for part in (quantize, node))
     # From (q - z) s, OpenVINO makes q s - z s, which may overflow.
-    is_shifted = all(zero is not None for zero in zeros) and np.array_equal(*zeros)
+    is_shifted = first is not None and second is not None and np.array_equal(first, second)
     nodes = list(_rounded(quantize, is_shifted=is_shifted))
     total = nodes[-1].outputs[0]
     scale, zero = _in_place(node, nodes)
