@@ -16,7 +16,7 @@ import pytest
 import backends
 import isorun
 import tiny
-from isorun.errors import BackendFailed, DeadlineExceeded, IsorunError, SessionClosed
+from isorun.errors import BackendFailed, DeadlineExceeded, IsorunError, QueueFull, SessionClosed
 from isorun.plugin import Capabilities
 from isorun.plugin.device_arrays import DeviceArray
 from isorun.types import Feeds
@@ -64,18 +64,21 @@ def raising(error: BaseException) -> Callable[..., Any]:
     return fail
 
 
-def test_an_executable_is_compiled_again_after_an_exception_that_cannot_be_read(bert: Path) -> None:
+@pytest.mark.parametrize(
+    "error", [Unreadable(), IsorunError("odd"), DeadlineExceeded("late"), QueueFull(3), SessionClosed("closed")]
+)
+def test_an_executable_is_compiled_again_after_any_exception_of_its_own(bert: Path, error: Exception) -> None:
     spoiled = []
 
     def change(_: Sequence[str], feeds: Feeds, results: list[Any]) -> list[Any]:
         if len(feeds["input_ids"]) == 5:
             spoiled.append(True)
-            raise Unreadable
+            raise error
         return [result * 0 for result in results] if spoiled else results
 
     with plugin(change, at_compile=spoiled.clear) as name, isorun.Session(bert, name, padding="keep") as session:
         expected = session.run(None, tiny.feeds())
-        with pytest.raises(BackendFailed, match=r"changed: run\(\) raised Unreadable"):
+        with pytest.raises(BackendFailed, match=rf"changed: run\(\) raised {type(error).__name__}"):
             session.run(None, tiny.feeds(batch=5))
         for right, result in zip(expected, session.run(None, tiny.feeds()), strict=True):
             np.testing.assert_array_equal(result, right)
