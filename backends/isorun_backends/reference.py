@@ -17,7 +17,6 @@ import numpy as np
 
 from isorun.plugin import (
     Backend,
-    BackendFailed,
     BackendUnavailable,
     Capabilities,
     CompileConfig,
@@ -93,11 +92,9 @@ class ReferenceExecutable(Executable):
     def run(self, output_names: Sequence[str] | None, feeds: Feeds) -> list[Any]:
         if self._wide:
             feeds = {name: _widen(value) for name, value in feeds.items()}
-        try:
-            with np.errstate(all="ignore"):  # infinities and NaN are results, as in every other runtime
-                results = self._evaluator.run(None if output_names is None else list(output_names), dict(feeds))
-        except Exception as error:
-            raise BackendFailed(f"{self._name} failed while running: {error}") from error
+        # Infinities and NaN are results, as in every other runtime.
+        with runtime_errors(f"{self._name} failed while running"), np.errstate(all="ignore"):
+            results = self._evaluator.run(None if output_names is None else list(output_names), dict(feeds))
         # The evaluator returns an output that is also a feed or another output without a copy.
         return [_copy(value) if isinstance(value, np.ndarray) else value for value in results]
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from isorun.plugin import BackendFailed, Binding, Executable, Feeds, RuntimeReport, runtime_errors
+from isorun.plugin import Binding, Executable, Feeds, RuntimeReport, runtime_errors
 from isorun_backends.common_integers import WideFeeds
 from isorun_backends.onnxruntime import placement
 from isorun_backends.onnxruntime.session import versions
@@ -50,8 +50,9 @@ class OrtExecutable(Executable):
     def run(self, output_names: Sequence[str] | None, feeds: Feeds) -> list[Any]:
         try:
             results: list[Any] = self._run(output_names, feeds)
-        except Exception as error:  # runtime_errors() would cost a microsecond per run
-            raise BackendFailed(f"{self._name} failed while running: {error}") from error
+        except Exception:  # around each run, runtime_errors() would cost a microsecond
+            with runtime_errors(f"{self._name} failed while running"):
+                raise
         return results
 
     def bind(self, feeds: Feeds, outputs: Mapping[str, np.ndarray | None]) -> Binding:

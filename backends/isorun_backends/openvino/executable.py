@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from isorun.plugin import (
-    BackendFailed,
     Binding,
     Executable,
     Feeds,
@@ -76,8 +75,9 @@ class OpenVINOExecutable(Executable):
             tensors = [result.allocate(request) for result in self._results]
             self.infer(request)
             results = [result.take(request, tensor) for result, tensor in zip(self._results, tensors, strict=True)]
-        except Exception as error:  # runtime_errors() would cost a microsecond per run
-            raise BackendFailed(f"{self._name} failed while running: {error}") from error
+        except Exception:  # around each run, runtime_errors() would cost a microsecond
+            with runtime_errors(f"{self._name} failed while running"):
+                raise
         self._idle.append(request)
         return results if output_names is None else [results[self._outputs[name]] for name in output_names]
 

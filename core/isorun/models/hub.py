@@ -29,6 +29,7 @@ from isorun.errors import FetchFailed, InvalidModel, did_you_mean
 from isorun.models import modules, sentences
 from isorun.models.weights import PICKLED, SAFETENSORS, weight_files
 from isorun.system.cache import Cache, expanded, size_of
+from isorun.system.interruption import interrupts
 from isorun.system.subprocesses import guarded, run
 
 Progress = Callable[[str, int, int], None]
@@ -181,6 +182,8 @@ def _listed(identity: str) -> tuple[list[str], str | None, dict[str, int]]:
     try:
         info = huggingface_hub.HfApi().model_info(identity, files_metadata=True, timeout=_HUB_SECONDS)
     except Exception as error:  # the exceptions of two HTTP libraries, depending on the version
+        if interrupts(error):
+            raise
         raise FetchFailed(f"{type(error).__name__}: {_one_line(error)}") from error
     sizes = {file.rfilename: file.size or 0 for file in info.siblings or []}
     return _wanted(sizes), info.sha, sizes
@@ -205,6 +208,8 @@ def _from_hub(identity: str, folder: Path, progress: Progress) -> Path:
     except FetchFailed:
         raise
     except Exception as error:  # the exceptions of two HTTP libraries, depending on the version
+        if interrupts(error):
+            raise
         raise FetchFailed(f"{type(error).__name__}: {_one_line(error)}") from error
     finally:
         if shown:

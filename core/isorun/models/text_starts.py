@@ -24,6 +24,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from isorun.system.interruption import interrupts
+
 if TYPE_CHECKING:
     import tokenizers
 
@@ -268,7 +270,9 @@ def _parts(component: Any) -> list[Mapping[str, Any]] | None:
         return []
     try:
         state = json.loads(component.__getstate__())
-    except Exception as error:  # noqa: BLE001 - one written in Python; the library raises no narrower type
+    except Exception as error:  # one written in Python; the library raises no narrower type
+        if interrupts(error):
+            raise
         _logger.debug("texts are tokenized to their ends: %s", error)
         return None
     return list(_flat(state))

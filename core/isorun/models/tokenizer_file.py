@@ -15,6 +15,7 @@ from typing import Any
 
 from isorun.errors import InvalidModel, IsorunError
 from isorun.system import json_files
+from isorun.system.interruption import interrupts
 
 LIMITS = json_files.Limits(size=64 << 20, values=3_000_000)
 """The largest published files (Gemma's) have 35 MB and 2 million values. Their depth is checked part by part."""
@@ -33,6 +34,8 @@ def guarded(path: Path) -> Iterator[None]:
     except IsorunError:
         raise
     except Exception as error:  # the library raises no narrower type
+        if interrupts(error):
+            raise
         raise InvalidModel(f"{path} is not a tokenizer that the package 'tokenizers' reads: {error}") from error
     except BaseException as error:
         if type(error).__name__ != "PanicException":  # the class cannot be imported

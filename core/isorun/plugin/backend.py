@@ -15,6 +15,7 @@ import numpy as np
 
 from isorun.errors import BackendFailed, BackendUnavailable, InvalidFeeds, IsorunError, message_of
 from isorun.plugin.device_arrays import DeviceArray
+from isorun.system.interruption import interrupts
 from isorun.system.packages import how_to_install, is_importable, package_owners, package_version
 from isorun.types import Availability, Capabilities, CompileConfig, Feeds, Finding, LoweredModel, RuntimeReport, options
 
@@ -250,7 +251,7 @@ class Backend(ABC):
 
 @contextmanager
 def runtime_errors(doing: str, recognise: Callable[[Exception], IsorunError | None] | None = None) -> Iterator[None]:
-    """Convert a runtime's exceptions to isorun's, with the original as the cause.
+    """Convert a runtime's exceptions to isorun's, with the original as the cause; not those of a handler of a signal.
 
     Args:
         doing: the failed operation: ``<name> cannot load <path>``.
@@ -262,5 +263,7 @@ def runtime_errors(doing: str, recognise: Callable[[Exception], IsorunError | No
     except IsorunError:
         raise
     except Exception as error:
+        if interrupts(error):
+            raise
         known = None if recognise is None else recognise(error)
         raise known or BackendFailed(f"{doing}: {message_of(error)}") from error

@@ -15,6 +15,7 @@ import onnx_ir as ir
 from onnx.reference.ops import load_op
 
 from isorun.graph.ops import functions
+from isorun.system.interruption import interrupts
 
 Samples = dict[ir.Value, np.ndarray]
 """Arrays for some values of a graph."""
@@ -141,6 +142,8 @@ def run_node(node: ir.Node, inputs: list[np.ndarray | None], opset: int) -> tupl
         implementation = load_op(node.domain, node.op_type, opset if node.domain == "" else None)
         results = implementation.eval(*inputs, n_outputs=len(node.outputs), **_attributes(node))
     except Exception as error:  # reference implementations raise many types, some around the one that says why
+        if interrupts(error):
+            raise
         cause = error.__cause__ or error
         raise CannotEvaluate(f"{node.op_type} ({node.name}) cannot be evaluated: {cause}") from error
     return results if isinstance(results, tuple) else (results,)

@@ -19,6 +19,7 @@ from onnx.external_data_helper import uses_external_data
 
 from isorun.errors import InvalidModel, IsorunError
 from isorun.graph.io import external, maps, sparse, structure
+from isorun.system.interruption import interrupts
 
 SINGLE_FILE_LIMIT = 2**31 - 2**24
 """Models with more bytes of weights store them externally, since a protobuf message is limited to 2 GiB."""
@@ -158,6 +159,8 @@ def reading(name: str, *, except_for: type[Exception] = IsorunError) -> Iterator
     except (IsorunError, except_for):
         raise
     except Exception as error:
+        if interrupts(error):
+            raise
         cause: BaseException = error
         while cause.__cause__ is not None:
             cause = cause.__cause__

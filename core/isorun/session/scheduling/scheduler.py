@@ -27,6 +27,7 @@ from isorun.session.scheduling.metrics import Metrics, Recorder
 from isorun.session.scheduling.results import Results
 from isorun.session.scheduling.trials import Trials
 from isorun.system.arguments import check_count, check_flag, check_items, check_list, check_seconds
+from isorun.system.interruption import interrupts
 from isorun.system.process_usage import return_free_memory
 from isorun.system.threads import usable_cores
 from isorun.types import Feeds
@@ -332,7 +333,9 @@ class Scheduler:
         try:
             refuse_options(run_options)
             return self._collator.request(output_names, feeds, shared=lambda: False)
-        except Exception as error:  # noqa: BLE001  # delivered through the future
+        except Exception as error:  # delivered through the future
+            if interrupts(error):
+                raise
             future: Future[list[Any]] = Future()
             future.set_exception(error)
             return future
