@@ -110,6 +110,18 @@ def test_short_sums_stay_in_fp16_on_webgpu() -> None:
     assert not work_around.apply(model, [short])
 
 
+@pytest.mark.parametrize(
+    ("before", "apart"), [("Identity (x)", 1), ("Relu (x)", 0), ("Clip (x, zero)", 0), ("Clip (x)", 1)]
+)
+def test_onnxruntime_pads_in_the_pool_what_is_never_negative(before: str, apart: int) -> None:
+    row = next(row for row in TABLES["ort-cpu"].rows if row.operator == "MaxPool")
+    changed = row.model.replace("{ q = Pad (x, p)", f"{{ v = {before} q = Pad (v, p)").replace(
+        "<int64[8]", "<float zero = {0}, int64[8]"
+    )
+    model = ir.serde.deserialize_model(operator_tests.model_of(replace(row, model=changed)))
+    assert len(work_around.apply(model, [row])) == apart
+
+
 def test_refusal_names_the_node_the_reason_and_the_version() -> None:
     row = next(row for row in TABLES["openvino"].rows if row.operator == "RoiAlign")
     with pytest.raises(isorun.UnsupportedModel, match=r"'y' \(RoiAlign\).*2026\.4\.1.*`mode` = max") as caught:

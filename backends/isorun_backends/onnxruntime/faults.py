@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from isorun.plugin import KnownFaults
 from isorun_backends.common_faults import nonzero_of_scalar
-from isorun_backends.onnxruntime import integers, normalizations
+from isorun_backends.onnxruntime import integers, normalizations, pads
 
 _ROUNDING = "rounding of fp32: off by 1e-4 where values are 1000"
 _FP16 = "rounding of fp16 in the last bit"
@@ -12,7 +12,7 @@ _MASK = "the scores that it returns beside the output, `qk_matmul_output`, are f
 _RANDOM = "random numbers of another generator"
 _ROUNDED_SIZE = "it scales by the rounded size, as OpenVINO does"
 
-OPTIMIZERS = KnownFaults(rows=normalizations.ROWS)
+OPTIMIZERS = KnownFaults(rows=(*normalizations.ROWS, *pads.ROWS))
 """What its optimizers change, whatever the provider."""
 
 CPU = KnownFaults(
