@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 if TYPE_CHECKING:
     import onnx_ir as ir
 
@@ -41,3 +43,25 @@ def new_node(op: str, inputs: Sequence[ir.Value | None], attributes: Mapping[str
     import onnx_ir as ir
 
     return ir.node(op, inputs, attributes)
+
+
+def constant(value: Any) -> ir.Node:
+    """A constant of an array, or of a number in int64."""
+    import onnx_ir as ir
+
+    return ir.node("Constant", [], {"value": ir.tensor(np.asarray(value))})
+
+
+def branch(name: str, nodes: Sequence[ir.Node], outputs: Sequence[ir.Value]) -> ir.Graph:
+    """A branch of an ``If``, whose values have names that no other graph has.
+
+    Args:
+        name: a prefix of the names, unique in the model.
+        nodes: its nodes, in order.
+        outputs: its results.
+    """
+    import onnx_ir as ir
+
+    for number, value in enumerate(value for node in nodes for value in node.outputs):
+        value.name = f"{name}.{number}"
+    return ir.Graph([], outputs, nodes=nodes, name=name)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from isorun.plugin import KnownFaults
+from isorun_backends.common_empties import recurrent_of_nothing
 from isorun_backends.common_faults import nonzero_of_scalar
 from isorun_backends.onnxruntime import integers, normalizations, pads
 
@@ -16,7 +17,12 @@ OPTIMIZERS = KnownFaults(rows=(*normalizations.ROWS, *pads.ROWS))
 """What its optimizers change, whatever the provider."""
 
 CPU = KnownFaults(
-    rows=(nonzero_of_scalar("1.31.1"), *integers.ROWS, *OPTIMIZERS.rows),
+    rows=(
+        nonzero_of_scalar("1.31.1"),
+        *integers.ROWS,
+        *OPTIMIZERS.rows,
+        *(recurrent_of_nothing(operator, "1.31.1") for operator in ("LSTM", "GRU")),
+    ),
     node_tests={
         "test_attention_4d_causal_fp16": _FP16,
         "test_attention_4d_with_past_and_present_qk_matmul_bias_3d_mask_causal": _MASK,

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from isorun.plugin import CONSTANTS, Fault, KnownFailure, KnownFaults
+from isorun_backends.common_empties import recurrent_of_nothing
 from isorun_backends.common_faults import flattened, nonzero_of_scalar, with_coupled_gates, without_lengths
 from isorun_backends.openvino import (
     activations,
@@ -237,6 +238,7 @@ ROWS = (
             "k": np.arange(3, dtype=np.float32).reshape(1, 1, 3, 1),
         },
     ),
+    *(recurrent_of_nothing(operator, VERSIONS) for operator in ("LSTM", "GRU", "RNN")),  # after those that refuse it
     *images.ROWS,
     *rotations.ROWS,
     *activations.ROWS,
