@@ -20,6 +20,7 @@ from isorun_backends.openvino import (
     images,
     loops,
     quantization,
+    reductions,
     rewrites,
     rotations,
 )
@@ -240,6 +241,7 @@ ROWS = (
     ),
     *(recurrent_of_nothing(operator, VERSIONS) for operator in ("LSTM", "GRU", "RNN")),  # after those that refuse it
     *images.ROWS,
+    *reductions.ROWS,
     *rotations.ROWS,
     *activations.ROWS,
     *quantization.ROWS,

@@ -1,0 +1,122 @@
+"""What OpenVINO joins with reductions, or takes for a layer normalization: rows of the table in ``faults``."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from isorun.plugin import Fault
+from isorun_backends.nodes import new_node, static
+from isorun_backends.openvino.arithmetic import VERSIONS
+
+if TYPE_CHECKING:
+    import onnx_ir as ir
+
+_DEEPEST = 8  # nodes from a reduction to a constant
+_JOINED = frozenset(
+    (
+        *("Abs", "Add", "BatchNormalization", "Cast", "Ceil", "Celu", "Clip", "Div", "Dropout", "Elu", "Erf", "Exp"),
+        *("Floor", "Gelu", "HardSigmoid", "HardSwish", "Identity", "LeakyRelu", "Log", "Mish", "Mul", "Neg", "PRelu"),
+        *("Pow", "Reciprocal", "Relu", "Round", "Selu", "Sigmoid", "Softplus", "Softsign", "Sqrt", "Squeeze", "Sub"),
+        *("Tanh", "ThresholdedRelu"),
+    )
+)
+
+
+def is_of_reduction(node: ir.Node, _: int) -> bool:
+    """Whether a constant of several elements meets what may be reduced from three axes."""
+    parts = [value for value in node.inputs if value is not None and not _is_constant(value)]
+    constants = [value for value in node.inputs if value is not None and _is_constant(value)]
+    if len(node.outputs) != 1 or len(parts) != 1 or all(len(static(value) or (0, 0)) == 1 for value in constants):
+        return False
+    value: ir.Value | None = parts[0]
+    for _step in range(_DEEPEST):
+        source = None if value is None else value.producer()
+        if source is None:
+            return False
+        if source.op_type.startswith(("Reduce", "Global")):
+            x = source.inputs[0]
+            return x is None or x.shape is None or len(x.shape) == 3
+        if source.op_type not in _JOINED:
+            return False
+        value = next((part for part in source.inputs if part is not None and not _is_constant(part)), None)
+    return False
+
+
+def select(node: ir.Node) -> list[ir.Node]:
+    """The operator of a selection of all elements, with which nothing is joined."""
+    nodes, inputs = [], []
+    for value in node.inputs:
+        if value is not None and not _is_constant(value):
+            same = new_node("Equal", [value, value])
+            nodes += [same, new_node("Where", [same.outputs[0], value, value])]
+            value = nodes[-1].outputs[0]
+        inputs.append(value)
+    return [*nodes, new_node(node.op_type, inputs, node.attributes)]
+
+
+def divides_another_difference(node: ir.Node, _: int) -> bool:
+    """Whether a difference is divided by the root of a mean, and not known to be that of which the mean is."""
+    difference, root = (None if value is None else value.producer() for value in node.inputs)
+    if difference is None or difference.op_type != "Sub" or root is None or root.op_type not in ("Pow", "Sqrt", "Add"):
+        return False
+    pending, known = list(root.inputs), set()
+    while pending:
+        value = pending.pop()
+        source = None if value is None else value.producer()
+        if source is None or source in known:
+            continue
+        known.add(source)
+        if source.op_type == "ReduceMean":
+            squared = None if source.inputs[0] is None else source.inputs[0].producer()
+            return squared is None or any(part is not node.inputs[0] for part in squared.inputs[:1])
+        if source.op_type in ("Add", "Cast", "Max", "Pow", "Sqrt"):
+            pending += source.inputs
+    return False
+
+
+def _is_constant(value: ir.Value) -> bool:
+    """Whether a value is a constant, or computed from constants and shapes alone."""
+    if static(value) is not None:
+        return True
+    node = value.producer()
+    if node is None or not node.inputs:
+        return False
+    return node.op_type == "Shape" or all(part is None or _is_constant(part) for part in node.inputs)
+
+
+def _joined(operator: str, inputs: str = "m, k", shape: str = "3, 1") -> Fault:
+    return Fault(
+        operator=operator,
+        condition="a constant of several elements, and a reduction of three axes",
+        result="it uses the first elements alone",
+        versions=VERSIONS,
+        applies=is_of_reduction,
+        rewrite=select,
+        model=(
+            f"g (float[a, b, 4] x) => (float[c, d, e] y) <float[{shape}] k = {{0.5, 1, 5}}> "
+            f"{{ m = ReduceMean <axes = [-1]> (x) y = {operator} ({inputs}) }}"
+        ),
+        feeds={"x": np.arange(-12, 12, dtype=np.float32).reshape(2, 3, 4)},
+    )
+
+
+ROWS = (
+    *map(_joined, ("Add", "Sub", "Mul", "Div", "PRelu")),
+    _joined("BatchNormalization", "m, k, k, k, k", "3"),
+    Fault(
+        operator="Div",
+        condition="a difference by the root of the mean of another difference",
+        result="a layer normalization",
+        versions=VERSIONS,
+        applies=divides_another_difference,
+        rewrite=select,
+        model=(
+            "g (float[a, b, c, d] x) => (float[e, f, h, i] y) <float u = {0.1}> { m = ReduceMean <axes = [1]> (x) "
+            "n = ReduceMean <axes = [2]> (x) d = Sub (x, m) o = Sub (x, n) p = Mul (d, d) "
+            "v = ReduceMean <axes = [1]> (p) w = Add (v, u) s = Sqrt (w) y = Div (o, s) }"
+        ),
+        feeds={"x": np.arange(24, dtype=np.float32).reshape(1, 2, 3, 4) ** 2 % 7},
+    ),
+)
