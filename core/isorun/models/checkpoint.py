@@ -100,7 +100,7 @@ def _build(
         model, left_out = _static(folder)
     else:
         _check_adapters(folder)
-        settings = _settings(folder)
+        settings = config_keys.read(folder)
         if kept.logit_score is not None and settings.get("model_type") not in CAUSAL:
             raise UnsupportedModel(
                 f"{folder / 'config.json'}: model_type of a causal reranker must be {' or '.join(CAUSAL)}, "
@@ -140,10 +140,12 @@ def _encoder(folder: Path, settings: Mapping[str, Any], kept: SentenceSettings) 
 
 def _with_splade(folder: Path, head: Head | None, splade: tuple[str, str] | None) -> Head | None:
     """A head whose logits become one vector for each text, where the modules say so."""
+    from isorun.graph.builders.heads import WORDS
+
     if splade is None:
         return head
-    if head is None:
-        raise InvalidModel(f"{folder / 'config.json'}: SpladePooling needs a model ForMaskedLM")
+    heads.check_task(folder, WORDS, "SpladePooling needs the scores of words")
+    assert head is not None, "heads.of() makes it where check_task() accepts it"
     return replace(head, splade=splade)
 
 
@@ -202,36 +204,9 @@ def _check_adapters(folder: Path) -> None:
         )
 
 
-def check_task(folder: Path, task: str, instead: str) -> None:
-    """Reject a checkpoint without the head that a task needs.
-
-    Args:
-        folder: the checkpoint.
-        task: one of :data:`isorun.graph.builders.heads.TASKS`.
-        instead: what to use such a checkpoint with.
-
-    Raises:
-        InvalidModel: ``config.json`` names no such head.
-        UnsupportedModel: isorun does not build it for this kind of encoder.
-    """
-    from isorun.graph.builders.heads import TASKS
-
-    path, settings = folder / "config.json", _settings(folder)
-    names = settings.get("architectures") or []
-    ending = next(ending for ending, named in TASKS.items() if named == task)
-    if heads.named(settings, lambda why: InvalidModel(f"{path}: {why}")) != task:
-        raise InvalidModel(f"{path}: architectures must name a model {ending}, got {names!r}. {instead}")
-    kind = settings.get("model_type")
-    if task not in heads.known(kind):
-        raise UnsupportedModel(
-            f"{path}: isorun does not build the head of {', '.join(map(str, names))} (model_type {kind!r}). Export the "
-            "model to ONNX and pass that file"
-        )
-
-
 def causal_kind(folder: Path) -> str | None:
     """The ``model_type`` of a causal language model; ``None`` for other models."""
-    settings = _settings(folder)
+    settings = config_keys.read(folder)
     names = settings.get("architectures")
     return settings.get("model_type") if isinstance(names, list) and str(names[:1]).endswith("ForCausalLM']") else None
 
@@ -391,10 +366,3 @@ def _padding_id(
 
 def _is_count(value: object) -> bool:
     return type(value) is int and value > 0
-
-
-def _settings(folder: Path) -> Mapping[str, Any]:
-    path = folder / "config.json"
-    if not path.is_file():
-        raise InvalidModel(f"{folder} is not a checkpoint: it has no config.json")
-    return read_object(inside(folder, path.name))

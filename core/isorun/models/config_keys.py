@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
-from isorun.errors import UnsupportedModel
+from isorun.errors import InvalidModel, UnsupportedModel
 from isorun.models.keys import (
     ANY,
     EMPTY,
@@ -20,9 +21,11 @@ from isorun.models.keys import (
     number,
     only,
     optional,
+    read_object,
     shown,
     unused,
 )
+from isorun.system.paths import inside
 
 MAX_LAYERS = 128
 """The maximum number of layers, which may share weights; the deepest published encoders have 48."""
@@ -188,7 +191,7 @@ TABLES: Mapping[str, Table] = {
         "conv_act": ANY,
         "conv_groups": ANY,
         "embedding_size": optional(SIZE),
-        "legacy": ANY,  # of the masked language model's head
+        "legacy": ANY,  # which head for masked words
         "pooler_dropout": ANY,
     },
     "t5": _T5,
@@ -254,6 +257,18 @@ _OWN_CODE = {
     "jina_embeddings_v3": ("JinaEmbeddingsV3",),
 }
 """The kinds that isorun builds as the code beside their weights does, and how the names of its classes begin."""
+
+
+def read(folder: Path) -> Mapping[str, Any]:
+    """The content of a checkpoint's ``config.json``.
+
+    Raises:
+        InvalidModel: there is none, or it is damaged.
+    """
+    path = folder / "config.json"
+    if not path.is_file():
+        raise InvalidModel(f"{folder} is not a checkpoint: it has no config.json")
+    return read_object(inside(folder, path.name))
 
 
 def check_config(settings: Mapping[str, Any], kind: str, name: str) -> Mapping[str, Any]:

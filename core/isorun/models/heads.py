@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Set
 from dataclasses import replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from isorun.errors import InvalidModel, did_you_mean
+from isorun.errors import InvalidModel, UnsupportedModel, did_you_mean
+from isorun.models import config_keys
+from isorun.models.weights import SafeTensors
 
 if TYPE_CHECKING:
     from isorun.graph.builders.heads import Head
-    from isorun.models.weights import SafeTensors
 
 TITLES: Mapping[str, str] = {
     "sequence-classification": "classes of texts",
@@ -48,9 +50,9 @@ def of(
     task = named(settings, invalid)
     if task is None or task not in known:
         return None, None
-    head = known[task]
-    if task == WORDS and head.dense is not None and f"{head.dense}.weight" not in weights:
-        return None, None  # only the encoder was saved
+    head = _selected(known[task], settings)
+    if _missing(head, task, weights):
+        return None, None
     key = head.activation
     if head.dense is not None and key not in activations.NAMES:  # a key of config.json
         name = settings.get(key, "gelu")
@@ -94,6 +96,38 @@ def of_words(
         raise invalid(f"vocab_size is {vocabulary}, and the score is that of token {beyond[0]}")
     head = Head("lm_head", "end", has_bias=False, tied="embed_tokens", words=words)
     return _with_tensors(head, settings, weights)
+
+
+def check_task(folder: Path, task: str, instead: str) -> None:
+    """Reject a checkpoint of which :func:`of` makes no head for a task.
+
+    Args:
+        folder: the checkpoint.
+        task: one of :data:`isorun.graph.builders.heads.TASKS`.
+        instead: what to use such a checkpoint with.
+
+    Raises:
+        InvalidModel: ``config.json`` names no such head, or only the encoder was saved.
+        UnsupportedModel: isorun does not build it for this kind of encoder.
+    """
+    from isorun.graph.builders.heads import TASKS
+
+    path, settings = folder / "config.json", config_keys.read(folder)
+    names = settings.get("architectures") or []
+    ending = next(ending for ending, named in TASKS.items() if named == task)
+    if named(settings, lambda why: InvalidModel(f"{path}: {why}")) != task:
+        raise InvalidModel(f"{path}: architectures must name a model {ending}, got {names!r}. {instead}")
+    kind = settings.get("model_type")
+    if task not in known(kind):
+        raise UnsupportedModel(
+            f"{path}: isorun does not build the head of {', '.join(map(str, names))} (model_type {kind!r}). Export the "
+            "model to ONNX and pass that file"
+        )
+    if tensor := _missing(_selected(known(kind)[task], settings), task, SafeTensors(folder, "")):
+        raise InvalidModel(
+            f"{folder} has no tensor {tensor!r}, so the head of {', '.join(names)}, which config.json names, was not "
+            f"saved. {instead}"
+        )
 
 
 def known(kind: Any) -> Mapping[str, Head]:
@@ -144,6 +178,21 @@ def labels(settings: Mapping[str, Any], task: str | None, words: int, invalid: C
     if type(count) is not int or count < 1:
         raise invalid(f"num_labels must be an integer above 0, got {count!r}")
     return count
+
+
+def _selected(head: Head, settings: Mapping[str, Any]) -> Head:
+    """A head, or the one in its place where a key of ``config.json`` is false."""
+    if head.unless is None or settings.get(head.unless[0], True):
+        return head
+    return head.unless[1]
+
+
+def _missing(head: Head, task: str, weights: SafeTensors) -> str | None:
+    """The first tensor of a head for masked words if it is not stored: models are published with the encoder alone."""
+    from isorun.graph.builders.heads import WORDS
+
+    tensor = f"{head.dense}.weight"
+    return tensor if task == WORDS and head.dense is not None and tensor not in weights else None
 
 
 def _with_tensors(head: Head, settings: Mapping[str, Any], weights: SafeTensors) -> Head:

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from isorun.errors import InvalidModel, UnsupportedModel
-from isorun.models import checkpoint, heads, keys, sentences
+from isorun.models import heads, keys, sentences
 from isorun.models.sentence_settings import SentenceSettings
 
 LOGITS = "logits"
@@ -29,7 +29,7 @@ def head_outputs(
         UnsupportedModel: isorun does not build it for this kind of encoder.
     """
     if not outputs:
-        checkpoint.check_task(sentences.transformer_folder(folder), task, instead)
+        heads.check_task(sentences.transformer_folder(folder), task, instead)
     elif missing := [name for name in names if name not in outputs]:
         raise InvalidModel(
             f"The model has no output {missing[0]!r}, only {', '.join(outputs)}. Use a model with a head for {task}"

@@ -8,8 +8,10 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import safetensors.numpy
 
 import isorun
+import tiny
 from archives import FOLDER, unpack
 from isorun.graph.builders import heads as layers
 from isorun.models import checkpoint, heads
@@ -91,6 +93,43 @@ def test_a_head_has_the_activation_of_the_family_if_none_is_named(family: str, t
     del settings["hidden_act"]
     path.write_text(json.dumps(settings))
     assert_answers(folder, "ort-cpu", "auto")
+
+
+def without(folder: Path, prefix: str, renamed: str | None = None) -> Path:
+    """Remove a checkpoint's tensors whose names begin with a prefix, or rename them."""
+    path = folder / "model.safetensors"
+    tensors = {
+        name if renamed is None else name.replace(prefix, renamed): tensor
+        for name, tensor in safetensors.numpy.load_file(path).items()
+        if renamed is not None or not name.startswith(prefix)
+    }
+    tiny.write_safetensors(path, tensors)
+    return folder
+
+
+def test_debertas_own_head_is_the_one_that_the_setting_names(tmp_path: Path) -> None:
+    """Both are the same layers by other names."""
+    folder = without(unpack("heads", tmp_path, "deberta-v2-MaskedLM"), "cls.predictions.decoder")
+    for part in ("bias", "transform.dense", "transform.LayerNorm"):
+        without(folder, f"cls.predictions.{part}", f"lm_predictions.lm_head.{part.removeprefix('transform.')}")
+    with pytest.raises(isorun.InvalidModel, match=r"no tensor 'cls\.predictions\.transform\.dense\.weight'"):
+        heads.check_task(folder, layers.WORDS, "")
+    assert_answers(changed(folder, legacy=False), CPU, "auto")
+
+
+@pytest.mark.parametrize("family", ["bert", "nomic_bert"])
+def test_an_encoder_alone_has_no_head_whatever_the_config_names(family: str, tmp_path: Path) -> None:
+    folder = without(unpack("heads", tmp_path, f"{family}-MaskedLM"), "cls.")
+    checkpoint.build(folder, tmp_path / "built.onnx")
+    with pytest.raises(isorun.InvalidModel, match=r"no tensor 'cls\.\S+dense\.weight'.*use another"):
+        heads.check_task(folder, layers.WORDS, "use another")
+    (folder / "1_SpladePooling").mkdir()
+    (folder / "1_SpladePooling" / "config.json").write_text('{"pooling_strategy": "max"}')
+    kinds = {"": "sparse_encoder.models.MLMTransformer", "1_SpladePooling": "sparse_encoder.models.SpladePooling"}
+    modules = [{"path": path, "type": f"sentence_transformers.{kind}"} for path, kind in kinds.items()]
+    (folder / "modules.json").write_text(json.dumps(modules))
+    with pytest.raises(isorun.InvalidModel, match=r"no tensor 'cls\.\S+dense\.weight'.*SpladePooling"):
+        checkpoint.build(folder, tmp_path / "built.onnx")
 
 
 def test_the_kinds_without_a_head_have_none() -> None:

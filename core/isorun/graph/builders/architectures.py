@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from isorun.graph.builders.heads import ANSWERS, SEQUENCE, TOKENS, WORDS, Head
 
@@ -184,9 +184,13 @@ MPNET = Architecture(
     buckets=32,
 )
 
+_DEBERTA_WORDS = _words("lm_predictions.lm_head.dense", "lm_predictions.lm_head.LayerNorm", "lm_predictions.lm_head")
 DEBERTA = Architecture(
     "deberta",
-    _heads(Head("classifier", "first", "pooler.dense", "pooler_hidden_act"), BERT_WORDS),
+    _heads(
+        Head("classifier", "first", "pooler.dense", "pooler_hidden_act"),
+        replace(BERT_WORDS, unless=("legacy", _DEBERTA_WORDS)),
+    ),
     defaults={"type_vocab_size": 0},
     layer=LayerTensors(
         query="attention.self.query_proj", key="attention.self.key_proj", value="attention.self.value_proj"

@@ -52,6 +52,8 @@ class Head:
             ``None`` if they do not.
         words: the rows of a table of words that the last layer is the difference of, or its only one; ``None`` if it
             is all of them.
+        unless: a key of ``config.json``, true by default, and the head in place of this one where it is false; ``None``
+            if there is no other.
         flags: the fields that a key of ``config.json`` decides, each with the key and its default.
     """
 
@@ -68,6 +70,7 @@ class Head:
     tied: str | None = None
     splade: tuple[str, str] | None = None
     words: tuple[int, int | None] | None = None
+    unless: tuple[str, Head] | None = None
     flags: Mapping[str, tuple[str, bool]] = field(default_factory=dict)
 
 
