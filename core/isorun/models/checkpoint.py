@@ -335,6 +335,9 @@ def _config(
     if type(epsilon) not in (int, float) or not 0 <= epsilon < 1:
         raise invalid(f"layer_norm_eps must be a number of at least 0 and below 1, got {epsilon!r}")
     task, head = heads.of(settings, architecture.heads, weights, invalid, sizes.get("embedding_size"))
+    words = weights.preferred(*(f"{table}.weight" for table in architecture.words))
+    if not architecture.has_positions(settings):
+        weights.account("embeddings.position_embeddings.weight")  # DeBERTa-v3 stores it and does not read it
     pooler = architecture.pooler is not None and f"{architecture.pooler}.weight" in weights
     if head is not None and head.reads == "pooler" and not pooler:
         raise invalid("the sequence classifier needs a pooler, which the checkpoint does not contain")
@@ -347,6 +350,7 @@ def _config(
         head=head,
         labels=heads.labels(settings, task, sizes["vocab_size"], invalid),
         architecture=architecture,
+        words=words.removesuffix(".weight"),
         settings=settings,
         pad_token_id=_padding_id(settings, architecture, sizes["vocab_size"], invalid),
     )

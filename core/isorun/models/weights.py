@@ -31,8 +31,6 @@ _HEAD = re.compile(
     r"|generator_predictions|generator_lm_head|discriminator_predictions|mask_predictions|lm_predictions|vocab_transform"
     r"|vocab_layer_norm|vocab_projector)\.|^linear\."  # the last one: the projection of Stanford's ColBERT
 )
-# Words that T5 stores twice, and a table of positions that DeBERTa-v3 stores and does not read.
-_IGNORED = re.compile(r"(^|\.)(encoder\.embed_tokens|embeddings\.position_embeddings)\.weight$")
 
 
 @dataclass(frozen=True)
@@ -112,6 +110,13 @@ class SafeTensors:
         if (stored := self._find(name)) is not None:
             self._used.add(stored)
 
+    def preferred(self, *names: str) -> str:
+        """The first of some tensors that is stored, or else the last one. The others count as used."""
+        chosen = next((name for name in names if name in self), names[-1])
+        for name in names:
+            self.account(name)
+        return chosen
+
     def unused(self, layers: int) -> Unused:
         """The tensors that were not checked, once the graph is built.
 
@@ -126,7 +131,7 @@ class SafeTensors:
         more: list[str] = []
         strange: list[str] = []
         for name in sorted(self._files):
-            if name in self._used or _BUFFERS.search(name) or _IGNORED.search(name):
+            if name in self._used or _BUFFERS.search(name):
                 continue
             if match := _LAYER.search(name):
                 number = int(re.findall(r"\d+", match[0])[0])

@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Callable
 from pathlib import Path
 
+import numpy as np
 import pytest
+import safetensors.numpy
 
 import exports
+import tiny
+from isorun.errors import UnsupportedModel
 from isorun.graph import pipeline
 from isorun.models import checkpoint
 
@@ -48,3 +53,34 @@ def test_rejects_settings_that_it_does_not_support(name: str, settings: str, mes
     (folder / "config.json").write_text(f"{config},\n{settings}\n}}")
     with pytest.raises(checkpoint.InvalidModel, match=message):
         checkpoint.build(folder, tmp_path / "built.onnx")
+
+
+def renamed(folder: Path, tables: Callable[[np.ndarray], dict[str, np.ndarray]], name: str) -> Path:
+    """Replace a tensor of a checkpoint by others that are made of it."""
+    path = folder / "model.safetensors"
+    weights = safetensors.numpy.load_file(path)
+    tiny.write_safetensors(path, weights | tables(weights.pop(name)))
+    return folder
+
+
+@pytest.mark.parametrize("others", [(), ("shared.weight",)])
+def test_t5_reads_the_encoders_table_of_words_if_it_is_stored(others: tuple[str, ...], tmp_path: Path) -> None:
+    """As transformers 5, which ties it to the shared one only where it is not."""
+    folder = exports.checkpoint("t5", tmp_path)
+    renamed(
+        folder, lambda words: {"encoder.embed_tokens.weight": words, **dict.fromkeys(others, -words)}, "shared.weight"
+    )
+    assert checkpoint.build(folder, tmp_path / "built.onnx") == []
+    label = "t5-dynamo18-eager"
+    built = pipeline.read(tmp_path / "built.onnx", ["last_hidden_state"]).model
+    assert exports.agree(label, exports.run(built, exports.given(label)))
+
+
+def test_a_table_of_positions_is_unused_only_where_the_config_says_so(tmp_path: Path) -> None:
+    table = {"embeddings.position_embeddings.weight": np.ones((8, 32), np.float32)}
+    for name in ("deberta-v3", "gte"):
+        path = exports.checkpoint(name, tmp_path) / "model.safetensors"
+        tiny.write_safetensors(path, {**safetensors.numpy.load_file(path), **table})
+    assert checkpoint.build(tmp_path / "deberta-v3", tmp_path / "built.onnx") == []
+    with pytest.raises(UnsupportedModel, match=r"embeddings\.position_embeddings\.weight"):
+        checkpoint.build(tmp_path / "gte", tmp_path / "built.onnx")

@@ -4,8 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 from isorun.graph.builders.heads import ANSWERS, SEQUENCE, TOKENS, WORDS, Head
+
+WORD_TABLE = "embeddings.word_embeddings"
+"""The table that heads for masked words share."""
 
 
 @dataclass(frozen=True)
@@ -42,6 +46,8 @@ class Architecture:
         sizes: the keys of the sizes in ``config.json``, by isorun's names.
         defaults: the sizes that ``config.json`` may omit.
         activation: the key of the activation in ``config.json``, and its default.
+        words: the names that the table of words may have; of several that are stored, the first one counts.
+        positions: whether the embeddings have a table of positions, or the key of ``config.json`` that says so.
         layers: the prefix of a layer's tensors, with ``{layer}``, or with ``{group}`` and ``{inner}`` if layers share
             weights.
         types: ``input`` if token types are an input, ``several`` if they are where there is more than one, else
@@ -63,6 +69,8 @@ class Architecture:
     sizes: Mapping[str, str] = field(default_factory=_sizes)
     defaults: Mapping[str, int] = field(default_factory=dict)
     activation: tuple[str, str] = ("hidden_act", "gelu")
+    words: tuple[str, ...] = (WORD_TABLE,)
+    positions: bool | str = True
     layers: str = "encoder.layer.{layer}"
     layer: LayerTensors = LayerTensors()
     types: str = "input"
@@ -76,9 +84,9 @@ class Architecture:
     epsilon: float = 1e-12
     builder: str = "bert"
 
-
-WORD_TABLE = "embeddings.word_embeddings"
-"""The table that heads for masked words share."""
+    def has_positions(self, settings: Mapping[str, Any]) -> bool:
+        """Whether the embeddings have a table of positions, with the settings in ``config.json``."""
+        return bool(settings.get(self.positions, True)) if isinstance(self.positions, str) else self.positions
 
 
 def _heads(sequence: Head, words: Head) -> Mapping[str, Head]:
@@ -195,11 +203,12 @@ DEBERTA = Architecture(
     layer=LayerTensors(
         query="attention.self.query_proj", key="attention.self.key_proj", value="attention.self.value_proj"
     ),
+    positions="position_biased_input",
     pooler=None,
     epsilon=1e-7,
     builder="deberta",
 )
-JINA = Architecture("bert", _BERT_HEADS, builder="jina")
+JINA = Architecture("bert", _BERT_HEADS, positions=False, builder="jina")
 T5 = Architecture(
     "transformer",
     {TOKENS: Head("classifier")},
@@ -209,6 +218,8 @@ T5 = Architecture(
         "relative_attention_num_buckets": "relative_attention_num_buckets",
     },
     defaults={"relative_attention_num_buckets": 32},
+    words=("encoder.embed_tokens", "shared"),  # where both are stored, transformers 5 does not tie them
+    positions=False,
     layers="encoder.block.{layer}",
     layer=LayerTensors("layer.0.SelfAttention.q", "layer.0.SelfAttention.k", "layer.0.SelfAttention.v"),
     types="none",

@@ -31,7 +31,7 @@ class DebertaBuilder(BertBuilder):
         if types is not None:
             values["token_type"] = self.weight(f"{prefix}.token_type_embeddings.weight", config.type_vocab_size, width)
         self._positions = position_ops.in_order(Named(self, f"{prefix}.positions"), ids)
-        if config.settings.get("position_biased_input", True):
+        if self._architecture.has_positions(config.settings):
             values["position_ids"] = self._positions
             table = f"{prefix}.position_embeddings.weight"
             values["position"] = self.weight(table, config.max_position_embeddings, width)

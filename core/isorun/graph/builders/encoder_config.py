@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from isorun.graph.builders.architectures import BERT, Architecture
+from isorun.graph.builders.architectures import BERT, WORD_TABLE, Architecture
 from isorun.graph.builders.heads import Head
 
 
@@ -16,9 +16,10 @@ class EncoderConfig:
     """The sizes of an encoder, by the names in BERT's ``config.json``.
 
     ``task`` is the task of a head, ``head`` its layers, or both are ``None``; ``labels`` is the width of its logits.
-    ``embedding_size`` is the width of the embeddings, if it differs from the layers'. ``num_hidden_groups`` groups of
-    ``inner_group_num`` layers share their weights, if the architecture shares any. ``settings`` is the whole
-    ``config.json``, for what only one family has.
+    ``words`` is the table of words, for which the architecture may have several names. ``embedding_size`` is the width
+    of the embeddings, if it differs from the layers'. ``num_hidden_groups`` groups of ``inner_group_num`` layers share
+    their weights, if the architecture shares any. ``settings`` is the whole ``config.json``, for what only one family
+    has.
     """
 
     vocab_size: int
@@ -35,6 +36,7 @@ class EncoderConfig:
     head: Head | None = None
     labels: int = 2
     architecture: Architecture = BERT
+    words: str = WORD_TABLE
     embedding_size: int | None = None
     pad_token_id: int = 0
     num_hidden_groups: int = 1

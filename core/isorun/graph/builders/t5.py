@@ -17,7 +17,7 @@ class T5Builder(BertBuilder):
 
     def _embed(self, inputs: Mapping[str, ir.Value]) -> ir.Value:
         config = self._config
-        words = self.weight("shared.weight", config.vocab_size, config.hidden_size)
+        words = self.weight(f"{config.words}.weight", config.vocab_size, config.hidden_size)
         return self.fused(functions.EMBEDDINGS[1], "embeddings", [inputs["input_ids"], None, None, words])
 
     def _layer(self, name: str, prefix: str, hidden: ir.Value, mask: ir.Value, bias: ir.Value | None) -> ir.Value:
