@@ -167,7 +167,19 @@ def _is_wrong(node: ir.Node) -> bool:
     scale = _constant(node.inputs[1])
     low, high = _RANGES[_type_of(node)]
     overflows = scale is not None and float(np.abs(scale).max(initial=0)) * (high - low) > _OVERFLOW
-    return _type_of(node) not in _BYTES or overflows or _is_turned(node.inputs[0])
+    return _type_of(node) not in _BYTES or overflows or _is_by_unknown_axis(node) or _is_turned(node.inputs[0])
+
+
+def _is_by_unknown_axis(node: ir.Node) -> bool:
+    """Whether scales are along an axis whose size the model does not state, or beyond the second one of such a shape:
+    OpenVINO takes another axis, or fails to load."""
+    value, axis = node.inputs[0], attribute_of(node, "axis", 1)
+    scale = input_of(node, 1)
+    if scale is None or _is_scalar(scale) or value is None or value.shape is None:
+        return False
+    sizes = list(value.shape)
+    axis %= max(1, len(sizes))
+    return not all(isinstance(size, int) for size in sizes) and not (axis < 2 and isinstance(sizes[axis], int))
 
 
 def _is_turned(value: ir.Value | None) -> bool:
@@ -278,9 +290,10 @@ def _rows(domain: str) -> tuple[Fault, ...]:
         Fault(
             operator=domain + _QUANTIZE,
             condition=(
-                "16 bits; a range of more than 1e38; negative factors before it along another axis than the last"
+                "16 bits; a range of more than 1e38; negative factors before it along another axis than the last; "
+                "scales along an axis of unknown size"
             ),
-            result="numbers out of range wrap around; lower limits; wrong numbers",
+            result="numbers out of range wrap around; lower limits; wrong numbers; scales along another axis",
             versions=VERSIONS,
             applies=quantizes_wrongly,
             rewrite=integers,
@@ -295,4 +308,52 @@ def _rows(domain: str) -> tuple[Fault, ...]:
     )
 
 
-ROWS = (*_rows(""), *_rows(_CONTRIB))
+def _of_integers(operator: str, attributes: str = "", *, of_two: bool = False, sizes_first: bool = False) -> Fault:
+    """An operator that reads and returns integers with their scales, as quantizers write beside QDQ."""
+    operands = ["a, s, z"] + ["b, s, z"] * of_two
+    inputs = ", ".join(["t, u", *operands] if sizes_first else [*operands, "t, u"])
+    feeds = {"a": _BYTES_OF_ALL, "b": _BYTES_OF_ALL[::-1]} if of_two else {"a": _BYTES_OF_ALL}
+    return Fault(
+        operator=_CONTRIB + operator,
+        condition="any",
+        result="other integers: it wraps around, saturates elsewhere, or truncates",
+        versions=VERSIONS,
+        applies=lambda *_: True,
+        model=(
+            f"g ({', '.join(f'uint8[N, C, 4, 4] {name}' for name in feeds)}) => (uint8[M, D, H, W] y) "
+            "<float s = {0.05}, uint8 z = {120}, float t = {0.04}, uint8 u = {9}> "
+            f"{{ y = {_CONTRIB}{operator} {attributes} ({inputs}) }}"
+        ),
+        feeds=feeds,
+        expected=[_INTEGERS[operator]],
+    )
+
+
+def _requantized(values: np.ndarray) -> np.ndarray:
+    integers: np.ndarray = np.clip(np.rint(values / np.float32(0.04)) + 9, 0, 255).astype(np.uint8)
+    return integers
+
+
+_BYTES_OF_ALL = np.random.default_rng(0).permutation(np.arange(0, 256, 2, dtype=np.uint8)).reshape(2, 4, 4, 4)
+_A = (_BYTES_OF_ALL.astype(np.float32) - 120) * np.float32(0.05)
+_EXPONENTIALS = np.exp(_A)
+_INTEGERS = {
+    "QLinearSigmoid": _requantized(1 / (1 + 1 / _EXPONENTIALS)),
+    "QLinearSoftmax": _requantized(_EXPONENTIALS / _EXPONENTIALS.sum(-1, keepdims=True)),
+    "QLinearLeakyRelu": _requantized(np.where(_A < 0, _A * np.float32(0.1), _A)),
+    "QLinearAveragePool": _requantized(np.lib.stride_tricks.sliding_window_view(_A, (2, 2), (2, 3)).mean((4, 5))),
+    "QLinearAdd": _requantized(_A + _A[::-1]),
+    "QLinearMul": _requantized(_A * _A[::-1]),
+    "QLinearConcat": _requantized(np.concatenate([_A, _A[::-1]], 1)),
+}
+ROWS = (
+    *_rows(""),
+    *_rows(_CONTRIB),
+    _of_integers("QLinearSigmoid"),
+    _of_integers("QLinearSoftmax", "<axis = -1, opset = 13>"),
+    _of_integers("QLinearLeakyRelu", "<alpha = 0.1>"),
+    _of_integers("QLinearAveragePool", "<kernel_shape = [2, 2]>"),
+    _of_integers("QLinearAdd", of_two=True),
+    _of_integers("QLinearMul", of_two=True),
+    _of_integers("QLinearConcat", "<axis = 1>", of_two=True, sizes_first=True),
+)

@@ -111,6 +111,25 @@ def test_of_an_opset_in_which_operators_have_no_inputs_for_limits() -> None:
     np.testing.assert_allclose(result, plainly(model), rtol=1e-5)
 
 
+@pytest.mark.parametrize("size", [3, 4])
+@pytest.mark.parametrize(("rank", "axis"), [(rank, axis) for rank in (2, 3, 4) for axis in range(rank)])
+def test_scales_of_an_axis(rank: int, axis: int, size: int) -> None:
+    """With a shape that the model does not state, OpenVINO scales along another axis."""
+    random = np.random.default_rng(0)
+    scales = ", ".join(str(0.05 * (index + 1)) for index in range(size))
+    zeros = ", ".join(str(3 * index) for index in range(size))
+    model = onnx.parser.parse_model(
+        f"""<ir_version: 8, opset_import: ["" : 13]>
+        g (float[{", ".join("ABCD"[:rank])}] x) => (float[{", ".join("ABCD"[:rank])}] y)
+        <float[{size}] s = {{{scales}}}, int8[{size}] z = {{{zeros}}}> {{
+          q = QuantizeLinear <axis = {axis}> (x, s, z) y = DequantizeLinear <axis = {axis}> (q, s, z) }}"""
+    )
+    values = random.normal(size=[size if index == axis else 4 for index in range(rank)]).astype(np.float32)
+    session = onnxruntime.InferenceSession(model.SerializeToString(), providers=["CPUExecutionProvider"])
+    with isorun.Session(model.SerializeToString(), "openvino") as ours:
+        np.testing.assert_allclose(ours.run(None, {"x": values})[0], session.run(None, {"x": values})[0], atol=1e-5)
+
+
 def weights_alone(bits: str, block: int) -> onnx.ModelProto:
     """A product with rounded weights of 64 rows; a scale for each block of them, or one for all."""
     integers = np.random.default_rng(4).integers(-7, 8, (64, 64))
