@@ -119,7 +119,8 @@ class TokenClassifier(TokenModel):
     def _tokens(self, part: Part, scores: Array) -> list[Token]:
         text, encoding = part
         assert isinstance(text, str)
-        ids, words, offsets = encoding.ids, encoding.tokens, encoding.offsets
+        ids, offsets = encoding.ids, encoding.offsets
+        words = [self.tokenizer.library.id_to_token(number) or "" for number in ids]  # what was matched may have spaces
         tokens = []
         for index in each_token(encoding):
             start, end = offsets[index]

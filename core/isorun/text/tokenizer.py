@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -56,25 +56,28 @@ class Tokenized(Sequence[Sequence[Token]]):
     """Texts as tokens: a sequence with the tokens of each text.
 
     Attributes:
-        encodings: of the package ``tokenizers``. ``overflowing`` has at least the next tokens of a text that was cut,
+        encodings: of the package ``tokenizers``, whose ``tokens`` are what was matched: an added token may take the
+            spaces beside it. ``overflowing`` has at least the next tokens of a text that was cut,
             but not always all of them: a long text is tokenized only as far as needed.
         arrays: ``input_ids``, ``attention_mask`` (1 at real tokens) and ``token_type_ids``, each int64 of shape
             (texts, longest text).
+        text_of: from the number of a token to its text in the vocabulary; ``None`` for one that is not there.
     """
 
     encodings: Sequence[Encoding]
     arrays: Mapping[str, npt.NDArray[np.int64]]
+    text_of: Callable[[int], str | None]
 
     def __len__(self) -> int:
         return len(self.encodings)
 
     def __getitem__(self, position: Any) -> Any:
         if isinstance(position, slice):
-            return [_tokens(encoding) for encoding in self.encodings[position]]
-        return _tokens(self.encodings[position])
+            return list(map(self._tokens, self.encodings[position]))
+        return self._tokens(self.encodings[position])
 
     def __iter__(self) -> Iterator[Sequence[Token]]:
-        return map(_tokens, self.encodings)
+        return map(self._tokens, self.encodings)
 
     @property
     def truncated(self) -> list[int]:
@@ -88,6 +91,11 @@ class Tokenized(Sequence[Sequence[Token]]):
             InvalidFeeds: the model has a required input that is not derived from text.
         """
         return feeds_of(self.arrays, session.model_info)
+
+    def _tokens(self, encoding: Encoding) -> list[Token]:
+        texts = (self.text_of(number) or text for number, text in zip(encoding.ids, encoding.tokens, strict=True))
+        rows = zip(texts, encoding.ids, encoding.offsets, encoding.word_ids, encoding.sequence_ids, strict=True)
+        return [Token(text, number, *place, word, part) for text, number, place, word, part in rows]
 
 
 class Tokenizer:
@@ -149,7 +157,7 @@ class Tokenizer:
         """
         encodings = self._reader.encodings(list(texts_or_pairs_of(texts)), self.max_length, offsets=True)
         warn_of_truncation(encodings, self.max_length)
-        return Tokenized(encodings, self._reader.batch(encodings))
+        return Tokenized(encodings, self._reader.batch(encodings), self._reader.library.id_to_token)
 
     def decode(self, ids: Sequence[int], *, skip_special_tokens: bool = True) -> str:
         """The text of token ids."""
@@ -172,10 +180,3 @@ def _settings(path: Path, model: object) -> SentenceSettings:
         properties = onnx.load(path, load_external_data=False).metadata_props
         kept = next((entry.value for entry in properties if entry.key == sentence_settings.METADATA), None)
     return SentenceSettings.from_json(kept, path) if kept else sentences.read(settings_folder(path))
-
-
-def _tokens(encoding: Encoding) -> list[Token]:
-    rows = zip(
-        *(encoding.tokens, encoding.ids, encoding.offsets, encoding.word_ids, encoding.sequence_ids), strict=True
-    )
-    return [Token(text, number, *place, word, part) for text, number, place, word, part in rows]

@@ -3,15 +3,21 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import json
 import random
 import warnings
 from pathlib import Path
 
+import numpy as np
 import pytest
+import tokenizers
+from tokenizers import models
 
 import isorun
+import tiny
 from isorun.models.tokenizer import TruncationWarning
+from isorun.text import Tokenizer
 from isorun.text.entities import STRATEGIES, Entity
 
 FAMILIES = ["bert", pytest.param("roberta", marks=pytest.mark.long), "xlmroberta"]
@@ -111,3 +117,28 @@ def test_rejects_arguments(classifier, arguments, message):
 def test_a_model_without_the_head(tasks: Path) -> None:
     with pytest.raises(isorun.InvalidModel, match="use Classifier"):
         isorun.TokenClassifier(tasks / "bert-words", backend="ort-cpu")
+
+
+def test_an_added_token_is_the_vocabularys_word_whatever_it_takes(tmp_path: Path) -> None:
+    """As in transformers: ``<ent>`` takes the space before it, so it is shorter than its characters: a subword."""
+    words = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "a", "b", "c", "word"]
+    library = tokenizers.Tokenizer(models.WordPiece({word: at for at, word in enumerate(words)}, unk_token="[UNK]"))
+    library.add_tokens([tokenizers.AddedToken("<ent>", lstrip=True, normalized=False)])
+    folder = tiny.write_checkpoint(
+        tmp_path / "entities", tiny.weights(head="token"), architectures=["BertForTokenClassification"], num_labels=3
+    )
+    library.save(str(folder / "tokenizer.json"))
+    (folder / "tokenizer_config.json").write_text('{"tokenizer_class": "BertTokenizer"}')
+    text = "a word b <ent> c"
+    assert [token.text for token in Tokenizer(folder).encode([text])[0][1:-1]] == ["a", "word", "b", "<ent>", "c"]
+    with isorun.TokenClassifier(folder, backend="ort-cpu") as classifier:
+        (tokens,) = classifier.classify([text], strategy="none")
+        (found,) = classifier.classify([text], strategy="first")
+    assert [(token.word, token.start, token.end) for token in tokens[2:4]] == [("b", 7, 8), ("<ent>", 8, 14)]
+    firsts = [*tokens[:2], tokens[2]._replace(word="b <ent>", end=14), tokens[4]]
+    groups = [list(group) for _, group in itertools.groupby(firsts, lambda token: token.label)]
+    assert [entity[:1] + entity[2:5] for entity in found] == [
+        (group[0].label, " ".join(token.word for token in group), group[0].start, group[-1].end) for group in groups
+    ]
+    scores = [np.mean([token.score for token in group]) for group in groups]
+    assert [entity.score for entity in found] == pytest.approx(scores, abs=1e-6)
