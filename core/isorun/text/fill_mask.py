@@ -29,7 +29,7 @@ class Filling(NamedTuple):
         word: the token, as the tokenizer decodes it.
         score: its probability.
         id: its number in the vocabulary.
-        text: the text with it; of several masks, only this one is replaced.
+        text: the text with it, without padding tokens; of several masks, only this one is replaced.
     """
 
     word: str
@@ -117,6 +117,7 @@ class FillMask(TokenModel):
         check_count(top_k, "top_k")
         chosen = None if targets is None else self._target_ids(targets)
         decode = self.tokenizer.decode
+        padding = self.tokenizer.library.token_to_id(self.tokenizer.special_tokens.get("pad_token", ""))
 
         def finish(part: Part, outputs: list[Array]) -> list[list[Filling]]:
             ids = np.array(part.encoding.ids)
@@ -127,7 +128,7 @@ class FillMask(TokenModel):
                 best = among[np.argsort(-scores[among], kind="stable")[:top_k]]
                 row = []
                 for token in map(int, best):
-                    tokens = [*ids[:mask], token, *ids[mask + 1 :]]
+                    tokens = [number for number in (*ids[:mask], token, *ids[mask + 1 :]) if number != padding]
                     text = decode(tokens, skip_special_tokens=len(masks) == 1)
                     word = decode([token], skip_special_tokens=False)
                     row.append(Filling(word, float(scores[token]), token, text))

@@ -32,6 +32,17 @@ def test_fillings(family: str, tasks: Path) -> None:
                         assert [filling.score for filling in fillings] == pytest.approx(scores, abs=1e-5)
 
 
+def test_the_texts_have_no_padding_tokens(tasks: Path) -> None:
+    """As in transformers, which removes them before it decodes, the one in place of the mask included."""
+    with isorun.FillMask(tasks / "bert-words", backend="ort-cpu") as filler:
+        word = filler.fill(["[MASK]"])[0][0][0].word
+        text = f"{word} [MASK] [PAD] [MASK]"
+        (masks,) = filler.fill([text], targets=[word, "[PAD]"])
+        for fillings, filled in zip(masks, (f"{word} [MASK]", f"[MASK] {word}"), strict=True):
+            texts = {filling.word: filling.text for filling in fillings}
+            assert texts == {word: f"[CLS] {word} {filled} [SEP]", "[PAD]": f"[CLS] {word} [MASK] [SEP]"}
+
+
 def test_rejects(tasks: Path) -> None:
     with isorun.FillMask(tasks / "bert-words", backend="ort-cpu") as filler:
         assert filler.mask == "[MASK]"
