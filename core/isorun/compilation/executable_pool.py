@@ -7,13 +7,14 @@ one while all are in use waits, so the bounds hold at any time, except that one 
 from __future__ import annotations
 
 import logging
-import threading
 import time
 from collections import OrderedDict
 from collections.abc import Callable, Hashable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Generic, TypeVar
+
+from isorun.system import threads
 
 _T = TypeVar("_T")
 _K = TypeVar("_K", bound=Hashable)
@@ -56,7 +57,7 @@ class ExecutablePool(Generic[_K, _T]):
     def __init__(self, name: str, limit: int, memory: int | None, close: Callable[[_T], object]) -> None:
         self._name, self._limit, self._memory, self._close = name, limit, memory, close
         self._entries: OrderedDict[_K, _Entry[_T]] = OrderedDict()
-        self._changed = threading.Condition()
+        self._changed = threads.Condition()
         self.evicted: int = 0
 
     @contextmanager
@@ -106,7 +107,7 @@ class ExecutablePool(Generic[_K, _T]):
 
     def unlock_after_fork(self) -> None:
         """Forget the threads that this process does not have."""
-        self._changed = threading.Condition()
+        self._changed = threads.Condition()
         for key, entry in list(self._entries.items()):
             entry.users = 0
             if entry.executable is None:

@@ -9,6 +9,7 @@ import math
 import os
 import threading
 from collections.abc import Callable
+from operator import attrgetter
 from typing import Any
 
 import numpy as np
@@ -18,6 +19,24 @@ from isorun.system import portable
 from isorun.system.cgroup import cpu_quota
 
 MOST = 1024  # runtimes start as many as requested: a million hang them
+
+
+class Condition(threading.Condition):
+    """A condition that other threads can still use after a handler of a signal raised on the main thread.
+
+    Python's own ``with condition`` runs Python code between the lock and the block, where a handler may run: nothing
+    releases the lock then. The lock's methods, in C, are not interrupted.
+    """
+
+    __enter__ = property(attrgetter("_lock.__enter__"))
+    __exit__ = property(attrgetter("_lock.__exit__"))
+
+    def notify(self, n: int = 1) -> None:
+        try:
+            super().notify(n)
+        except BaseException:  # a thread that was notified may still be listed, for which the next call would count
+            self.notify_all()
+            raise
 
 
 def check(threads: object) -> None:

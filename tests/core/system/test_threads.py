@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import os
+import sys
 
 import numpy as np
 import pytest
@@ -29,3 +30,17 @@ def test_rejects_invalid_threads(given):
 @pytest.mark.parametrize("given", [None, 1, np.int64(2), threads.MOST])
 def test_accepts_threads(given):
     threads.check(given)
+
+
+def test_nothing_of_python_runs_between_a_condition_and_its_block():
+    """A handler of a signal could raise there, and the lock would stay locked."""
+    codes = []
+    condition = threads.Condition()
+    before = sys.getprofile()
+    sys.setprofile(lambda frame, event, _: codes.append(frame.f_code.co_name) if event == "call" else None)
+    try:
+        with condition:
+            pass
+    finally:
+        sys.setprofile(before)
+    assert codes == []

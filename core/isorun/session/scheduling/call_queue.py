@@ -4,7 +4,9 @@ The requests of a call are served as if they arrived one every :data:`_LAG` seco
 turns, a request each, and a call of many requests delays others by its share only. The more waits, the closer the order
 is to that of arrival: others overtake a call of many requests only if they arrive within a bounded time of it.
 
-Nothing here is thread-safe: :class:`isorun.session.scheduling.lanes.Lanes` holds its lock during every call.
+Nothing here is thread-safe: :class:`isorun.session.scheduling.lanes.Lanes` holds its lock during every call. A handler
+of a signal may raise during a call on the main thread. Python runs handlers after calls of functions, and where loops
+and functions of Python begin, so what changes is computed first, then stored in statements without calls.
 """
 
 from __future__ import annotations
@@ -62,21 +64,24 @@ class CallQueue:
 
     def put(self, call: Call, requests: Sequence[Request]) -> bool:
         """Add requests to a call: all of them, or none and return ``False`` if they exceed the limit."""
+        rows = sum(request.rows for request in requests) if call.bounded else 0
         if call.bounded:
-            rows = sum(request.rows for request in requests)
             if not self.admits(rows):
                 return False
             if rows >= self._refused[0]:
                 self._refused = _NOTHING
-            self._bounded += rows
-        waited = bool(call.waiting)
         for place, request in enumerate(requests):
             request.call, request.number, request.turn = call, next(self._numbers), request.arrived + place * _LAG
-            call.waiting[request.number] = request
-            self._tokens[call.batching] += request.length
+        added = {request.number: request for request in requests}
+        length = sum(request.length for request in requests)
         call.hurry = False
-        if not waited:
-            insort(self._turns, call.turn())
+        first = None if call.waiting else call.turn_of(requests[0])
+        # Once the first of these has changed something, no handler runs before the last one has.
+        self._tokens[call.batching] += length
+        self._bounded += rows
+        call.waiting |= added
+        if first is not None:
+            insort(self._turns, first)
         return True
 
     def take(self, now: float, may_run: Callable[[Call], bool], *, all_due: bool = False) -> list[Request]:
@@ -97,15 +102,22 @@ class CallQueue:
 
     def remove(self, call: Call, number: int) -> bool:
         """Remove a request; ``False`` if it does not wait any more."""
-        if number not in call.waiting:
+        request = call.waiting.get(number)
+        if request is None:
             return False
-        self._remove_turn(call)
-        request = call.waiting.pop(number)
-        self._bounded -= request.rows if call.bounded else 0
+        rows = request.rows if call.bounded else 0
+        first, second = [*itertools.islice(call.waiting.values(), 2), None][:2]
+        following = call.turn_of(second) if first is request and second is not None else None
+        place = bisect_left(self._turns, call.turn())
+        # From here to the end of insort(), no handler runs.
+        self._bounded -= rows
         self._tokens[call.batching] -= request.length
-        if call.waiting:
-            insort(self._turns, call.turn())
-        elif not self._tokens[call.batching]:
+        del call.waiting[number]
+        if first is request:
+            del self._turns[place]
+        if following is not None:
+            insort(self._turns, following)
+        if not self._tokens[call.batching] and not call.waiting:
             del self._tokens[call.batching]
         return True
 

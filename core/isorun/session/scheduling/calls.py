@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, NamedTuple
 
+from isorun.system import threads
 from isorun.types import Feeds
 
 _ALONE = ("alone",)
@@ -19,6 +20,10 @@ _logger = logging.getLogger("isorun")
 
 class Answer(Future[list[Any]]):
     """The future of a request. What a callback of it raises ends no thread that others wait for."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._condition = threads.Condition()  # a caller that is interrupted must not stop the thread that answers
 
     def add_done_callback(self, fn: Callable[[Future[list[Any]]], object]) -> None:
         """As of any future; ``SystemExit`` in ``fn``, too, is logged and not raised, except on the main thread."""
@@ -47,7 +52,7 @@ class Request:
     arrived: float = field(default_factory=time.monotonic)
     future: Answer = field(default_factory=Answer)
     call: Call = field(init=False)
-    number: int = field(init=False)
+    number: int = field(init=False, default=-1)
     turn: float = field(init=False)  # as of :class:`CallQueue`
 
 
@@ -99,8 +104,11 @@ class Call:
 
     def turn(self) -> Turn:
         """The turn of its oldest request: it orders calls."""
-        oldest = next(iter(self.waiting.values()))
-        return max(oldest.turn, self.last_turn), oldest.number, self
+        return self.turn_of(next(iter(self.waiting.values())))
+
+    def turn_of(self, request: Request) -> Turn:
+        """Its turn while a request is its oldest."""
+        return max(request.turn, self.last_turn), request.number, self
 
     def due(self) -> float:
         """The time until which its oldest request may wait for others."""

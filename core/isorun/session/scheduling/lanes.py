@@ -67,7 +67,7 @@ class Lanes:
         self._warmups: list[deque[Callable[[], None]]] = [deque() for _ in range(models.lanes + 1)]
         self._taking = False
         lock = threading.RLock()  # a session that is collected during these calls closes its lanes on this thread
-        self._arrived, self._ended = threading.Condition(lock), threading.Condition(lock)
+        self._arrived, self._ended = threads.Condition(lock), threads.Condition(lock)
         _alive.add(self)
 
     def check_room(self, rows: int) -> None:
@@ -93,16 +93,15 @@ class Lanes:
         with self._arrived:
             if self._closed:
                 raise SessionClosed(CLOSED)
-            admitted = self._queue.put(call, requests)
-            if admitted:
-                try:
+            try:
+                if admitted := self._queue.put(call, requests):
                     self._start_threads()
-                except IsorunError:
-                    for request in requests:
-                        self._queue.remove(call, request.number)
-                    raise
-                self._recorder.enter(len(requests))
-                self._arrived.notify(len(requests))
+                    self._arrived.notify(len(requests))
+                    self._recorder.enter(len(requests))
+            except BaseException:  # no thread starts, or a handler of a signal raised
+                for request in requests:
+                    self._queue.remove(call, request.number)
+                raise
         if not admitted:
             self._recorder.reject(len(requests), self._limit)
         for request in requests:

@@ -163,15 +163,13 @@ class Recorder:
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._requests = self._failed = self._rejected = self._late = self._waiting = self._running = 0
+        self._requests = self._failed = self._rejected = self._late = self._left = self._running = 0
         self._tokens = self._padding = 0
         self._queue, self._run, self._rows = Counts(SECONDS), Counts(SECONDS), Counts(_ROWS)
 
     def enter(self, requests: int) -> None:
-        """Count requests into the queue."""
-        with self._lock:
-            self._requests += requests
-            self._waiting += requests
+        """Count requests into the queue, whose lock the caller holds. No handler of a signal runs halfway."""
+        self._requests += requests
 
     def reject(self, requests: int, limit: int) -> NoReturn:
         """Count rejected requests, and raise ``QueueFull``."""
@@ -182,13 +180,13 @@ class Recorder:
     def leave(self, seconds: float) -> None:
         """Count a request out of the queue that waited so long; its run follows."""
         with self._lock:
-            self._waiting -= 1
+            self._left += 1
             self._queue.add(seconds)
 
     def drop(self) -> None:
         """Count a request out of the queue that will not run."""
         with self._lock:
-            self._waiting -= 1
+            self._left += 1
 
     def fail(self) -> None:
         """Count an error of a request."""
@@ -225,7 +223,7 @@ class Recorder:
                 self._failed,
                 self._rejected,
                 self._late,
-                self._waiting,
+                self._requests - self._left,
                 self._running,
                 self._queue.histogram(),
                 self._run.histogram(),

@@ -91,7 +91,7 @@ class _Reader:
         self._window = window
         self._tokens = 0
         self._futures: deque[tuple[Future[list[Any]], int]] = deque()
-        self._changed = threading.Condition()
+        self._changed = threads.Condition()
         self._thread = 0  # the thread in read
         self._asking = False  # it is inside the iterator, which may block
         self._ended = False  # read is done

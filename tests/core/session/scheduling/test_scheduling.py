@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import re
+import signal
 import subprocess
 import sys
 import threading
@@ -87,6 +88,47 @@ def test_the_first_request_after_warmup_imports_nothing(model: Path, tmp_path: P
     assert subprocess.check_output(command, text=True, env={**os.environ, "ISORUN_CACHE_DIR": str(tmp_path)}) == (
         "[]\n[]\n"
     )
+
+
+INTERRUPTED = """
+import random, signal, sys
+import numpy as np
+import isorun
+
+class Late(Exception):
+    pass
+
+def handler(*_):
+    if armed:
+        raise Late
+
+armed, interruptions, generator = False, 0, random.Random(3)
+signal.signal(signal.SIGALRM, handler)
+session = isorun.Session(sys.argv[1], "ort-cpu", threads=1)
+feeds = {each.name: np.ones((1, 6), np.int64) for each in session.get_inputs()}
+session.submit(None, feeds).result()
+while interruptions < 300:
+    futures = []
+    try:
+        armed = True
+        signal.setitimer(signal.ITIMER_REAL, 1e-5 + generator.random() * 2e-3)
+        for _ in range(200):
+            futures.append(session.submit(None, feeds))
+        armed = False
+    except Late:
+        armed = False
+        interruptions += 1
+    for future in futures:
+        future.result(60)
+session.submit(None, feeds).result(60)
+session.close()
+assert session.metrics().waiting == 0, session.metrics()
+"""
+
+
+@pytest.mark.skipif(not hasattr(signal, "setitimer"), reason="the system has no timers that send signals")
+def test_interrupted_submits_leave_the_session_usable(model: Path) -> None:
+    subprocess.run([sys.executable, "-c", INTERRUPTED, str(model)], check=True, timeout=300)
 
 
 def test_warmup_runs_each_length_between_those_given(model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
