@@ -131,6 +131,25 @@ def test_a_fork_of_a_session_with_a_worker_has_all_of_it(bert):
     assert ended(WITH_A_WORKER, bert, "ort-cpu", environment) == (0, "")
 
 
+FIRST_SUBMIT = """
+import sys
+import isorun, tiny
+with isorun.Session(sys.argv[1], "ort-cpu", environment=sys.argv[2]) as session:
+    session.run(None, tiny.feeds())
+    before = {*sys.modules}
+    session.submit(None, tiny.feeds()).result()
+    print(sorted({*sys.modules} - before))
+"""
+
+
+def test_the_first_submit_of_a_session_with_a_worker_imports_nothing(bert):
+    """A fork meanwhile would leave the import unfinished in the child."""
+    environment = isolation.own_environment(environments.root(), "sessions")
+    command = [sys.executable, "-c", FIRST_SUBMIT, str(bert), environment]
+    variables = {**os.environ, "PYTHONPATH": str(Path(tiny.__file__).parent)}
+    assert subprocess.check_output(command, text=True, env=variables, timeout=300) == "[]\n"
+
+
 @pytest.mark.parametrize("again", [pickle.dumps, copy.copy, copy.deepcopy], ids=lambda call: call.__name__)
 def test_sessions_cannot_be_pickled_or_copied(bert, any_backend, again):
     with isorun.Session(bert, any_backend) as session:

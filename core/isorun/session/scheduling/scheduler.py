@@ -63,6 +63,8 @@ class Scheduler:
         closers: ExitStack,
         max_queue: int,
     ) -> None:
+        if resolved.worker is not None:  # it may be used after a fork, in which an import of another thread never ends
+            from isorun.tuning import concurrency  # noqa: F401
         self._resolved = resolved
         self._mixes_rows = resolved.model.info.mixes_rows
         self._checker = checker
