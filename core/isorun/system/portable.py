@@ -106,6 +106,20 @@ def c_library_function(name: str) -> Callable[..., int] | None:
     return function
 
 
+def socket_pair() -> tuple[socket.socket, socket.socket]:
+    """Two connected sockets. None has the number of a standard stream, even if this process has closed those: in a
+    child process, that is another file, and libraries write to it."""
+    first, second = socket.socketpair()
+    return _above_standard(first), _above_standard(second)
+
+
+def _above_standard(end: socket.socket) -> socket.socket:
+    if sys.platform == "win32" or end.fileno() > 2:
+        return end
+    with end:
+        return socket.socket(fileno=fcntl.fcntl(end.fileno(), fcntl.F_DUPFD_CLOEXEC, 3))
+
+
 def anonymous_file(name: str) -> int:
     """A descriptor of a file without a name, which appends: in memory on Linux, a temporary file elsewhere.
 

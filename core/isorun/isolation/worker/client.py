@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import socket
 import threading
 import time
 import weakref
@@ -100,7 +99,7 @@ class Connection:
             channel.close()
 
     def _open(self) -> Channel:
-        ours, theirs = socket.socketpair()
+        ours, theirs = portable.socket_pair()
         with theirs:
             try:
                 wire.send(self.process.trunk, wire.CHANNEL, files=[theirs.fileno()])

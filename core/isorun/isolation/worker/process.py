@@ -12,6 +12,7 @@ from typing import Any
 
 from isorun.errors import WorkerDied, WorkerTimeout
 from isorun.isolation.worker import wire
+from isorun.system import portable
 from isorun.system.subprocesses import Child, python_module
 
 READY_SECONDS = 60.0
@@ -53,7 +54,7 @@ class WorkerProcess:
         self.dead: bool = False
         self._why_killed = ""
         self._owner = os.getpid()
-        ours, theirs = socket.socketpair()
+        ours, theirs = portable.socket_pair()
         self.trunk: socket.socket = ours
         command = python_module("isorun.isolation.worker", str(theirs.fileno()), python=python)
         try:

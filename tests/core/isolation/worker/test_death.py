@@ -271,6 +271,25 @@ def test_forked_process_starts_another_worker(tmp_path, model, fakes):
     assert (ran.returncode, ran.stderr) == (0, "")
 
 
+WITHOUT_STREAMS = """
+import os, sys
+for descriptor in map(int, sys.argv[3].split()):
+    os.close(descriptor)
+import numpy as np
+import isorun
+with isorun.Session(sys.argv[1], "odd", environment=sys.argv[2]) as session:
+    x = np.full(4, 7, np.float32)
+    assert (session.run(None, {"x": x})[0] == x).all()
+"""
+
+
+@pytest.mark.parametrize("closed", ["0 1 2", "0", "1 2"])
+def test_a_process_without_standard_streams_has_workers(tmp_path, model, fakes, closed):
+    (tmp_path / "model.onnx").write_bytes(model)
+    command = [sys.executable, "-c", WITHOUT_STREAMS, tmp_path / "model.onnx", fakes, closed]
+    assert subprocess.run(command, timeout=300).returncode == 0
+
+
 def children() -> set[str]:
     """The running child processes."""
     found = set()
