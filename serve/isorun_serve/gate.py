@@ -145,7 +145,8 @@ class Gate:
         limit = self._settings.max_body
         if (encoding := headers.get("content-encoding", "identity").lower()) != "identity":
             raise ApiError(415, f"Content-Encoding {encoding!r} is not supported. Send the body uncompressed")
-        if int(headers.get("content-length", 0)) > limit:  # the HTTP library checks that it is a number
+        # The HTTP library checks that it is a number. int() rejects long ones.
+        if float(headers.get("content-length", 0)) > limit:
             raise _too_large(limit)
         parts, size = [], 0
         try:

@@ -38,6 +38,8 @@ def test_bodies_have_a_limit(client: TestClient) -> None:
     assert (answer.status_code, "10000 bytes" in answer.json()["error"]["message"]) == (413, True)
     streamed = client.post(URL, content=(b" " * 1000 for _ in range(11)))  # without its length in the header
     assert streamed.status_code == 413
+    announced = client.post(URL, content=b"{}", headers={"content-length": "9" * 5000})
+    assert announced.status_code == 413
     packed = client.post(URL, json=BODY, headers={"content-encoding": "gzip"})
     assert packed.status_code == 415
 

@@ -212,6 +212,7 @@ def changed(**changes: Any) -> dict[str, Any]:
         (as_json(outputs=[{"name": "last_hidden_state", "parameters": {"binary_data": 1}}]), "valid boolean"),
         (as_json(parameters={"priority": 1}), "unknown field 'priority'"),
         (as_json(parameters={"timeout": 0}), "greater than 0"),
+        (as_json(parameters={"timeout": 10**320}), "less than 18446744073709551616"),
         (as_json(output=[]), "unknown field 'output'; did you mean 'outputs'?"),
         ({"inputs": []}, "No feed for"),
         ({}, "inputs: Field required"),
@@ -223,7 +224,9 @@ def test_errors(client: TestClient, body: dict[str, Any], message: str) -> None:
     assert message in answer.json()["error"]
 
 
-@pytest.mark.parametrize(("length", "message"), [("-1", "at most"), ("99999", "at most"), ("2", "Field required")])
+@pytest.mark.parametrize(
+    ("length", "message"), [("-1", "at most"), ("99999", "at most"), ("9" * 5000, "at most"), ("2", "Field required")]
+)
 def test_header_lengths(client: TestClient, length: str, message: str) -> None:
     answer = client.post(URL, content=b"{}more", headers={HEADER: length})
     assert (answer.status_code, message in answer.json()["error"]) == (400, True)

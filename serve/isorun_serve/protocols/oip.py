@@ -46,7 +46,9 @@ class RequestParameters(Parameters):
     """The parameters of a request."""
 
     binary_data_output: StrictBool = False
-    timeout: StrictInt | None = Field(default=None, gt=0, description="Microseconds, as Triton's clients send it.")
+    timeout: StrictInt | None = Field(
+        default=None, gt=0, lt=2**64, description="Microseconds, as Triton's clients send it."
+    )
 
 
 class Input(KnownFields):
@@ -195,7 +197,7 @@ def router(models: Models, _: Settings) -> APIRouter:
 def _split(body: bytes, header_length: str | None) -> tuple[bytes, bytes]:
     if header_length is None:
         return body, b""
-    if not header_length.isdecimal() or int(header_length) > len(body):
+    if not header_length.isdecimal() or float(header_length) > len(body):  # int() rejects long ones
         raise ApiError(400, f"{HEADER_LENGTH} must be a length of at most {len(body)}, got {header_length!r}")
     length = int(header_length)
     return body[:length], body[length:]
