@@ -95,7 +95,8 @@ class Classifier(TextModel):
         """The classes of each text, best first.
 
         Args:
-            texts: texts or pairs, as for :meth:`isorun.CrossEncoder.predict`.
+            texts: texts or pairs, as for :meth:`isorun.CrossEncoder.predict`. A pair stays one if its second text is
+                empty, of which transformers' pipeline reads the first text alone.
             top_k: how many classes to return for each text; ``None`` for all.
             function: for these scores, as for the class; ``None`` for the classifier's.
             progress: as in :meth:`isorun.Embedder.embed`.

@@ -51,6 +51,17 @@ def test_texts_and_pairs(name: str, built: bool, tasks: Path, tmp_path: Path) ->
         assert classifier.scores(samples["texts"]).shape == (len(samples["texts"]), len(classifier.labels))
 
 
+def test_a_pair_with_an_empty_text_is_a_pair(tasks: Path) -> None:
+    """As training and sentence-transformers tokenize it; transformers' pipeline makes a single text of it."""
+    model = tasks / "bert-classes-None"
+    with isorun.Classifier(model, backend="ort-cpu") as classifier:
+        assert classifier.count_tokens(("a text", "")) == classifier.count_tokens("a text") + 1
+        pair, single = classifier.scores([("a text", "")]), classifier.scores(["a text"])
+    assert np.abs(pair - single).max() > 1e-4
+    with isorun.CrossEncoder(model, backend="ort-cpu", activation="Softmax") as encoder:
+        np.testing.assert_allclose(encoder.predict([("a text", "")]), pair, atol=1e-6)
+
+
 def test_another_function(tasks: Path) -> None:
     with isorun.Classifier(tasks / "bert-classes-None", backend="ort-cpu", function="none") as classifier:
         logits = classifier.scores(["a text"])
