@@ -248,6 +248,15 @@ TABLES: Mapping[str, Table] = {
 }
 """The keys of ``config.json`` by ``model_type``, beside those that every configuration may have."""
 
+_DEFAULTS: Mapping[str, Mapping[str, Any]] = {
+    "mt5": {"feed_forward_proj": "gated-gelu"},
+    "gemma3_text": {"head_dim": 256, "num_key_value_heads": 4, "pad_token_id": 0},
+    "qwen3": {"head_dim": 128, "num_key_value_heads": 32},
+    "qwen2": {"num_key_value_heads": 32},
+    "mistral": {"num_key_value_heads": 8},
+}
+"""transformers' defaults of keys that are absent, where they differ from those of other kinds with the same table."""
+
 _OWN_CODE = {
     "jina-bert": ("JinaBert",),
     "nomic_bert": ("NomicBert",),
@@ -280,7 +289,7 @@ def check_config(settings: Mapping[str, Any], kind: str, name: str) -> Mapping[s
         name: of the file, for messages.
 
     Returns:
-        The settings by transformers' names.
+        The settings by transformers' names, with the defaults that only this kind has.
 
     Raises:
         InvalidModel: a value has no meaning.
@@ -290,7 +299,7 @@ def check_config(settings: Mapping[str, Any], kind: str, name: str) -> Mapping[s
         settings = _by_transformers_names(settings, name)
     check(settings, {**_COMMON, **TABLES[kind]}, name)
     _check_code(settings.get("auto_map"), kind, name)
-    return settings
+    return {**_DEFAULTS.get(kind, {}), **settings}
 
 
 def _by_transformers_names(settings: Mapping[str, Any], name: str) -> Mapping[str, Any]:

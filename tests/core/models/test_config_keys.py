@@ -277,3 +277,23 @@ def test_rejects_weights_that_transformers_would_round(key: str, name: str, tmp_
     with pytest.raises(UnsupportedModel, match="dtype is 'bfloat16', but no weight is stored in it"):
         checkpoint.build(folder, tmp_path / "model.onnx")
     checkpoint.build(changed(folder, **{key: "float32"}), tmp_path / "model.onnx")
+
+
+def test_an_absent_key_has_the_default_of_its_kind(tmp_path: Path) -> None:
+    """Those of transformers 5.24 that other kinds with the same keys do not have; null is a value."""
+    known = {
+        "gemma3_text": {"head_dim": 256, "num_key_value_heads": 4, "pad_token_id": 0},
+        "qwen3": {"head_dim": 128, "num_key_value_heads": 32},
+        "qwen2": {"num_key_value_heads": 32},
+        "mistral": {"num_key_value_heads": 8},
+        "llama": {},
+        "t5": {},
+    }
+    for kind, defaults in known.items():
+        assert check_config({}, kind, "config.json") == defaults
+        nulls = dict.fromkeys(defaults)
+        assert check_config(nulls, kind, "config.json") == nulls
+    folder = exports.checkpoint("mt5", tmp_path)
+    stated = run(folder, "last_hidden_state", tmp_path / "stated.onnx")
+    changed(folder, feed_forward_proj=..., dense_act_fn=..., is_gated_act=...)
+    np.testing.assert_array_equal(run(folder, "last_hidden_state", tmp_path / "absent.onnx"), stated)
