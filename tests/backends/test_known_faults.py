@@ -54,7 +54,15 @@ def _require(name: str, row: Fault) -> None:
 def test_session_returns_no_wrong_number(name: str, row: Fault) -> None:
     _require(name, row)
     tested = operator_tests.try_row(name, row, with_raw=row.action == "documented")
-    assert tested.session == {"rewritten": "right", "refused": "refused", "documented": tested.raw}[row.action]
+    assert (
+        tested.session
+        == {
+            "rewritten": "right",
+            "checked": "error",
+            "refused": "refused",
+            "documented": tested.raw,
+        }[row.action]
+    )
 
 
 @pytest.mark.long
@@ -68,7 +76,11 @@ def test_row_is_still_needed(name: str, row: Fault) -> None:
             f"row = faults.of(registry.get({name!r})).rows[{TABLES[name].rows.index(row)}]; "
             f"try_row({name!r}, replace(row, ends_process=False))"
         )
-        assert subprocess.run([sys.executable, "-c", code], check=False, capture_output=True).returncode < 0
+        try:
+            ended = subprocess.run([sys.executable, "-c", code], check=False, capture_output=True, timeout=30)
+        except subprocess.TimeoutExpired:  # it never ends
+            return
+        assert ended.returncode < 0
         return
     raw = operator_tests.try_row(name, row).raw
     version = metadata.version(registry.get(name).capabilities.package)

@@ -104,7 +104,10 @@ ROWS = (
     *map(_large, ("Equal", "Less", "LessOrEqual", "Greater", "GreaterOrEqual")),
     Fault(
         operator="Mod",
-        condition="integers above 2^24; in Div, ReduceMax and ReduceMin too",
+        condition=(
+            "integers above 2^24, or such results; in Div, MatMul, Gemm, ReduceL1, ReduceL2, ReduceMax, ReduceMean, "
+            "ReduceMin, ReduceProd, ReduceSum and ReduceSumSquare too"
+        ),
         result="that of their nearest numbers in fp32",
         versions=VERSIONS,
         model="g (int32[n] x) => (int32[n] y) <int32 z = {10}> { y = Mod (x, z) }",
@@ -130,6 +133,25 @@ ROWS = (
         rewrite=rewrites.is_not_zero,
         model="g (float[n] x) => (bool[n] y) { y = Cast <to = 9> (x) }",
         feeds={"x": _NUMBERS},
+    ),
+    Fault(
+        operator="Cast",
+        condition="to fp16 and back",
+        result="the number itself: it is neither rounded nor infinite above 65,504",
+        versions=VERSIONS,
+        model="g (float[n] x) => (float[n] y) { h = Cast <to = 10> (x) y = Cast <to = 1> (h) }",
+        feeds={"x": np.array([1.9, 1e6], np.float32)},
+        expected=[np.array([1.9003906, np.inf], np.float32)],
+    ),
+    Fault(
+        operator="Relu",
+        condition="integers",
+        result="that of their nearest numbers in fp32",
+        versions=VERSIONS,
+        applies=conditions.is_integer,
+        rewrite=rewrites.integer_relu,
+        model="g (int32[n] x) => (int32[n] y) { y = Relu (x) }",
+        feeds={"x": np.array([2**24 + 3, 2**31 - 1, -(2**24) - 1], np.int32)},
     ),
     Fault(
         operator="Mod",

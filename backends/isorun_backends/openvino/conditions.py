@@ -128,6 +128,11 @@ def may_be_empty(index: int) -> Callable[[ir.Node, int], bool]:
     return applies
 
 
+def computes_input(index: int) -> Callable[[ir.Node, int], bool]:
+    """Whether an input is there, and no constant."""
+    return lambda node, _: input_of(node, index) is not None and static(input_of(node, index)) is None
+
+
 def has_scale_per_channel(node: ir.Node, _: int) -> bool:
     """Whether the weights of a quantized convolution may have several scales."""
     scale = input_of(node, 4)

@@ -23,6 +23,7 @@ from isorun_backends.openvino import (
     reductions,
     rewrites,
     rotations,
+    sizes,
 )
 from isorun_backends.openvino.arithmetic import VERSIONS
 
@@ -243,6 +244,7 @@ ROWS = (
     *images.ROWS,
     *reductions.ROWS,
     *rotations.ROWS,
+    *sizes.ROWS,
     *activations.ROWS,
     *quantization.ROWS,
     Fault(

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from isorun.plugin import Fault
+from isorun_backends.nodes import constant, new_node, static
 from isorun_backends.openvino.arithmetic import VERSIONS
 
 if TYPE_CHECKING:
@@ -39,13 +40,30 @@ def _may_not_iterate(node: ir.Node, _: int) -> bool:
     return trips is None or trips.numpy().item() < 1 or (node.inputs[1] is not None and condition is None)
 
 
+def _may_run_for_ever(node: ir.Node, _: int) -> bool:
+    """Whether the number of iterations may be negative."""
+    trips = static(node.inputs[0])
+    return node.inputs[0] is not None and (trips is None or trips[0] < 0)
+
+
+def _stop_at_once(node: ir.Node) -> list[ir.Node]:
+    """The loop with 0 for a negative number of iterations."""
+    import onnx_ir as ir
+
+    trips = node.inputs[0]
+    zero = constant(0)
+    below = new_node("Less", [trips, zero.outputs[0]])
+    limit = new_node("Where", [below.outputs[0], zero.outputs[0], trips])
+    inputs = [limit.outputs[0], *node.inputs[1:]]
+    return [zero, below, limit, ir.node("Loop", inputs, node.attributes, num_outputs=len(node.outputs))]
+
+
 def _count_iterations(node: ir.Node) -> list[ir.Node]:
     """The loop with one more value, the number of iterations, to which the collected results are cut."""
     import onnx_ir as ir
 
-    def constant(value: int | list[int]) -> ir.Node:
-        return ir.node("Constant", [], {"value": ir.tensor(np.array(value, np.int64))})
-
+    limits = _stop_at_once(node)[:-1] if _may_run_for_ever(node, 0) else []
+    trips = limits[-1].outputs[0] if limits else node.inputs[0]
     body = node.attributes["body"].as_graph()
     carried, prefix = len(node.inputs) - 2, node.outputs[0].name or node.name or "loop"
     number = ir.Value(name=f"{prefix}.number", type=ir.TensorType(ir.DataType.INT64), shape=ir.Shape([]))
@@ -57,12 +75,14 @@ def _count_iterations(node: ir.Node) -> list[ir.Node]:
     body.inputs.append(number)
     body.outputs.insert(1 + carried, increased.outputs[0])
     zero, first, vector = constant(0), constant([0]), constant([1])
-    loop = ir.node("Loop", [*node.inputs, zero.outputs[0]], {"body": body}, num_outputs=len(body.outputs) - 1)
+    loop = ir.node(
+        "Loop", [trips, *node.inputs[1:], zero.outputs[0]], {"body": body}, num_outputs=len(body.outputs) - 1
+    )
     count = ir.node("Reshape", [loop.outputs[carried], vector.outputs[0]])
     same = [ir.node("Identity", [value]) for value in loop.outputs[:carried]]
     ends = [first.outputs[0], count.outputs[0], first.outputs[0]]
     cut = [ir.node("Slice", [value, *ends]) for value in loop.outputs[carried + 1 :]]
-    return [zero, first, vector, loop, count, *same, *cut]
+    return [*limits, zero, first, vector, loop, count, *same, *cut]
 
 
 def _reads_an_output(node: ir.Node, _: int) -> bool:
@@ -99,5 +119,22 @@ ROWS = (
         model=_TWO_RUNS,
         feeds={"x": np.array(2, np.float32)},
         expected=[np.array(2, np.float32), np.array([6, 0], np.float32)],
+    ),
+    Fault(
+        operator="Loop",
+        condition="a computed number of iterations that is negative",
+        result="it never ends",
+        versions=VERSIONS,
+        applies=_may_run_for_ever,
+        rewrite=_stop_at_once,
+        model="""g (float[a] x, int64 n) => (float[b] y) <bool t = {1}> {
+            y = Loop <body = inner (int64 i, bool c, float[k] s) => (bool d, float[k] u) {
+                d = Identity (c)
+                u = Add (s, s)
+            }> (n, t, x)
+        }""",
+        feeds={"x": np.ones(2, np.float32), "n": np.array(-1)},
+        expected=[np.ones(2, np.float32)],
+        ends_process=True,
     ),
 )

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from isorun_backends.nodes import new_node
+from isorun_backends.nodes import attribute_of, new_node
 
 if TYPE_CHECKING:
     import onnx_ir as ir
@@ -169,6 +169,53 @@ def integer_comparison(node: ir.Node) -> list[ir.Node]:
     exact = new_node("And", [near.outputs[0], of_difference.outputs[0]])
     either = new_node("Or", [apart.outputs[0], exact.outputs[0]])
     return [zero, difference, of_difference, apart, near, exact, either]
+
+
+def integer_relu(node: ir.Node) -> list[ir.Node]:
+    """A selection, which is exact: the sign of an integer is that of its nearest number in fp32."""
+    x = node.inputs[0]
+    assert x is not None
+    assert x.dtype is not None
+    zero = _constant(np.array(0, x.dtype.numpy()))
+    below = new_node("Less", [x, zero.outputs[0]])
+    return [zero, below, new_node("Where", [below.outputs[0], zero.outputs[0], x])]
+
+
+def compress_rows(node: ir.Node) -> list[ir.Node]:
+    """The conditions of as many rows as there are, as in ONNX Runtime."""
+    x, conditions = node.inputs
+    axis, first = attribute_of(node, "axis"), _constant(np.array([0]))
+    if axis is None:
+        nodes = [new_node("Size", [x])]
+    else:
+        index, shape = _constant(np.array(axis)), new_node("Shape", [x])
+        nodes = [index, shape, new_node("Gather", [shape.outputs[0], index.outputs[0]])]
+    vector = _constant(np.array([1]))
+    count = new_node("Reshape", [nodes[-1].outputs[0], vector.outputs[0]])
+    kept = new_node("Slice", [conditions, first.outputs[0], count.outputs[0]])
+    return [first, *nodes, vector, count, kept, new_node("Compress", [x, kept.outputs[0]], _attributes(node))]
+
+
+def window_of_size(node: ir.Node) -> list[ir.Node]:
+    """The window, with no elements for a negative size."""
+    size = node.inputs[0]
+    assert size is not None
+    zero = _constant(np.array(0, np.int64 if size.dtype is None else size.dtype.numpy()))
+    below = new_node("Less", [size, zero.outputs[0]])
+    limit = new_node("Where", [below.outputs[0], zero.outputs[0], size])
+    return [zero, below, limit, new_node(node.op_type, limit.outputs, _attributes(node))]
+
+
+def split_into_sizes(node: ir.Node) -> list[ir.Node]:
+    """The parts of sizes of which negative ones are too large, which is an error."""
+    import onnx_ir as ir
+
+    x, sizes = node.inputs
+    zero, large = _constant(np.array(0)), _constant(np.array(2**30))
+    below = new_node("Less", [sizes, zero.outputs[0]])
+    checked = new_node("Where", [below.outputs[0], large.outputs[0], sizes])
+    parts = ir.node("Split", [x, checked.outputs[0]], node.attributes, num_outputs=len(node.outputs))
+    return [zero, large, below, checked, parts]
 
 
 def thresholded_relu(node: ir.Node) -> list[ir.Node]:

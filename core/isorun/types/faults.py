@@ -33,6 +33,7 @@ class Fault:
         opset: of ``model``.
         feeds: its inputs.
         expected: its correct outputs; ``None`` for those of ONNX's reference evaluator.
+        invalid: whether ``feeds`` are invalid: with the equivalent, the runtime raises an error.
         ends_process: whether the runtime itself ends the process, so that ``model`` is run in a session alone.
     """
 
@@ -46,14 +47,17 @@ class Fault:
     opset: int = 17
     feeds: Mapping[str, Any] = field(default_factory=dict)
     expected: Sequence[Any] | None = None
+    invalid: bool = False
     ends_process: bool = False
 
     @property
     def action(self) -> str:
-        """What isorun does: ``rewritten``, ``refused`` or ``documented``."""
+        """What isorun does: ``rewritten``, ``checked`` (invalid values are an error), ``refused`` or ``documented``."""
         if self.applies is None:
             return "documented"
-        return "refused" if self.rewrite is None else "rewritten"
+        if self.rewrite is None:
+            return "refused"
+        return "checked" if self.invalid else "rewritten"
 
 
 KINDS = ("not_implemented", "not_yet", "never")

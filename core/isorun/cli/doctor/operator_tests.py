@@ -38,7 +38,8 @@ class Tested:
 
     Attributes:
         raw: what the runtime itself computes: ``right``, ``wrong``, or an error; empty if it was not run.
-        session: the same of a session, which works around the fault: also ``refused``.
+        session: the same of a session, which works around the fault: also ``refused``, and ``error`` if it
+            raises one for invalid feeds.
     """
 
     raw: str
@@ -82,7 +83,7 @@ def try_row(name: str, fault: Fault, *, with_raw: bool = True) -> Tested:
 
         expected = _expected(fault, model)
         with_raw = with_raw and not fault.ends_process
-        return Tested(_outcome(raw, expected) if with_raw else "", _outcome(session, expected))
+        return Tested(_outcome(raw, expected) if with_raw else "", _outcome(session, expected, invalid=fault.invalid))
 
 
 def wrong_node_tests(name: str, every: int = 1, at: Callable[[str], object] = lambda _: None) -> Iterator[str]:
@@ -124,13 +125,13 @@ def _expected(fault: Fault, model: onnx.ModelProto) -> list[Any]:
         return list(ReferenceEvaluator(model).run(None, dict(fault.feeds)))
 
 
-def _outcome(run: Callable[[], list[Any]], expected: list[Any]) -> str:
+def _outcome(run: Callable[[], list[Any]], expected: list[Any], *, invalid: bool = False) -> str:
     try:
         results = run()
     except UnsupportedModel:
         return "refused"
     except IsorunError as error:
-        return f"{type(error).__name__}: {error}"
+        return "error" if invalid else f"{type(error).__name__}: {error}"
     pairs = list(zip(results, expected, strict=True))
     close = (np.allclose(result, value, rtol=1e-4, atol=1e-5, equal_nan=True) for result, value in pairs)
     return "right" if all(np.shape(a) == np.shape(b) for a, b in pairs) and all(close) else "wrong"
