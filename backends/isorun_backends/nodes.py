@@ -38,6 +38,28 @@ def number(value: ir.Value | None) -> float | None:
     return None if tensor is None or tensor.size != 1 else float(tensor.numpy().reshape(-1)[0])
 
 
+def is_small(value: ir.Value | None, limit: int) -> bool:
+    """Whether a value is a constant below a limit, or is computed from such constants and sizes alone."""
+    if value is None:
+        return False
+    known: set[ir.Value] = set()
+    waiting = [value]
+    while waiting:
+        current = waiting.pop()
+        if current in known:
+            continue
+        known.add(current)
+        node, numbers = current.producer(), static(current)
+        if numbers is not None:
+            if max(map(abs, numbers), default=0) >= limit:
+                return False
+        elif node is None or any(attribute.type.name == "GRAPH" for attribute in node.attributes.values()):
+            return False
+        elif node.op_type not in ("Shape", "Size"):
+            waiting += [read for read in node.inputs if read is not None]
+    return True
+
+
 def new_node(op: str, inputs: Sequence[ir.Value | None], attributes: Mapping[str, Any] | None = None) -> ir.Node:
     """A node of one output of ONNX's own operators."""
     import onnx_ir as ir

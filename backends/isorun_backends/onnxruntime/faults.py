@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from isorun.plugin import KnownFaults
-from isorun_backends.common_empties import recurrent_of_nothing
 from isorun_backends.common_faults import nonzero_of_scalar
-from isorun_backends.onnxruntime import integers, normalizations, pads
+from isorun_backends.onnxruntime import empties, integers, normalizations, pads, ranges
 
 _ROUNDING = "rounding of fp32: off by 1e-4 where values are 1000"
 _FP16 = "rounding of fp16 in the last bit"
@@ -21,7 +20,8 @@ CPU = KnownFaults(
         nonzero_of_scalar("1.31.1"),
         *integers.ROWS,
         *OPTIMIZERS.rows,
-        *(recurrent_of_nothing(operator, "1.31.1") for operator in ("LSTM", "GRU")),
+        *empties.ROWS,
+        *ranges.ROWS,
     ),
     node_tests={
         "test_attention_4d_causal_fp16": _FP16,

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from isorun_backends import common_faults
-from isorun_backends.nodes import attribute_of, input_of, static
+from isorun_backends.nodes import attribute_of, input_of, is_small, static
 
 if TYPE_CHECKING:
     import onnx_ir as ir
@@ -54,27 +54,7 @@ def compares_large_integers(node: ir.Node, _: int) -> bool:
     is right."""
     if not is_integer(node, 0) or input_of(node, 0).dtype.itemsize < 4:  # type: ignore[union-attr]
         return False
-    return not any(value is not None and _is_small(value) for value in node.inputs)
-
-
-def _is_small(value: ir.Value) -> bool:
-    """Whether a value is a constant that fp32 holds, or is computed from such constants and sizes alone."""
-    known: set[ir.Value] = set()
-    waiting = [value]
-    while waiting:
-        current = waiting.pop()
-        if current in known:
-            continue
-        known.add(current)
-        node, numbers = current.producer(), static(current)
-        if numbers is not None:
-            if max(map(abs, numbers), default=0) >= _HELD:
-                return False
-        elif node is None or any(attribute.type.name == "GRAPH" for attribute in node.attributes.values()):
-            return False
-        elif node.op_type not in ("Shape", "Size"):
-            waiting += [read for read in node.inputs if read is not None]
-    return True
+    return not any(is_small(value, _HELD) for value in node.inputs)
 
 
 def is_byte(node: ir.Node, _: int) -> bool:
