@@ -17,6 +17,7 @@ from isorun_backends.openvino import (
     activations,
     arithmetic,
     conditions,
+    empties,
     images,
     loops,
     quantization,
@@ -245,6 +246,7 @@ ROWS = (
     *reductions.ROWS,
     *rotations.ROWS,
     *sizes.ROWS,
+    *empties.ROWS,  # after those that refuse a node
     *activations.ROWS,
     *quantization.ROWS,
     Fault(

@@ -1,0 +1,97 @@
+"""Memory that OpenVINO does not write for inputs without elements: rows of the table in ``faults``."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from isorun.plugin import Fault
+from isorun_backends.nodes import constant, input_of, new_node
+from isorun_backends.openvino.arithmetic import VERSIONS
+
+if TYPE_CHECKING:
+    import onnx_ir as ir
+
+_RESULT = "memory that was never written"
+
+
+def may_have_no_keys(node: ir.Node, _: int) -> bool:
+    """Whether there may be queries and no keys, by what is known of the sequences, and no past."""
+    past = input_of(node, 6 if node.domain else 4)
+    if past is not None or input_of(node, 1) is None or input_of(node, 2) is None:
+        return False
+    lengths = [None if value is None or value.shape is None else value.shape[-2] for value in node.inputs[:2]]
+    if isinstance(lengths[1], int) and lengths[1] > 0:
+        return False
+    return lengths[0] is None or lengths[0] != lengths[1] or getattr(lengths[0], "value", None) is None
+
+
+def zero_without_keys(node: ir.Node) -> list[ir.Node]:
+    """The attention, or 0 if there are no keys; its other outputs as they are."""
+    import onnx_ir as ir
+
+    query = node.inputs[0]
+    kind = np.float32 if query is None or query.dtype is None else query.dtype.numpy()
+    attention = ir.node(node.op_type, node.inputs, node.attributes, domain=node.domain, num_outputs=len(node.outputs))
+    count, none, zero = new_node("Size", [node.inputs[1]]), constant(0), constant(np.array(0, kind))
+    is_empty = new_node("Equal", [count.outputs[0], none.outputs[0]])
+    chosen = new_node("Where", [is_empty.outputs[0], zero.outputs[0], attention.outputs[0]])
+    others = [new_node("Identity", [value]) for value in attention.outputs[1:]]
+    return [attention, count, none, zero, is_empty, chosen, *others]
+
+
+def _row(operator: str, opset: int) -> Fault:
+    heads = "num_heads = 2" if operator.startswith("com") else "q_num_heads = 2, kv_num_heads = 2"
+    return Fault(
+        operator=operator,
+        condition="queries without keys",
+        result=_RESULT,
+        versions=VERSIONS,
+        applies=may_have_no_keys,
+        rewrite=zero_without_keys,
+        model=(
+            "g (float[a, b, 4] q, float[c, d, 4] k, float[e, f, 4] v) => (float[g, h, 4] y) "
+            f"{{ h = Softmax (q) s = Softmax <axis = 1> (h) t = ReduceSum <keepdims = 0> (s) p = Add (q, t) "
+            f"o = {operator} <{heads}> (p, k, v) y = Neg (o) }}"  # the memory is that of a Softmax
+        ),
+        opset=opset,
+        feeds={
+            "q": np.ones((1, 64, 4), np.float32),
+            "k": np.zeros((1, 0, 4), np.float32),
+            "v": np.zeros((1, 0, 4), np.float32),
+        },
+        expected=[np.zeros((1, 64, 4), np.float32)],
+    )
+
+
+def _image(operator: str, condition: str, model: str, feeds: Any, expected: np.ndarray) -> Fault:
+    return Fault(
+        operator=operator,
+        condition=condition,
+        result=_RESULT,
+        versions=VERSIONS,
+        model=model,
+        opset=19,
+        feeds=feeds,
+        expected=[expected],
+    )
+
+
+ROWS = (
+    _row("com.microsoft.MultiHeadAttention", 17),
+    _row("Attention", 23),
+    _image(
+        "GridSample",
+        "an empty image, in pools, Resize and RoiAlign too; heads of size 0 in Attention",
+        "g (float[a, b, c, d] x, float[e, f, g, 2] p, float[l, m, n, o] q) => (float[h, i, j, k] y) "
+        "{ h = Softmax (q) s = Softmax <axis = 2> (h) t = ReduceSum <keepdims = 0> (s) u = Add (p, t) "
+        "o = GridSample (x, u) y = Neg (o) }",
+        {
+            "x": np.zeros((1, 1, 7, 0), np.float32),
+            "p": np.zeros((1, 40, 40, 2), np.float32),
+            "q": np.ones((1, 1, 40, 40), np.float32),
+        },
+        np.zeros((1, 1, 40, 40), np.float32),
+    ),
+)
