@@ -86,7 +86,7 @@ def build(path: Path, settings: TokenizerSettings, *, plain: bool = False) -> Bu
         library.no_truncation()
         pad_id = pad_id if pad_id is not None else padding["pad_id"] if padding else 0
         if not plain:
-            settings = settings.completed(document)
+            settings = settings.completed(document, pad_id)
         elif truncation:
             settings = TokenizerSettings(path, fields={"model_max_length": truncation["max_length"]})
         return Built(library, special_ids, pad_id, tokens.texts, settings)

@@ -88,7 +88,7 @@ class TokenizerSettings:
         fields: ``tokenizer_config.json``.
         special_tokens_map: ``special_tokens_map.json``; empty where it has no effect.
         added_tokens: ``added_tokens.json``, likewise.
-        model_type: as ``config.json`` has it; empty where it has none.
+        config: ``config.json``.
         sides: what ``tokenizer.json`` itself states of ``truncation_side`` and ``padding_side``.
     """
 
@@ -97,11 +97,15 @@ class TokenizerSettings:
     fields: Mapping[str, Any] = field(default_factory=dict)
     special_tokens_map: Mapping[str, Any] = field(default_factory=dict)
     added_tokens: Mapping[str, Any] = field(default_factory=dict)
-    model_type: str = ""
+    config: Mapping[str, Any] = field(default_factory=dict)
     sides: Mapping[str, str] = field(default_factory=dict)
 
-    def completed(self, document: Mapping[str, Any]) -> TokenizerSettings:
+    def completed(self, document: Mapping[str, Any], pad_id: int) -> TokenizerSettings:
         """With the sides that ``tokenizer.json`` states, which count where ``tokenizer_config.json`` states none.
+
+        Args:
+            document: the content of ``tokenizer.json``.
+            pad_id: the token that transformers pads with.
 
         Raises:
             UnsupportedModel: padding on the left would shift the model's positions.
@@ -110,8 +114,8 @@ class TokenizerSettings:
         stated = {key: part.get("direction") for key, part in sections.items() if isinstance(part, dict)}
         left = {key for key, side in stated.items() if side == "Left" and key not in self.fields}
         settings = replace(self, sides=dict.fromkeys(left, "left"))
-        if settings.padding_side == "left" and self.model_type in _ABSOLUTE:
-            reason = "padding would shift the positions. Remove the key to pad on the right"
+        if settings.padding_side == "left" and (counted := _shifted(self.config, pad_id)):
+            reason = f"padding would shift the positions, which {counted}. Remove the key to pad on the right"
             raise settings.unsupported("padding_side", reason)
         return settings
 
@@ -170,10 +174,7 @@ def read(folder: Path, prefix: str = "") -> TokenizerSettings:
     fields = _object(path)
     check_known(fields, USED, str(path))
     config = _object(folder / f"{prefix}config.json")
-    model_type = config.get("model_type")
-    settings = TokenizerSettings(
-        path, _kind(fields, config), fields, model_type=model_type if isinstance(model_type, str) else ""
-    )
+    settings = TokenizerSettings(path, _kind(fields, config), fields, config=config)
     if (names := fields.get("model_input_names")) and not {"input_ids", "attention_mask"} <= set(names):
         raise settings.unsupported(
             "model_input_names", "it must contain input_ids and attention_mask: without a mask, padding changes results"
@@ -187,7 +188,28 @@ def read(folder: Path, prefix: str = "") -> TokenizerSettings:
     return replace(settings, special_tokens_map=special_tokens_map, added_tokens=added_tokens)
 
 
-_ABSOLUTE = frozenset({"bert", "distilbert", "electra", "albert", "layoutlm", "convbert", "ernie", "megatron-bert"})
+_ABSOLUTE = (
+    *("layoutlm", "convbert", "ernie", "megatron-bert", "rembert", "roc_bert", "mobilebert", "squeezebert", "splinter"),
+    *("big_bird", "nystromformer", "yoso", "bros", "xlm", "flaubert"),
+)
+"""The kinds of models that look positions up in a table, beside those that isorun builds."""
+
+
+def _shifted(config: Mapping[str, Any], pad_id: int) -> str | None:
+    """How a model counts positions, if padding on the left shifts them; ``None`` if it does not."""
+    from isorun.graph.builders.architectures import ARCHITECTURES, BERT, DEBERTA
+
+    kind = config.get("model_type")
+    others = {**dict.fromkeys(_ABSOLUTE, BERT), "deberta": DEBERTA}
+    architecture = {**others, **ARCHITECTURES}.get(kind) if isinstance(kind, str) else None
+    relative = config.get("position_embedding_type", "absolute") != "absolute"
+    if architecture is None or relative or not architecture.has_positions(config):
+        return None
+    skipped = architecture.padding_id
+    if skipped is None:
+        return "count all tokens"
+    skipped = skipped if architecture.fixed_padding_id else config.get("pad_token_id", skipped)
+    return None if skipped == pad_id else f"skip token {skipped}, and padding is token {pad_id}"
 
 
 def _kind(fields: Mapping[str, Any], config: Mapping[str, Any]) -> str | None:

@@ -152,9 +152,34 @@ def test_rejects_what_it_cannot_apply(folder: Path) -> None:
     for message, fields in cases:
         with pytest.raises(UnsupportedModel, match=message):
             Tokenizer(_configure(folder, **fields))
-    _configure(folder, "config.json", model_type="bert")
-    with pytest.raises(UnsupportedModel, match=r"padding_side='left'.*shift the positions"):
-        Tokenizer(_configure(folder, padding_side="left"))
+
+
+@pytest.mark.parametrize(
+    ("config", "shifted"),
+    [
+        *(
+            ({"model_type": kind}, True)
+            for kind in ("bert", "distilbert", "electra", "deberta-v2", "deberta", "rembert")
+        ),
+        *(({"model_type": kind, "position_biased_input": False}, False) for kind in ("deberta-v2", "deberta")),
+        ({"model_type": "bert", "position_embedding_type": "alibi"}, False),
+        ({"model_type": "bert", "position_embedding_type": "absolute"}, True),
+        *(({"model_type": kind}, False) for kind in ("t5", "qwen3", "modernbert", "gpt2", None, ["bert"])),
+        ({"model_type": "mpnet", "pad_token_id": 0}, True),  # its positions skip token 1 whatever the config states
+        ({"model_type": "roberta"}, True),
+        ({"model_type": "roberta", "pad_token_id": 0}, False),
+        ({}, False),
+    ],
+)
+def test_rejects_padding_that_would_shift_the_positions(folder: Path, config: dict[str, Any], shifted: bool) -> None:
+    """The tokenizer pads with token 0."""
+    _configure(folder, "config.json", **config)
+    path = _configure(folder, tokenizer_class="PreTrainedTokenizerFast", padding_side="left", pad_token="[PAD]")
+    if shifted:
+        with pytest.raises(UnsupportedModel, match=r"padding_side='left'.*shift the positions"):
+            Tokenizer(path)
+    else:
+        assert Tokenizer(path).settings.padding_side == "left"
 
 
 @pytest.mark.parametrize(
