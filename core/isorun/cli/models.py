@@ -140,7 +140,7 @@ def keep_settings(graph: ir.Model, model: Path, output: Path) -> None:
     """Write what the folder of an ONNX file says of its texts into a graph made from it, as ``isorun build`` does:
     lower case, pooling, prompts, and layers after pooling, which are put beside it."""
     from isorun.models import sentence_settings, sentences
-    from isorun.text.model_files import settings_folder
+    from isorun.models.text_reader import settings_folder
 
     if sentence_settings.METADATA in graph.metadata_props or not text_files(model):
         return

@@ -18,7 +18,8 @@ from isorun.compilation.options import AUTO, PADDINGS
 from isorun.errors import IsorunError, did_you_mean
 from isorun.models.pooling import cosine_matrix, pool
 from isorun.models.sentence_settings import METADATA, POOLINGS, SentenceSettings
-from isorun.models.tokenizer import Tokenizer, TruncationWarning, feeds_of
+from isorun.models.text_reader import TextReader
+from isorun.models.tokenizer import TruncationWarning, feeds_of
 from isorun.system.cache import Cache, write_atomically
 from isorun.text.inputs import texts_of
 from isorun.types import threads_in_words
@@ -95,14 +96,19 @@ def run(
         options=options.settings_of(option),
         outputs=None if outputs is None else models.names(outputs),
     ) as session:
-        arrays = feeds_file.load(feeds) if feeds is not None else _encode(path, text or [], session)
+        skipped = 0
+        if feeds is not None:
+            arrays = feeds_file.load(feeds)
+        else:
+            reader = TextReader(path, session.model_info)
+            arrays, skipped = _encode(reader, text or [], session), reader.skipped
         names = [spec.name for spec in session.get_outputs()]
         result = _Result(dict(zip(names, session.run(None, arrays), strict=True)), texts=list(text or []))
         declared = session.get_modelmeta().custom_metadata_map.get(METADATA)
         modes = (pooling,) if pooling else SentenceSettings.from_json(declared).pooling if declared else ()
         result.pooling = "+".join(modes) or None
         if len(result.texts) > 1 and modes:
-            _pool(result, modes, session.model_info.attended(arrays))
+            _pool(result, modes, session.model_info.attended(arrays), skipped)
             if pooling is not None and result.pooled is None:
                 raise IsorunError(f"--pooling: none of the outputs has a vector for each token ({', '.join(names)})")
         if repeat:
@@ -116,26 +122,22 @@ def run(
             print(f"\n{session.provenance if provenance else _short(session, requested)}")
 
 
-def _encode(path: Path, texts: Sequence[str], session: Session) -> dict[str, np.ndarray]:
-    info = session.model_info
-    limits = [most for most in info.limits.values() if most is not None]
-    tokenizer = Tokenizer.beside(path, limit=min(limits, default=None))
-    fixed = {spec.shape[1] for spec in session.get_inputs() if spec.shape and len(spec.shape) == 2}
-    length = next((size for size in fixed if isinstance(size, int)), None)
+def _encode(reader: TextReader, texts: Sequence[str], session: Session) -> dict[str, np.ndarray]:
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always", TruncationWarning)
-        encoded = tokenizer.encode(texts_of(texts, "--text"), length)
+        encoded = reader.encode(texts_of(texts, "--text"))
     for warning in caught:
         console.note(f"isorun: {warning.message}")
-    return feeds_of(encoded, info)
+    return feeds_of(encoded, session.model_info)
 
 
-def _pool(result: _Result, modes: Sequence[str], mask: np.ndarray | None) -> None:
+def _pool(result: _Result, modes: Sequence[str], mask: np.ndarray | None, skipped: int) -> None:
     name = next((name for name, value in result.outputs.items() if getattr(value, "ndim", 0) == 3), None)
     if name is None:
         return
     hidden = result.outputs[name]
-    real = np.ones(hidden.shape[:2], np.int64) if mask is None else mask
+    real = np.ones(hidden.shape[:2], np.int64) if mask is None else mask.copy()
+    real[:, :skipped] = 0
     result.pooled, result.cosine = name, cosine_matrix(pool(hidden, real, modes))
 
 

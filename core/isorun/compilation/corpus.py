@@ -19,7 +19,8 @@ import numpy as np
 from isorun.errors import InvalidFeeds
 from isorun.models.feeds import FeedChecker
 from isorun.models.lowering import ModelGraphs
-from isorun.models.tokenizer import Tokenizer, TruncationWarning, feeds_of, places_of
+from isorun.models.text_reader import TextReader, usable_settings
+from isorun.models.tokenizer import TruncationWarning, feeds_of, places_of
 from isorun.parity.samples import fixed_size, lognormal_lengths, masked_cases, random_feeds, right_padded
 from isorun.system.cache import sha256
 from isorun.types import Feeds, ModelInfo
@@ -171,6 +172,7 @@ def digest(graphs: ModelGraphs, samples: Samples | None) -> str:
     parts = [repr(content(sample)) for sample in samples or ()]
     if tokenizer := _tokenizer(graphs):
         parts += [sha256(_TEXTS.read_bytes()), graphs.cache.fingerprint(lambda: [tokenizer], tokenizer)]
+        parts.append(usable_settings(graphs.source.path, graphs.info).to_json())
     return sha256("|".join([str(samples is None), *parts]).encode())
 
 
@@ -219,13 +221,10 @@ def spread(listed: Sequence[T], count: int) -> Sequence[T]:
 def _encoded(graphs: ModelGraphs, listed: Sequence[str], rows: int = _ROWS, *, ordered: bool = True) -> list[Feeds]:
     """Texts as feeds, in order of length if they are to be ordered, so that those in one batch are similar. Batches
     without a token are dropped: some tokenizers return none for an empty text."""
-    info = graphs.info
-    limits = [limit for limit in info.limits.values() if limit is not None]
-    tokenizer = Tokenizer.beside(graphs.source.path, min(limits, default=None))
-    fixed = fixed_size(info.required, 1)
+    reader = TextReader(graphs.source.path, graphs.info)
     texts = sorted(listed, key=len) if ordered else listed
-    batches = (tokenizer.encode(texts[start : start + rows], fixed) for start in range(0, len(texts), rows))
-    return [feeds_of(encoded, info) for encoded in batches if encoded["attention_mask"].any()]
+    batches = (reader.encode(texts[start : start + rows]) for start in range(0, len(texts), rows))
+    return [feeds_of(encoded, graphs.info) for encoded in batches if encoded["attention_mask"].any()]
 
 
 def _encoded_own(graphs: ModelGraphs, listed: Sequence[str]) -> list[Feeds]:

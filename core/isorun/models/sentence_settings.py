@@ -105,6 +105,22 @@ class SentenceSettings:
     chat_template: Mapping[str, Any] = field(default_factory=dict)
 
     @property
+    def prompt(self) -> str:
+        """The text to put before each text where nothing else is requested.
+
+        Raises:
+            InvalidModel: the default prompt is not one of the prompts.
+        """
+        if self.default_prompt is None:
+            return ""
+        if self.default_prompt not in self.prompts:
+            raise InvalidModel(
+                f"The model's default prompt {self.default_prompt!r} is not one of its prompts: "
+                f"{', '.join(self.prompts)}"
+            )
+        return self.prompts[self.default_prompt]
+
+    @property
     def layers(self) -> list[Layer]:
         """The layers of :attr:`token_steps` and :attr:`steps`."""
         return [step for step in (*self.token_steps, *self.steps) if not isinstance(step, str)]

@@ -145,23 +145,22 @@ class Tokenizer:
 
         Args:
             texts: one or more texts or pairs.
-            length: the number of columns; ``None`` for that of the longest text.
+            length: the number of columns, which cuts texts too; ``None`` for that of the longest text.
 
         Returns:
             ``input_ids``, ``attention_mask`` (1 at real tokens) and ``token_type_ids`` (1 in the second text
             of a pair; 0 where the tokenizer's class makes none), each int64 of shape (batch, sequence).
 
         Raises:
-            InvalidFeeds: there is no text, an item is not a text, or the length exceeds the model's limit.
+            InvalidFeeds: there is no text, an item is not a text, or the length is below 1.
 
         Warns:
             TruncationWarning: texts were truncated; the message has their numbers of tokens, unless they are far above
                 the maximum.
         """
-        if length is not None and (length < 1 or (self.limit is not None and length > self.limit)):
-            maximum = "" if self.limit is None else f" and at most {self.limit}"
-            raise InvalidFeeds(f"length must be at least 1{maximum}, got {length}")
-        max_tokens = length or self.limit
+        if length is not None and length < 1:
+            raise InvalidFeeds(f"length must be at least 1, got {length}")
+        max_tokens = min(filter(None, (length, self.limit)), default=None)
         encodings = self.encodings(texts, max_tokens)
         if max_tokens is not None:
             self._warn_of_truncation(texts, max_tokens, [bool(encoding.overflowing) for encoding in encodings])

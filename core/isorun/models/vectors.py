@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import contextlib
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
-from isorun.errors import InvalidModel, UnsupportedModel
-from isorun.models import sentence_settings, sentences
+from isorun.errors import InvalidModel, TokenizerError, UnsupportedModel
 from isorun.models.dense import Layer, WordWeights
 from isorun.models.pooling import Floats, normalized, pool
 from isorun.models.sentence_settings import SentenceSettings
 from isorun.models.source import ModelSource
+from isorun.models.text_reader import TextReader, settings_of
 from isorun.types import Feeds, ModelInfo
 
 TOKENS = ("last_hidden_state", "token_embeddings")
@@ -27,10 +28,11 @@ class TextVectors:
     Args:
         settings: how token vectors become one vector.
         info: the model.
+        skipped: how many tokens at the start of a text do not count in pooling (:attr:`TextReader.skipped`).
     """
 
-    def __init__(self, settings: SentenceSettings, info: ModelInfo) -> None:
-        self._settings, self._info = settings, info
+    def __init__(self, settings: SentenceSettings, info: ModelInfo, skipped: int = 0) -> None:
+        self._settings, self._info, self.skipped = settings, info, skipped
         names = [output.name for output in info.outputs]
         weighted = any(isinstance(step, WordWeights) for step in settings.token_steps)  # by token ids: not an output's
         wanted = (POOLED,) if POOLED in names else TOKENS if settings.pooling and not weighted else ()
@@ -49,23 +51,32 @@ class TextVectors:
         if vectors.ndim == 3:
             for step in self._settings.token_steps:
                 vectors = applied(step, vectors)
-            vectors = pool(vectors, mask, self._settings.pooling)
+            pooled = mask.copy()
+            pooled[:, : self.skipped] = 0
+            vectors = pool(vectors, pooled, self._settings.pooling)
         for step in self._settings.steps:
             vectors = applied(step, vectors)
         vectors = vectors[:, : self._settings.truncate_dim]
         return vectors if fed is None else vectors[(mask != 0).any(axis=1)]
 
     @classmethod
-    def of(cls, source: ModelSource, info: ModelInfo) -> TextVectors:
+    def of(cls, source: ModelSource, info: ModelInfo, skipped: int | None = None) -> TextVectors:
         """Those of a model, by what ``isorun build`` kept in its file or what is beside it.
 
+        Args:
+            source, info: the model.
+            skipped: as for the class; ``None`` for the prompt's tokens, for which the tokenizer is read.
+
         Raises:
-            InvalidModel, UnsupportedModel: as :func:`isorun.models.sentences.read`.
+            InvalidModel, UnsupportedModel: as :func:`isorun.models.sentences.read`, or the default prompt is unknown.
         """
-        metadata: Mapping[str, str] = info.metadata.custom_metadata_map
-        if (kept := metadata.get(sentence_settings.METADATA)) is not None:
-            return cls(SentenceSettings.from_json(kept, source.path), info)
-        return cls(sentences.read(source.path.parent), info)
+        settings = settings_of(source.path, info.metadata.custom_metadata_map)
+        if skipped is None:
+            skipped = 0
+            if settings.prompt and not settings.include_prompt:
+                with contextlib.suppress(TokenizerError):  # then the model is fed no texts
+                    skipped = TextReader(source.path, info, settings).skipped
+        return cls(settings, info, skipped)
 
     @classmethod
     def find(cls, source: ModelSource, info: ModelInfo) -> tuple[TextVectors | None, str]:

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from isorun.errors import InvalidArgument, InvalidFeeds, InvalidModel, UnsupportedModel, did_you_mean
+from isorun.errors import InvalidArgument, InvalidFeeds, UnsupportedModel, did_you_mean
 from isorun.models import checkpoint
 from isorun.models.activations import ACTIVATIONS
 from isorun.models.activations import softmax as probabilities
@@ -75,7 +75,7 @@ class CrossEncoder(TextModel):
         with closed_on_error(self):
             self.labels: list[str] = labels_of(self.settings, self.output.shape or (), "{}")
             self._activation = _activation(activation, self.settings, len(self.labels))
-            self._prompt = _prompt(self.settings) if prompt is None else checked(prompt, "prompt")
+            self._prompt = self.settings.prompt if prompt is None else checked(prompt, "prompt")
             self._ending = self._template.ending(self.tokenizer, self._prompt) if self._template else []
 
     def predict(
@@ -215,13 +215,3 @@ def _activation(name: str | None, settings: SentenceSettings, labels: int) -> Ca
     if name is None and settings.activation:
         name = activation_named(settings.activation, "The cross-encoder's settings", sloped=False)
     return ACTIVATIONS[name or ("Sigmoid" if labels == 1 else "Identity")]
-
-
-def _prompt(settings: SentenceSettings) -> str:
-    """The text to put before each text, or before the first of a pair."""
-    name = settings.default_prompt
-    if name is not None and name not in settings.prompts:
-        raise InvalidModel(
-            f"The model's default prompt {name!r} is not one of its prompts: {', '.join(settings.prompts)}"
-        )
-    return "" if name is None else settings.prompts[name]

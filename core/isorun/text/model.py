@@ -18,6 +18,7 @@ from isorun.errors import InvalidArgument, IsorunError
 from isorun.models import checkpoint, modules, sentence_settings, sentences
 from isorun.models.modules import Modules
 from isorun.models.sentence_settings import SentenceSettings
+from isorun.models.text_reader import limit_of, settings_folder, settings_of, tokenizer_of
 from isorun.models.tokenizer import Text, Tokenizer, Tokens, TruncationWarning, feeds_of
 from isorun.models.weights import digest
 from isorun.session.session import Session
@@ -26,7 +27,7 @@ from isorun.system.cache import Cache
 from isorun.system.cleanup import closed_on_error
 from isorun.text.encoded import Encoded, encoded_ids
 from isorun.text.inputs import checked, text_or_pair, texts_of, texts_or_pairs_of
-from isorun.text.model_files import find_model, settings_folder
+from isorun.text.model_files import find_model
 from isorun.text.steps import in_float32
 
 if TYPE_CHECKING:
@@ -89,24 +90,21 @@ class TextModel:
         self.modules: Modules = modules.read(self.folder) if self.from_checkpoint else Modules({None: ()})
         route = self._route(self.modules)
         if self.from_checkpoint:
-            outputs, source = {}, sentences.transformer_folder(path, route)
+            outputs = {}
             settings = sentences.read(self.folder, route)
         else:
-            info, source = _info(path, session_options), path
+            info = _info(path, session_options)
             outputs = {spec.name: len(spec.shape or ()) for spec in info.outputs}
-            kept = info.metadata.custom_metadata_map.get(sentence_settings.METADATA)
-            settings = SentenceSettings.from_json(kept, path) if kept else sentences.read(self.folder)
-            self._is_foreign = not kept
-        plain = settings.static
-        self.tokenizer: Tokenizer = Tokenizer.beside(
-            source, lower_case=settings.lower_case, special_tokens=not plain, plain=plain
-        )
+            metadata = info.metadata.custom_metadata_map
+            settings = settings_of(path, metadata)
+            self._is_foreign = not metadata.get(sentence_settings.METADATA)
+        self.tokenizer: Tokenizer = tokenizer_of(path, settings, route)
         self.settings: SentenceSettings = self._completed(settings)
         chosen_outputs = choose(outputs)
         names = [chosen_outputs] if isinstance(chosen_outputs, str) else chosen_outputs
         built, self._digest = path, None
         if self.from_checkpoint:
-            self._digest = digest(source, self._downloads)
+            self._digest = digest(sentences.transformer_folder(path, route), self._downloads)
             score = self.settings.logit_score
             built = checkpoint.build_cached(path, self._downloads, whole=False, route=route, logit_score=score)
         self.session: Session = Session(built, **{"outputs": names, **self._session_defaults(), **session_options})
@@ -116,8 +114,7 @@ class TextModel:
             self._columns = next((shape[1] for shape in shapes if isinstance(shape[1], int)), None)
             limits = list(filter(None, [*self.session.model_info.limits.values(), self._columns]))
             self._positions = min(limits, default=None)
-            stated = filter(None, [settings.max_tokens or self.tokenizer.settings.limit])
-            self.max_length = min([*limits, *stated], default=None)
+            self.max_length = limit_of(settings, self.tokenizer, *limits)
             if max_length is not None:
                 self.limit_length(max_length)
             self._opened_length = self.tokenizer.limit = self.max_length

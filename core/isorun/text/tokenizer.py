@@ -4,23 +4,22 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
-from isorun.models import sentence_settings, sentences
+from isorun.models import text_reader
 from isorun.models.sentence_settings import SentenceSettings
 from isorun.models.tokenizer import Text, feeds_of
-from isorun.models.tokenizer import Tokenizer as Reader
 from isorun.session.session import Session
 from isorun.system.arguments import check_count
 from isorun.system.cache import Cache
 from isorun.text.inputs import text_or_pair, texts_or_pairs_of
 from isorun.text.model import warn_of_truncation
-from isorun.text.model_files import find_model, settings_folder
+from isorun.text.model_files import find_model
 
 if TYPE_CHECKING:
     from tokenizers import Encoding
@@ -133,14 +132,10 @@ class Tokenizer:
         check_count(max_length, "max_length", optional=True)
         path = model.path if isinstance(model, Session) else find_model(model, Cache(cache_dir))
         settings = _settings(path, model)
-        source = sentences.transformer_folder(path, None) if path.is_dir() else path
-        static = settings.static
-        self._reader = Reader.beside(
-            source, lower_case=settings.lower_case, special_tokens=special_tokens and not static, plain=static
-        )
-        stated = max_length or settings.max_tokens or self._reader.settings.limit
+        self._reader = text_reader.tokenizer_of(path, settings, special_tokens=special_tokens)
         limits = model.model_info.limits.values() if isinstance(model, Session) else ()
-        self.max_length: int | None = min([limit for limit in (stated, *limits) if limit is not None], default=None)
+        stated = settings if max_length is None else replace(settings, max_tokens=max_length)
+        self.max_length: int | None = text_reader.limit_of(stated, self._reader, *limits)
         self.special_tokens: Mapping[str, str] = self._reader.special_tokens
 
     def encode(self, texts: Sequence[Text]) -> Tokenized:
@@ -170,13 +165,12 @@ class Tokenizer:
 
 def _settings(path: Path, model: object) -> SentenceSettings:
     """What a checkpoint, or the file that isorun built from it, says of its texts."""
-    if path.is_dir():
-        return sentences.read(path)
+    metadata: Mapping[str, str] = {}
     if isinstance(model, Session):
-        kept = model.get_modelmeta().custom_metadata_map.get(sentence_settings.METADATA)
-    else:
+        metadata = model.get_modelmeta().custom_metadata_map
+    elif path.is_file():
         import onnx
 
         properties = onnx.load(path, load_external_data=False).metadata_props
-        kept = next((entry.value for entry in properties if entry.key == sentence_settings.METADATA), None)
-    return SentenceSettings.from_json(kept, path) if kept else sentences.read(settings_folder(path))
+        metadata = {entry.key: entry.value for entry in properties}
+    return text_reader.settings_of(path, metadata)

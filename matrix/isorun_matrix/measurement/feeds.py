@@ -19,7 +19,7 @@ from zipfile import BadZipFile
 import numpy as np
 import numpy.typing as npt
 
-from isorun.errors import InvalidFeeds, InvalidModel
+from isorun.errors import InvalidFeeds, InvalidModel, UnsupportedModel
 from isorun.parity.samples import MASKS, lognormal_lengths, random_feeds, right_padded
 from isorun.system.cache import write_atomically
 from isorun.types import ModelInfo
@@ -149,7 +149,8 @@ def _filled(masked: Arrays, texts: Arrays, info: ModelInfo) -> Arrays:
 
 
 def tokenized(workload: Workload, origin: str, info: ModelInfo, notes: list[str]) -> list[Arrays]:
-    """The texts of a workload as its timed feeds, again from the first where there are too few.
+    """The texts of a workload as its timed feeds, again from the first where there are too few. As an embedder reads
+    them: with the model's prompt, and cut as its settings say.
 
     Args:
         workload, origin, info: as for :func:`make`.
@@ -158,20 +159,21 @@ def tokenized(workload: Workload, origin: str, info: ModelInfo, notes: list[str]
     Raises:
         InvalidFeeds: the model does not accept them, or has no tokenizer.
     """
-    from isorun.models.tokenizer import Tokenizer, TruncationWarning, feeds_of
+    from isorun.models.text_reader import TextReader
+    from isorun.models.tokenizer import TruncationWarning, feeds_of
 
     texts = workload.texts or ()
     sets = []
     try:
-        tokenizer = Tokenizer.beside(origin)
+        reader = TextReader(Path(origin), info)
         for index in range(workload.feeds):
             start = index * workload.batch
             rows = [texts[(start + row) % len(texts)] for row in range(workload.batch)]
             with warnings.catch_warnings(record=True) as caught:
                 warnings.simplefilter("always", TruncationWarning)
-                encoded = tokenizer.encode(rows, workload.sequence)
+                encoded = reader.encode(rows, workload.sequence)
             notes += [f"{_TIMED}{index}: {warning.message}" for warning in caught]
             sets.append(feeds_of(encoded, info))
-    except (InvalidModel, InvalidFeeds) as error:
+    except (InvalidModel, UnsupportedModel, InvalidFeeds) as error:
         raise InvalidFeeds(f"Model {workload.model!r} cannot be fed texts: {error}") from error
     return sets

@@ -31,7 +31,7 @@ from isorun_matrix.measurement import feeds
 from isorun_matrix.measurement.feeds import Arrays
 from isorun_matrix.spec.quality import labels_of
 
-_FEEDS, _VECTORS, _LABELS = "feeds", "vectors", "labels"
+_FEEDS, _VECTORS, _LABELS, _SKIPPED = "feeds", "vectors", "labels", "skipped"
 
 
 def reference(workload: Workload, model: PreparedModel, info: ModelInfo, path: Path, notes: list[str]) -> int | None:
@@ -65,7 +65,7 @@ def reference(workload: Workload, model: PreparedModel, info: ModelInfo, path: P
     asked = replace(workload, texts=workload.search, feeds=batches)
     sets = feeds.tokenized(asked, model.origin, info, cut)
     if cut:
-        notes.append(f"quality: texts are cut to {workload.sequence} tokens")
+        notes.append(f"quality: texts are cut. {cut[0].partition(': ')[2]}")
     texts = {name: np.concatenate([batch[name] for batch in sets]) for name in sets[0]}
     if info.mask is not None and not (info.attended(texts) != 0).any(axis=1).all():
         raise InvalidFeeds("A text of quality has no token. Remove it")
@@ -77,6 +77,7 @@ def reference(workload: Workload, model: PreparedModel, info: ModelInfo, path: P
     )
     labelled = np.frombuffer(json.dumps(workload.labels).encode(), np.uint8)
     judged = {_VECTORS: computed[: len(workload.search)], _LABELS: labelled}
+    judged[_SKIPPED] = np.array(vectors.skipped)  # the tokenizer may be missing where a cell runs
     feeds.save(path, {_FEEDS: texts, _VECTORS: judged})
     return workload.neighbours
 
@@ -97,7 +98,7 @@ def kept(session: Session, job: CellJob, path: Path) -> Agreement | Score | None
         return None
     judged = feeds.load(path, _VECTORS)
     expected, items = judged[_VECTORS], json.loads(judged[_LABELS].tobytes())
-    vectors = TextVectors.of(_source(job.model, Cache()), session.model_info)
+    vectors = TextVectors.of(_source(job.model, Cache()), session.model_info, int(judged[_SKIPPED]))
     computed = _vectors(lambda batch: session.run(None, batch), vectors, feeds.load(path, _FEEDS), job.cell.batch)
     if not np.isfinite(computed).all():
         raise BackendFailed(f"{job.cell.backend} computed a vector of a text that is not finite")

@@ -53,8 +53,8 @@ def test_prints_cosines_of_texts(isorun: Callable[..., Any], minilm_model: Path)
 
 def test_warns_of_truncated_text(isorun: Callable[..., Any], minilm_model: Path) -> None:
     ran = isorun("run", minilm_model, "--backend", "ort-cpu", "--text", "word " * 600, "--json")
-    assert ran.json["inputs"]["input_ids"]["shape"] == [1, 512]
-    assert ran.err == "isorun: Truncated to the maximum of 512 tokens: text 0 (602 tokens)\n"
+    assert ran.json["inputs"]["input_ids"]["shape"] == [1, 256]
+    assert ran.err == "isorun: Truncated to the maximum of 256 tokens: text 0 (602 tokens)\n"
 
 
 def test_arrays_in_and_out(isorun: Callable[..., Any], bert: Path, feeds: Path, tmp_path: Path) -> None:

@@ -8,8 +8,9 @@ import numpy as np
 import pytest
 
 from isorun.errors import InvalidFeeds
+from isorun.models.sentence_settings import METADATA, SentenceSettings
 from isorun.parity.samples import MASKS
-from isorun.types import ModelInfo, TensorSpec
+from isorun.types import ModelInfo, ModelMetadata, TensorSpec
 from isorun_matrix.jobs import Workload
 from isorun_matrix.measurement import feeds
 
@@ -136,6 +137,14 @@ def test_notes_truncated_texts(origin: str) -> None:
     _, notes = make(BERT, origin, texts=["a man eats"], sequence=2, feeds=1)
     (note,) = set(notes)
     assert note.startswith("feeds-0: Truncated to the maximum of 2 tokens")
+
+
+def test_texts_are_read_as_an_embedder_reads_them(origin: str) -> None:
+    settings = SentenceSettings(max_tokens=3, prompts={"own": "man "}, default_prompt="own")
+    info = replace(BERT, metadata=ModelMetadata(custom_metadata_map={METADATA: settings.to_json()}))
+    made, notes = make(info, origin, texts=["a man eats", "a"], feeds=1, masks=[])
+    assert made["feeds-0"]["input_ids"].tolist() == [[3, 2, 3, *[0] * 5], [3, 2, *[0] * 6]]
+    assert "maximum of 3 tokens" in notes[0]
 
 
 def test_rejects_texts_that_do_not_fit_the_model(origin: str) -> None:
