@@ -152,7 +152,7 @@ class Embedder(PromptedModel):
             backend=provenance.backend,
             version=", ".join(versions),
             quantizer=json.dumps(quantizer, sort_keys=True) if quantizer else "",
-            settings=settings_in(details),
+            settings=settings_in(details, self._batch_tokens),
             stored=" ".join(filter(None, (self._kind, "" if self._ranges is None else digest_of(self._ranges)))),
         )
 

@@ -19,6 +19,7 @@ _VERSION = 3
 _EXACT = ("fp32", "fp64")
 _NUMERIC = ("precision", "backend", "version", "quantizer", "settings")
 """What changes how vectors are computed, not what they mean."""
+_BATCHES = "batches"  # in the session's note on rows that depend on one another
 _KINDS = ("prose", "questions", "languages")
 _REQUIRED = 0.9  # of the nearest neighbours, at the low end of the interval
 
@@ -40,8 +41,8 @@ class VectorIdentity:
         precision: what the backend computes in.
         backend, version: the backend and its package's version.
         quantizer: how an int8 model was calibrated; empty for others.
-        settings: the session's ``padding``, whether rows run one at a time, and the options of the backend; empty for
-            models without padding.
+        settings: the session's ``padding``, whether rows run one at a time, ``batch_tokens`` if they do not and one
+            changes another's results, and the options of the backend; empty for models without padding.
         stored: the type of the vectors, with a digest of the ranges; empty for float32.
     """
 
@@ -157,7 +158,8 @@ def compared(ours: Mapping[str, Any], theirs: Mapping[str, Any]) -> Compatibilit
         )
         return Compatibility("different", stated, differing)
     names = ", ".join(differing)
-    if own.precision in _EXACT and recorded.precision in _EXACT:
+    mixes = "settings" in differing and any(f'"{_BATCHES}"' in record.settings for record in (own, recorded))
+    if own.precision in _EXACT and recorded.precision in _EXACT and not mixes:
         return Compatibility("same", f"equal within the rounding of fp32; {names} differ", differing)
     first, second = unpack(ours), unpack(theirs)
     if first is None or second is None:
@@ -170,11 +172,13 @@ def compared(ours: Mapping[str, Any], theirs: Mapping[str, Any]) -> Compatibilit
     return Compatibility(kind, why, differing, recall)
 
 
-def settings_in(details: Mapping[str, Any]) -> str:
-    """:attr:`VectorIdentity.settings`, from the details of a session's provenance."""
+def settings_in(details: Mapping[str, Any], batch_tokens: int | None) -> str:
+    """:attr:`VectorIdentity.settings`, from the details of a session's provenance and an embedder's argument."""
     settings = {name: details[name] for name in ("padding", "rows", "options") if name in details}
     if "padding" in settings:  # without what is known only once a batch has needed the packed graph
         settings["padding"] = settings["padding"]["requested"]
+    if isinstance(settings.get("rows"), dict) and batch_tokens not in (None, 1):  # rows depend on one another
+        settings["rows"] = {**settings["rows"], _BATCHES: batch_tokens}
     return json.dumps(settings, sort_keys=True, default=repr) if settings else ""
 
 

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import onnx
 import pytest
 
 import isorun
@@ -122,6 +123,36 @@ def test_use_does_not_change_an_identity(folder: Path) -> None:
         embedder.embed(["a", "a b c d e f a"])
         assert embedder.session.provenance.details["padding"]["operators"]
         assert embedder.identity == before
+
+
+def test_batches_count_where_they_change_vectors(folder: Path, tmp_path: Path) -> None:
+    """Not of models whose rows are independent, nor where rows run one at a time."""
+    with isorun.Embedder(folder, backend="ort-cpu") as one, isorun.Embedder(folder, batch_tokens=64) as other:
+        assert other.identity.settings == one.identity.settings
+    text = """<ir_version: 8, opset_import: ["" : 17]>
+    g (int64[B, S] input_ids, int64[B, S] attention_mask) => (float[B, S, 4] last_hidden_state)
+    <float[20, 4] table = {TABLE}>
+    { x = Gather (table, input_ids)
+      q, s, z = DynamicQuantizeLinear (x)  last_hidden_state = DequantizeLinear (q, s, z) }"""
+    numbers = np.random.default_rng(0).standard_normal(80) * np.repeat(np.arange(20), 4)
+    onnx.save(
+        onnx.parser.parse_model(text.replace("TABLE", ", ".join(f"{number:f}" for number in numbers))),
+        tmp_path / "model.onnx",
+    )
+    shutil.copy(folder / "tokenizer.json", tmp_path / "tokenizer.json")
+    opened: dict[int | None, isorun.Embedder] = {}
+    for tokens in (None, 1, 64, 4096):
+        opened[tokens] = isorun.Embedder(
+            tmp_path / "model.onnx", backend="ort-cpu", pooling="mean", batch_tokens=tokens, max_length=8
+        )
+    assert opened[1].identity == opened[None].identity
+    for tokens in (64, 4096):
+        verdict = opened[tokens].compatible_with(opened[None].vector_record())
+        assert verdict.fields == ("settings",)
+        assert verdict.recall is not None
+    assert opened[64].identity != opened[4096].identity
+    for embedder in opened.values():
+        embedder.close()
 
 
 def test_other_settings_are_different_vectors(folder: Path) -> None:
