@@ -157,9 +157,9 @@ class Embedder(PromptedModel):
         )
 
     def vector_record(self) -> dict[str, Any]:
-        """:attr:`identity` as plain data for JSON, with the vectors of a few hundred texts that come with isorun as
-        ``probe``: by them, :meth:`compatible_with` measures what mixing vectors costs."""
-        return {**self.identity.as_dict(), "probe": pack(self._embed(self.encode(probe_texts()), progress=False))}
+        """:attr:`identity` as plain data for JSON. Its ``probe`` are the vectors of a few hundred texts that come with
+        isorun, as :meth:`embed` returns them: by them, :meth:`compatible_with` measures what mixing vectors costs."""
+        return {**self.identity.as_dict(), "probe": pack(self.embed(self.encode(probe_texts()), progress=False))}
 
     def compatible_with(self, record: Mapping[str, Any]) -> Compatibility:
         """Whether this embedder's vectors may be searched with those of a record.
@@ -207,20 +207,9 @@ class Embedder(PromptedModel):
         Warns:
             TruncationWarning: texts exceed ``max_length`` and were cut.
         """
-        return self._stored(self._embed(texts, prompt_name, prompt, normalize, truncate_dim, progress))
-
-    def _embed(
-        self,
-        texts: Iterable[str] | Encoded,
-        prompt_name: str | None = None,
-        prompt: str | None = None,
-        normalize: bool | None = None,
-        truncate_dim: int | None = None,
-        progress: bool | None = None,
-    ) -> Array:
         items, prefix = self._prompted(texts, prompt, prompt_name)
         width = self._width(truncate_dim)
-        return self._collect(items, self._finisher(prefix, normalize, truncate_dim), (width,), progress)
+        return self._stored(self._collect(items, self._finisher(prefix, normalize, truncate_dim), (width,), progress))
 
     def _stored(self, vectors: Array) -> npt.NDArray[Any]:
         """Vectors in the type that was requested."""

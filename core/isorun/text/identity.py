@@ -14,6 +14,7 @@ import numpy as np
 from isorun.compilation import corpus
 from isorun.errors import InvalidArgument, InvalidType
 from isorun.quality import Interval, agreement
+from isorun.text import vector_types
 
 _VERSION = 3
 _EXACT = ("fp32", "fp64")
@@ -120,12 +121,13 @@ def probe_texts() -> list[str]:
 
 
 def pack(vectors: np.ndarray) -> str:
-    """Vectors of the probe texts as text for JSON."""
-    return base64.b64encode(np.ascontiguousarray(vectors, "<f4").tobytes()).decode()
+    """Vectors of the probe texts, in the type in which they are stored, as text for JSON."""
+    dtype = "<f4" if vectors.dtype.kind == "f" else vectors.dtype
+    return base64.b64encode(np.ascontiguousarray(vectors, dtype).tobytes()).decode()
 
 
 def unpack(record: Mapping[str, Any]) -> np.ndarray | None:
-    """The vectors of the probe texts in a record; ``None`` if it has none.
+    """The vectors of the probe texts in a record, as a search compares them; ``None`` if it has none.
 
     Raises:
         InvalidArgument: they are not those of as many texts and values.
@@ -134,9 +136,11 @@ def unpack(record: Mapping[str, Any]) -> np.ndarray | None:
         return None
     shape = (len(probe_texts()), int(record["dimension"]))
     try:
-        return np.frombuffer(base64.b64decode(packed, validate=True), "<f4").reshape(shape)
-    except (ValueError, TypeError) as error:
-        raise InvalidArgument(f"The probe vectors of the record are damaged, or of other texts: {error}") from error
+        return vector_types.from_bytes(base64.b64decode(packed, validate=True), record["stored"].split(" ")[0], shape)
+    except (ValueError, TypeError, KeyError) as error:
+        raise InvalidArgument(
+            f"The probe vectors of the record are damaged, or of another version of isorun: {error}"
+        ) from error
 
 
 def compared(ours: Mapping[str, Any], theirs: Mapping[str, Any]) -> Compatibility:

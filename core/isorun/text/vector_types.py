@@ -12,6 +12,8 @@ from isorun.errors import InvalidArgument, did_you_mean
 INT8, UINT8, BINARY, UBINARY = KINDS = ("int8", "uint8", "binary", "ubinary")
 BITS = (BINARY, UBINARY)
 _PACKED = 8  # bits to a byte
+DTYPES = {"": "<f4", INT8: "i1", UINT8: "u1", BINARY: "i1", UBINARY: "u1"}
+"""The type of each kind's values, or bytes of bits; ``""`` is float32."""
 
 
 def check(kind: str | None, ranges: Any, dimension: int) -> npt.NDArray[np.float32] | None:
@@ -74,3 +76,23 @@ def quantized(vectors: npt.NDArray[np.float32], kind: str, ranges: npt.NDArray[n
     low, high = ranges[0, : vectors.shape[-1]], ranges[1, : vectors.shape[-1]]
     steps: npt.NDArray[np.float32] = np.clip(np.floor((vectors - low) / ((high - low) / 255)), 0, 255)
     return (steps - 128).astype(np.int8) if kind == INT8 else steps.astype(np.uint8)
+
+
+def from_bytes(content: bytes, kind: str, shape: tuple[int, int]) -> npt.NDArray[np.float32]:
+    """What a search compares: the numbers of vectors in a kind, and 1 and -1 for bits, whose cosine falls with the
+    number of bits that differ.
+
+    Args:
+        content: the bytes of the vectors.
+        kind: a key of :data:`DTYPES`.
+        shape: (count, dimension).
+
+    Raises:
+        KeyError: there is no such kind.
+        ValueError: there are not as many bytes.
+    """
+    stored = np.frombuffer(content, DTYPES[kind])
+    if kind in BITS:
+        less = 128 if kind == BINARY else 0
+        stored = np.unpackbits((stored.astype(np.int16) + less).astype(np.uint8)).astype(np.float32) * 2 - 1
+    return stored.astype(np.float32).reshape(shape)

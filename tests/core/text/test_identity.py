@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import base64
 import json
 import shutil
 import warnings
@@ -16,6 +17,8 @@ import isorun
 import sentence_models
 from isorun.compilation.calibration import CalibrationWarning
 from isorun.errors import InvalidArgument
+from isorun.quality import agreement
+from isorun.text import vector_types
 from isorun.text.identity import VectorIdentity, compared, pack, probe_texts
 
 IDENTITY = VectorIdentity(
@@ -114,6 +117,37 @@ def test_a_checkpoint_is_the_same_wherever_it_lies(folder: Path, tmp_path: Path)
     shutil.copytree(folder, copy, dirs_exist_ok=True)
     with isorun.Session(folder) as first, isorun.Session(copy, cache_dir=tmp_path / "another") as second:
         assert second.provenance.fingerprint == first.provenance.fingerprint
+
+
+@pytest.mark.parametrize("kind", vector_types.KINDS)
+def test_what_is_stored_is_measured(kind: str) -> None:
+    """Of values that lie near a step, little noise changes many; of floats it changes no neighbour."""
+    random = np.random.default_rng(0)
+    vectors = random.standard_normal((len(probe_texts()), 8)).astype(np.float32)
+    ranges = None if kind in vector_types.BITS else np.stack([np.full(8, -100.0), np.full(8, 100.0)]).astype(np.float32)
+    noisy = vectors + np.float32(0.05) * random.standard_normal(vectors.shape).astype(np.float32)
+    stored = [vector_types.quantized(each, kind, ranges) for each in (vectors, noisy)]
+    records = [
+        {**replace(IDENTITY, stored=f"{kind} ranges", precision=precision).as_dict(), "probe": pack(each)}
+        for precision, each in zip(("fp32", "int8"), stored, strict=True)
+    ]
+    searched = [np.unpackbits(each.view(np.uint8), axis=1) if ranges is None else each for each in stored]
+    if kind == "binary":
+        searched = [np.unpackbits((each.astype(np.int16) + 128).astype(np.uint8), axis=1) for each in stored]
+    expected = [2.0 * each - 1 if ranges is None else each for each in searched]
+    measured = compared(*records).recall
+    both = [agreement(expected[0], expected[1], expected[0]), agreement(expected[1], expected[0], expected[1])]
+    assert measured == min((each.recall for each in both), key=lambda interval: interval.low)
+    of_floats = compared(record(), {**record(precision="int8"), "probe": pack(noisy)})
+    assert measured != of_floats.recall
+    with pytest.raises(InvalidArgument):
+        compared(records[0], {**records[1], "probe": pack(noisy)})
+
+
+def test_an_embedder_records_what_it_stores(folder: Path) -> None:
+    with isorun.Embedder(folder, backend="ort-cpu", quantize="ubinary") as embedder:
+        probe = embedder.vector_record()["probe"]
+        assert base64.b64decode(probe) == embedder.embed(embedder.encode(probe_texts())).tobytes()
 
 
 def test_use_does_not_change_an_identity(folder: Path) -> None:
