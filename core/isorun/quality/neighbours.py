@@ -23,7 +23,9 @@ FEWEST = 24
 """Fewer texts have too few neighbours to compare."""
 _RANKED = 50
 _BLOCK = 256  # queries at once
-_TIE = 1e-6  # cosines that differ by less, the rounding of fp32, have no order
+# Radians: fp32's rounding turns MiniLM's vectors by as much from batch to batch, or between backends. Cosines are
+# compared as angles, since rounding changes them less the closer they are to 1.
+_ROUNDING = 2e-6
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,12 +110,31 @@ def _of_query(
     nearest = np.argsort(-expected, kind="stable")[: max(k, min(_RANKED, len(expected) - 1))]
     results = np.argsort(-similarities, kind="stable")[:k]
     # Texts as near as the k-th, within rounding, are as good as it: their order is not the vectors'.
-    recall = np.count_nonzero(expected[results] >= expected[nearest[k - 1]] - _TIE) / k
-    first = float(expected[results[0]] >= expected[nearest[0]] - _TIE)
-    tau = stats.kendalltau(np.round(expected[nearest], 6), np.round(similarities[nearest], 6)).statistic
+    angles = _angles(expected)
+    recall = np.count_nonzero(angles[results] <= angles[nearest[k - 1]] + _ROUNDING) / k
+    first = float(angles[results[0]] <= angles[nearest[0]] + _ROUNDING)
+    ranked = without_rounding(expected[nearest])
+    tau = stats.kendalltau(ranked, without_rounding(similarities[nearest])).statistic
     if np.isnan(tau):  # all are equal: there is no order to keep, or none is left
-        tau = float(np.ptp(np.round(expected[nearest], 6)) == 0)
+        tau = float(np.ptp(ranked) == 0)
     return recall, first, float(tau)
+
+
+def without_rounding(cosines: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
+    """Figures in the order of cosines, greater ones for nearer texts, that are equal where only rounding differs."""
+    angles = _angles(cosines)
+    order = np.argsort(angles, kind="stable")
+    sorted_ = angles[order]
+    # From the first of those that lie close together, so that equal ones are never on two sides of a step.
+    starts = np.maximum.accumulate(np.where(np.diff(sorted_, prepend=-np.inf) > _ROUNDING, sorted_, -np.inf))
+    figures = np.empty_like(angles)
+    figures[order] = -(starts + np.floor((sorted_ - starts) / _ROUNDING) * _ROUNDING)
+    return figures
+
+
+def _angles(cosines: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
+    angles: npt.NDArray[np.float64] = np.arccos(np.clip(cosines, -1, 1))
+    return angles
 
 
 def units(vectors: Vectors) -> npt.NDArray[np.float64]:

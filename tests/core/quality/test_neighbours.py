@@ -78,6 +78,20 @@ def test_duplicates_have_no_order() -> None:
     assert agreement(reference, reference[::1] + 1e-9 * vectors(60)).recall.value == 1
 
 
+def test_rounding_is_judged_by_angle() -> None:
+    """A large common part brings all cosines near 1: what is lost is what a search in float64 loses."""
+    drawn = np.random.default_rng(0)
+    common = drawn.standard_normal(64)
+    reference = common + 0.0015 * vectors(200, 64)
+    other = reference + 0.001 * vectors(200, 64, seed=1)
+    measured = agreement(reference, other)
+    assert measured.recall.value == pytest.approx(by_hand(reference, other, 10), abs=0.01)
+    assert measured.recall.value < 0.5
+    assert measured.first.value < 0.7
+    assert measured.tau.value < 0.5
+    assert agreement(reference, (1 + 1e-7 * vectors(200, 64, seed=2)) * reference).recall.value > 0.99
+
+
 def test_another_model_keeps_little() -> None:
     measured = agreement(vectors(), vectors(seed=1, width=8))
     assert measured.recall.high < 0.5
