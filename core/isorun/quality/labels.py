@@ -26,7 +26,7 @@ import numpy.typing as npt
 from isorun.errors import InvalidArgument, IsorunError
 from isorun.quality import interval
 from isorun.quality.interval import Interval
-from isorun.quality.neighbours import FEWEST, K, Vectors, units
+from isorun.quality.neighbours import FEWEST, ROUNDING, K, Vectors, units, without_rounding
 from isorun.system import text_files
 
 Rows = npt.NDArray[np.intp]
@@ -127,7 +127,8 @@ class Labels:
         from scipy import stats
 
         first, second = np.array(self.rows).T
-        cosines, scores = (vectors[first] * vectors[second]).sum(axis=1), np.array(self.gold, np.float64)
+        cosines = without_rounding((vectors[first] * vectors[second]).sum(axis=1))
+        scores = np.array(self.gold, np.float64)
 
         def correlation(rows: Rows) -> float:
             if not np.ptp(scores[rows]):
@@ -148,10 +149,13 @@ class Labels:
         documents = np.array(self.documents)
         relevant, ranking = {}, {}
         for number, (query, *own) in enumerate(self.rows):
-            cosines = vectors[documents] @ vectors[query]
-            nearest = np.argsort(-cosines, kind="stable")[:K]
+            ranked = without_rounding(vectors[documents] @ vectors[query])
+            nearest = np.argsort(-ranked, kind="stable")[:K]
+            ranks = np.unique(ranked[nearest], return_inverse=True)[1]  # trec_eval would round to float32
             relevant[str(number)] = dict.fromkeys(map(str, own), 1)
-            ranking[str(number)] = {str(documents[place]): float(cosines[place]) for place in nearest}
+            ranking[str(number)] = {
+                str(documents[place]): float(rank) for place, rank in zip(nearest, ranks, strict=True)
+            }
         measures = (ir_measures.nDCG @ K, ir_measures.R @ K)
         values = np.zeros((2, len(self.rows)))
         for metric in ir_measures.iter_calc(measures, relevant, ranking):
@@ -174,9 +178,13 @@ class Labels:
     def _vote(row: int, vectors: npt.NDArray[np.float64], own: npt.NDArray[np.intp], count: int) -> int:
         """The class of a text by the sum of the similarities of its nearest neighbours."""
         cosines = vectors @ vectors[row]
-        cosines[row] = -np.inf
-        nearest = np.argsort(-cosines, kind="stable")[:K]
-        return int(np.bincount(own[nearest], weights=1 + cosines[nearest], minlength=count).argmax())
+        ranked = without_rounding(cosines)
+        ranked[row] = -np.inf
+        nearest = np.argsort(-ranked, kind="stable")[:K]
+        votes = np.bincount(own[nearest], weights=1 + cosines[nearest], minlength=count)
+        # Rounding does not decide: a vector that it turns has a cosine that changes by the sine of the angle as much.
+        sines = np.sqrt(np.maximum(1 - cosines[nearest] ** 2, 0))
+        return int((votes >= votes.max() - ROUNDING * (sines + ROUNDING).sum()).argmax())
 
 
 def read(path: Path) -> Labels:
@@ -246,7 +254,7 @@ def parse(items: Mapping[int, Any], path: str) -> Labels:
         if kind == "classes" and classes.setdefault(texts[0], item["class"]) != item["class"]:
             raise InvalidArgument(f"{path}, line {number}: the text has another class in an earlier line: {texts[0]!r}")
         value = item.get("score", item.get("class"))
-        key = indices[:1] if kind == "queries" else indices
+        key = indices[:1] if kind == "queries" else tuple(sorted(indices))  # a cosine has no direction
         if (earlier := known.setdefault(key, len(rows))) == len(rows):
             rows.append(indices)
             gold.append(value)

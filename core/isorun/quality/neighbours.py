@@ -25,7 +25,7 @@ _RANKED = 50
 _BLOCK = 256  # queries at once
 # Radians: fp32's rounding turns MiniLM's vectors by as much from batch to batch, or between backends. Cosines are
 # compared as angles, since rounding changes them less the closer they are to 1.
-_ROUNDING = 2e-6
+ROUNDING = 2e-6
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,8 +111,8 @@ def _of_query(
     results = np.argsort(-similarities, kind="stable")[:k]
     # Texts as near as the k-th, within rounding, are as good as it: their order is not the vectors'.
     angles = _angles(expected)
-    recall = np.count_nonzero(angles[results] <= angles[nearest[k - 1]] + _ROUNDING) / k
-    first = float(angles[results[0]] <= angles[nearest[0]] + _ROUNDING)
+    recall = np.count_nonzero(angles[results] <= angles[nearest[k - 1]] + ROUNDING) / k
+    first = float(angles[results[0]] <= angles[nearest[0]] + ROUNDING)
     ranked = without_rounding(expected[nearest])
     tau = stats.kendalltau(ranked, without_rounding(similarities[nearest])).statistic
     if np.isnan(tau):  # all are equal: there is no order to keep, or none is left
@@ -126,9 +126,9 @@ def without_rounding(cosines: npt.NDArray[np.float64]) -> npt.NDArray[np.float64
     order = np.argsort(angles, kind="stable")
     sorted_ = angles[order]
     # From the first of those that lie close together, so that equal ones are never on two sides of a step.
-    starts = np.maximum.accumulate(np.where(np.diff(sorted_, prepend=-np.inf) > _ROUNDING, sorted_, -np.inf))
+    starts = np.maximum.accumulate(np.where(np.diff(sorted_, prepend=-np.inf) > ROUNDING, sorted_, -np.inf))
     figures = np.empty_like(angles)
-    figures[order] = -(starts + np.floor((sorted_ - starts) / _ROUNDING) * _ROUNDING)
+    figures[order] = -(starts + np.floor((sorted_ - starts) / ROUNDING) * ROUNDING)
     return figures
 
 

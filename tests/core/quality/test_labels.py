@@ -116,6 +116,36 @@ def test_what_is_listed_again_counts_once(tmp_path: Path, lines: list[Any]) -> N
     assert again.compare(vectors, near) == once.compare(vectors, near)
 
 
+def test_a_pair_in_the_other_order_counts_once(tmp_path: Path) -> None:
+    mirrored = [{**line, "texts": line["texts"][::-1]} for line in pairs()]
+    once, again = (labels.read(written(tmp_path, lines)) for lines in (pairs(), [*pairs(), *mirrored]))
+    assert again.rows == once.rows
+    with pytest.raises(InvalidArgument):
+        labels.read(written(tmp_path, [*pairs(), {**mirrored[0], "score": -1}]))
+    with pytest.raises(InvalidArgument):
+        labels.read(written(tmp_path, [*pairs(12), *mirrored[:12]]))
+
+
+@pytest.mark.parametrize("kind", [pairs, queries, classes])
+def test_rounding_has_no_order(tmp_path: Path, kind: Any) -> None:
+    """Vectors of few directions, several of which are equal: other lengths change no score."""
+    if kind is queries:
+        pytest.importorskip("ir_measures")
+    lines = kind()
+    if kind is pairs:
+        lines = [{"texts": [f"text {index % 5}", f"other {index}"], "score": index % 7} for index in range(COUNT)]
+    read = labels.read(written(tmp_path, lines))
+    directions = np.random.default_rng(0).standard_normal((3, WIDTH)).astype(np.float32)
+    vectors = directions[[sum(map(ord, text)) % 3 for text in read.texts]]
+    expected = read.measure(vectors)
+    for seed in range(4):
+        factors = np.random.default_rng(seed).uniform(0.5, 2, (len(vectors), 1)).astype(np.float32)
+        measured = read.measure(vectors * factors)
+        assert measured.figures == expected.figures
+        rows = np.arange(0, len(read.rows), 2)
+        assert measured.of_rows(rows) == expected.of_rows(rows) or np.isnan(expected.of_rows(rows))
+
+
 def test_a_query_on_several_lines_has_all_of_their_documents(tmp_path: Path) -> None:
     lines = queries()
     divided = [
