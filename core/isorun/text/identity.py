@@ -7,7 +7,7 @@ import hashlib
 import json
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields
-from typing import Any
+from typing import Any, get_args, get_type_hints
 
 import numpy as np
 
@@ -75,13 +75,19 @@ class VectorIdentity:
         """The inverse of :meth:`as_dict`; other keys of the record have no effect.
 
         Raises:
-            InvalidArgument: the record is incomplete, was changed, or is of another version of isorun.
+            InvalidArgument: the record is incomplete or damaged, was changed, or is of another version of isorun.
         """
         if not isinstance(record, Mapping):
             raise InvalidType(f"A record of vectors must be a mapping, got {type(record).__name__}")
         names = [field.name for field in fields(cls)]
         if missing := [name for name in names if name not in record]:
             raise InvalidArgument(f"This is not a record of vectors: it lacks {', '.join(missing)}")
+        hints = get_type_hints(cls)
+        for name in names:
+            value, kinds = record[name], get_args(hints[name]) or (hints[name],)
+            if type(value) not in kinds or (type(value) is int and value < 1):
+                expected = "a positive int" if int in kinds else f"a {kinds[0].__name__}"
+                raise InvalidArgument(f"The record of vectors is damaged: {name} must be {expected}, got {value!r:.80}")
         identity = cls(**{name: record[name] for name in names})
         if record.get("identity") not in (None, str(identity)):
             raise InvalidArgument(
@@ -134,10 +140,11 @@ def unpack(record: Mapping[str, Any]) -> np.ndarray | None:
     """
     if (packed := record.get("probe")) is None:
         return None
-    shape = (len(probe_texts()), int(record["dimension"]))
+    shape = (len(probe_texts()), record["dimension"])
     try:
-        return vector_types.from_bytes(base64.b64decode(packed, validate=True), record["stored"].split(" ")[0], shape)
-    except (ValueError, TypeError, KeyError) as error:
+        content = base64.b64decode(packed, validate=True)
+        return vector_types.from_bytes(content, record["stored"].split(" ")[0], shape)
+    except (ValueError, TypeError, KeyError, OverflowError) as error:
         raise InvalidArgument(
             f"The probe vectors of the record are damaged, or of another version of isorun: {error}"
         ) from error

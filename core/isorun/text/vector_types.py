@@ -89,9 +89,11 @@ def from_bytes(content: bytes, kind: str, shape: tuple[int, int]) -> npt.NDArray
 
     Raises:
         KeyError: there is no such kind.
-        ValueError: there are not as many bytes.
+        ValueError: there are not as many bytes, or a value is not finite.
     """
     stored = np.frombuffer(content, DTYPES[kind])
+    if not np.isfinite(stored).all():
+        raise ValueError("not all values are finite")
     if kind in BITS:
         less = 128 if kind == BINARY else 0
         stored = np.unpackbits((stored.astype(np.int16) + less).astype(np.uint8)).astype(np.float32) * 2 - 1

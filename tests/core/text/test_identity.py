@@ -92,6 +92,28 @@ def test_rejects_a_damaged_record(damage: dict[str, str]) -> None:
         VectorIdentity.from_dict({"model": "a"})
 
 
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        *(("dimension", value) for value in (None, "abc", "8", [8], 8.5, -1, 0, True, 10**30)),
+        *(("max_length", value) for value in ("128", 0, True, 1.5)),
+        *(("normalized", value) for value in (None, 1, "yes")),
+        *((name, value) for name in ("model", "precision", "stored") for value in (None, 3, ["fp32"])),
+        ("stored", "other"),
+        ("probe", 3),
+        ("probe", pack(np.full((len(probe_texts()), 8), np.nan))),
+    ],
+    ids=str,
+)
+def test_rejects_values_of_another_type(name: str, value: Any) -> None:
+    """Also in a record without its ``identity``, which is accepted."""
+    ours, theirs = ({**record(precision=precision), name: value} for precision in ("fp32", "bf16"))
+    for damaged in (ours, theirs):
+        del damaged["identity"]
+    with pytest.raises(InvalidArgument):
+        compared(ours, theirs)
+
+
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return sentence_models.write_sentence_model(tmp_path_factory.mktemp("identity"))
