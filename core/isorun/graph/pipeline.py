@@ -115,6 +115,11 @@ def _set_opset(model: ir.Model, _: Job) -> None:
         _logger.info("%s", error)
 
 
+def _align(model: ir.Model, _: Job) -> None:
+    if inline.align(model):
+        files.mark_changed(model)
+
+
 def _remove_padding(model: ir.Model, _: Job) -> None:
     rows = batch_independence.find(model)
     padding_removal.remove(model)
@@ -137,6 +142,7 @@ PASSES = (
         lambda model, job: select_outputs.keep(model, job.target.outputs or ()),
         lambda target: target.outputs is not None,
     ),
+    Pass("align the opsets of functions", Stage.GIVEN, _align),
     Pass(
         "keep the first pass",
         Stage.GIVEN,
@@ -264,8 +270,9 @@ def fuse(model: ir.Model) -> FusionReport:
         return job.report
     declared = [value.shape for value in model.graph.outputs]
     try:
+        inline.align(model)
         _run(model, job, Stage.FUSION, Stage.FUSED)
-    except UnsupportedModel as error:  # the upgrade of the opset
+    except UnsupportedModel as error:  # the upgrade of the opset, or functions of another one
         job.report.unread = str(error)
         return job.report
     for value, shape in zip(model.graph.outputs, declared, strict=True):

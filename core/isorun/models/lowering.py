@@ -56,7 +56,7 @@ class _Known:
         as_given: whether a runtime can read the model's own file.
         unprotected: whether bounds of the inputs leave any index unprotected.
         beside: the external weight files, as the model names them.
-        sparse: whether it has sparse tensors, which not every runtime reads.
+        changed: whether it was changed on reading, since not every runtime reads its file.
         operators: of the model as given (:func:`isorun.graph.transforms.work_around.operators`); ``None`` if unknown.
         halves: whether it has weights in 16 bits (:func:`isorun.graph.transforms.precision.whole.has_halves`).
     """
@@ -65,7 +65,7 @@ class _Known:
     as_given: bool
     unprotected: bool
     beside: tuple[str, ...]
-    sparse: bool
+    changed: bool
     operators: Sequence[str] | None
     halves: bool
 
@@ -98,7 +98,7 @@ class ModelGraphs:
             meta["as_given"],
             meta["unprotected"],
             tuple(meta["beside"]),
-            meta["sparse"],
+            meta["changed"],
             meta["operators"],
             meta["halves"],
         )
@@ -169,7 +169,7 @@ class ModelGraphs:
         if not info.fused:
             # OpenVINO rejects weights that are links out of the model's folder, as in the Hugging Face hub's cache.
             linked = any((source.path.parent / location).is_symlink() for location in self._known.beside)
-            if not untouched or linked or self._known.sparse:
+            if not untouched or linked or self._known.changed:
                 return self._lowered(None, packed, precision, quantized, checks)
             self.release()
             return as_given
@@ -281,14 +281,14 @@ class ModelGraphs:
             info = model_info.describe(self._fused, any_mask=not self._fuses)
             unprotected = bool(index_bounds.unprotected(inlined(self._fused).graph))
         check_unchanged(self.source, self.cache)
-        is_sparse = files.is_sparse(self._fused)
+        changed = files.is_changed(self._fused)
         beside = files.external_files(files.read_proto(path))
         return {
             "info": asdict(info),
-            "as_given": fused_here and not is_sparse,
+            "as_given": fused_here and not changed,
             "unprotected": unprotected,
             "beside": beside,
-            "sparse": is_sparse,
+            "changed": changed,
             # An encoder seldom runs as given: it is searched then.
             "operators": None if info.fused else work_around.operators(self._fused),
             "halves": whole.has_halves(self._fused),

@@ -24,8 +24,15 @@ def _of_another_domain() -> onnx.ModelProto:
     return helper.make_model(graph, opset_imports=[helper.make_opsetid("ai.onnx.ml", 1)], ir_version=8)
 
 
+def _by_the_other_name() -> onnx.ModelProto:
+    model = _of(13, "g (float[a, b] x) => (float[c] y) { y = ReduceL1 <axes = [1], keepdims = 0> (x) }")
+    model.opset_import[0].domain = "ai.onnx"
+    return model
+
+
 MODELS = {
     "no operator of ONNX's own": (_of_another_domain(), {"x": np.array([0, 1, 2], np.float32)}),
+    "ONNX's domain by its other name": (_by_the_other_name(), {"x": np.array([[1, -2], [3, 4]], np.float32)}),
     "an empty axis": (
         _of(18, "g (float[2, 0, 3] x) => (float[2, 1, 3] y) <int64[1] a = {1}> { y = ReduceSum (x, a) }"),
         {"x": np.zeros((2, 0, 3), np.float32)},

@@ -18,15 +18,15 @@ from google.protobuf.message import DecodeError
 from onnx.external_data_helper import uses_external_data
 
 from isorun.errors import InvalidModel, IsorunError
-from isorun.graph.io import external, maps, sparse, structure
+from isorun.graph.io import external, maps, nodes, sparse, structure
 from isorun.system.interruption import interrupts
 
 SINGLE_FILE_LIMIT = 2**31 - 2**24
 """Models with more bytes of weights store them externally, since a protobuf message is limited to 2 GiB."""
 
 INLINE_LIMIT = 1024  # bytes; smaller tensors stay in the graph, where runtimes fold them
-# Keys in a model's meta: its external data files, its name, and whether its file has sparse tensors.
-_FILES, _NAME, _SPARSE = "isorun.files", "isorun.name", "isorun.sparse"
+# Keys in a model's meta: its external data files, its name, and whether it was changed on reading.
+_FILES, _NAME, _CHANGED = "isorun.files", "isorun.name", "isorun.changed"
 _OPSET = 17  # where a model has no operator of ONNX's own: one that every runtime has supported for years
 _LFS_POINTER = b"version https://git-lfs"
 ALIGNMENT = 4096  # bytes; allows a runtime to map tensors from the file
@@ -119,15 +119,26 @@ def from_proto(proto: onnx.ModelProto, name: str) -> ir.Model:
     with reading(name):
         dense = sparse.densified(proto, name)
         model = maps.deserialize(dense)
-    if not {"", "ai.onnx"} & model.graph.opset_imports.keys():  # of other operators alone, as scikit-learn's
-        model.graph.opset_imports[""] = _OPSET
-    model.meta[_NAME], model.meta[_SPARSE] = name, dense is not proto
+    opsets = [model.opset_imports, *(function.opset_imports for function in model.functions.values())]
+    changed = [dense is not proto, *(_rename_domain(versions) for versions in opsets)]
+    if "" not in model.graph.opset_imports:  # of other operators alone, as scikit-learn's, or of functions
+        version = max(versions.get("", 0) for versions in opsets)
+        model.graph.opset_imports[""] = version or _OPSET
+        changed.append(bool(version))
+    model.meta[_NAME] = name
+    if any(changed):
+        mark_changed(model)
     return model
 
 
-def is_sparse(model: ir.Model) -> bool:
-    """Whether a model was read from a file with sparse tensors, which not every runtime reads."""
-    return bool(model.meta.get(_SPARSE))
+def is_changed(model: ir.Model) -> bool:
+    """Whether a model was changed on reading, since not every runtime reads its file: for example sparse tensors."""
+    return bool(model.meta.get(_CHANGED))
+
+
+def mark_changed(model: ir.Model) -> None:
+    """Note that runtimes must not read a model's own file: see :func:`is_changed`."""
+    model.meta[_CHANGED] = True
 
 
 def check_files(model: ir.Model) -> None:
@@ -223,6 +234,14 @@ def writing(model: ir.Model, path: Path) -> Iterator[Path]:
 def weight_bytes(model: ir.Model) -> int:
     """The size of a model's weights, in bytes."""
     return sum(value.const_value.nbytes for value in model.graph.initializers.values() if value.const_value is not None)
+
+
+def _rename_domain(opsets: dict[str, int]) -> bool:
+    """Give ONNX's own operators the domain that their nodes have; whether it had the other name."""
+    aliases = [name for name in opsets if nodes.domain(name) != name]
+    for name in aliases:
+        opsets[nodes.domain(name)] = opsets.pop(name)
+    return bool(aliases)
 
 
 def _check_sizes(tensors: Iterable[onnx.TensorProto], name: str, limit: int) -> None:

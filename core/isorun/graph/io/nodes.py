@@ -14,7 +14,13 @@ from isorun.errors import InvalidModel
 _MAX_AXIS = 256
 """No tensor has that many axes."""
 _AXES = ("axis", "batch_axis", "batch_dims", "time_axis")
-_STANDARD = ("", "ai.onnx", "ai.onnx.ml")
+_STANDARD = ("", "ai.onnx.ml")
+_ALIAS = "ai.onnx"
+
+
+def domain(name: str) -> str:
+    """The domain of a name: ONNX's own operators have two, ``ai.onnx`` and the empty one."""
+    return "" if name == _ALIAS else name
 
 
 def check(name: str, node: onnx.NodeProto, opsets: dict[str, int]) -> None:
@@ -28,9 +34,9 @@ def check(name: str, node: onnx.NodeProto, opsets: dict[str, int]) -> None:
     Raises:
         InvalidModel: an input that the operator requires is missing, or there is no such axis; names the node.
     """
-    if node.domain not in _STANDARD:
+    if domain(node.domain) not in _STANDARD:
         return
-    required = _required(node.op_type, "" if node.domain == "ai.onnx" else node.domain, opsets.get(node.domain, 0))
+    required = _required(node.op_type, domain(node.domain), opsets.get(domain(node.domain), 0))
     if required and (len(node.input) < required or not all(node.input[:required])):
         raise _invalid(name, node, f"needs {required} input(s), got {[value or None for value in node.input]}")
     axes = [(item.name, item.i) for item in node.attribute if item.name in _AXES]

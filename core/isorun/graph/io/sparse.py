@@ -13,6 +13,7 @@ import onnx
 import onnx_ir as ir
 
 from isorun.errors import InvalidModel
+from isorun.graph.io import nodes
 
 MAX_ELEMENTS = 2**28
 """The maximum number of elements of a sparse tensor, which a file of a few bytes can declare."""
@@ -71,7 +72,7 @@ def _graphs(proto: onnx.ModelProto) -> Iterator[_GraphLike]:
 def _constants(graph: _GraphLike) -> Iterator[onnx.AttributeProto]:
     """The sparse values of a graph's constants."""
     for node in graph.node:
-        if node.op_type == "Constant" and node.domain in ("", "ai.onnx"):
+        if node.op_type == "Constant" and nodes.domain(node.domain) == "":
             for attribute in node.attribute:
                 if attribute.name == _VALUE and attribute.HasField("sparse_tensor"):
                     yield attribute

@@ -50,12 +50,12 @@ def check(proto: onnx.ModelProto, name: str) -> list[onnx.TensorProto]:
 
     Raises:
         InvalidModel: a node lacks an input that it needs, two values have the same name, a node reads a value that is
-            not defined or depends on the node itself, a function is recursive, or functions expand to more than
-            :data:`MAX_NODES` nodes.
+            not defined or depends on the node itself, a function is recursive, functions expand to more than
+            :data:`MAX_NODES` nodes, or two versions of a domain are imported.
     """
     collected: list[onnx.TensorProto] = []
     functions: dict[_Key, onnx.FunctionProto] = {}
-    for node, opsets in _all_nodes(proto):
+    for node, opsets in _all_nodes(proto, name):
         nodes.check(name, node, opsets)
     for function in proto.functions:
         key = _key(function.domain, function.name, function.overload)
@@ -74,10 +74,10 @@ def check(proto: onnx.ModelProto, name: str) -> list[onnx.TensorProto]:
     return collected
 
 
-def _all_nodes(proto: onnx.ModelProto) -> Iterator[tuple[onnx.NodeProto, dict[str, int]]]:
+def _all_nodes(proto: onnx.ModelProto, name: str) -> Iterator[tuple[onnx.NodeProto, dict[str, int]]]:
     """The nodes of graphs and functions, in subgraphs too, with the opsets that they have."""
-    pending: list[tuple[_GraphLike, dict[str, int]]] = [(proto.graph, _opsets(proto))]
-    pending += [(function, _opsets(function)) for function in proto.functions]
+    pending: list[tuple[_GraphLike, dict[str, int]]] = [(proto.graph, _opsets(proto, name))]
+    pending += [(function, _opsets(function, f"{name}, function {function.name},")) for function in proto.functions]
     while pending:
         graph, opsets = pending.pop()
         for node in graph.node:
@@ -85,8 +85,17 @@ def _all_nodes(proto: onnx.ModelProto) -> Iterator[tuple[onnx.NodeProto, dict[st
             pending += [(inner, opsets) for attribute in node.attribute for inner in _graphs(attribute)]
 
 
-def _opsets(proto: onnx.ModelProto | onnx.FunctionProto) -> dict[str, int]:
-    return {opset.domain: opset.version for opset in proto.opset_import}
+def _opsets(proto: onnx.ModelProto | onnx.FunctionProto, name: str) -> dict[str, int]:
+    """The version of each domain. Runtimes differ in which they choose if there are two."""
+    opsets: dict[str, int] = {}
+    for opset in proto.opset_import:
+        version = opsets.setdefault(nodes.domain(opset.domain), opset.version)
+        if version != opset.version:
+            raise InvalidModel(
+                f"{name} imports versions {version} and {opset.version} of the domain {opset.domain!r}. Keep the one "
+                "that its nodes were written in"
+            )
+    return opsets
 
 
 def _collect(graph: _GraphLike, collected: list[onnx.TensorProto]) -> list[onnx.GraphProto]:
@@ -258,7 +267,7 @@ def _tensors_of(sparse: Iterable[onnx.SparseTensorProto]) -> Iterator[onnx.Tenso
 
 
 def _key(domain: str, name: str, overload: str) -> _Key:
-    return ("" if domain == "ai.onnx" else domain, name, overload)
+    return (nodes.domain(domain), name, overload)
 
 
 def _qualified(key: _Key) -> str:

@@ -7,7 +7,8 @@ from typing import Any
 import onnx_ir as ir
 from onnx_ir.passes import common
 
-from isorun.graph.ops import functions
+from isorun.errors import UnsupportedModel
+from isorun.graph.ops import functions, opset
 
 
 class InlinePass(common.InlinePass):
@@ -47,3 +48,47 @@ def inlined(model: ir.Model) -> ir.Model:
 def inline_others(model: ir.Model) -> None:
     """Inline the functions of a model but isorun's own, in place."""
     common.InlinePass(lambda function: function.domain != functions.DOMAIN)(model)
+
+
+def align(model: ir.Model) -> bool:
+    """Bring the functions of a model to the versions of domains that the model imports, in place.
+
+    ONNX allows a function to import others. Inlined as they are, its nodes would compute what the model's version
+    defines, as they do in ONNX Runtime.
+
+    Returns:
+        Whether a function imported another version.
+
+    Raises:
+        UnsupportedModel: the model's version defines a node of a function differently.
+    """
+    versions = dict(model.graph.opset_imports)
+    for function in model.functions.values():
+        versions = {**function.opset_imports, **versions}
+    if all(function.opset_imports.items() <= versions.items() for function in model.functions.values()):
+        return False
+    common.RemoveUnusedFunctionsPass()(model)  # type: ignore[no-untyped-call]
+    for function in model.functions.values():
+        for domain, version in function.opset_imports.items():
+            if version != versions[domain] and function.domain != functions.DOMAIN:
+                _align(model, function, domain, versions[domain])
+    return True
+
+
+def _align(model: ir.Model, function: ir.Function, domain: str, target: int) -> None:
+    version, label = function.opset_imports[domain], f"The function {function.domain}.{function.name}"
+    how = "Write the function in the version that the model imports"
+    if domain:
+        nodes = (node for node in function.all_nodes() if node.domain == domain)
+        called = {node.op_type for node in nodes if node.op_identifier() not in model.functions}
+        if unknown := sorted(name for name in called if opset.differs(name, version, target, domain)):
+            change = f"version {target} may define {', '.join(unknown)} differently"
+            raise UnsupportedModel(f"{label} imports version {version} of {domain}; {change}. {how}", unknown)
+        function.opset_imports[domain] = target
+        return
+    try:
+        opset.move(function, target, label)
+    except UnsupportedModel as error:
+        if version < target:
+            how += ", for example with onnx.inliner.inline_local_functions(model, convert_version=True)"
+        raise UnsupportedModel(f"{error}. {how}", error.operators) from error

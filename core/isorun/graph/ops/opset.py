@@ -34,8 +34,13 @@ _NORMALIZES = 17  # from then on there is LayerNormalization
 _FIRST_READ = 13
 
 
-def move(graph: ir.Graph | ir.Function, target: int) -> None:
+def move(graph: ir.Graph | ir.Function, target: int, label: str = "The model") -> None:
     """Bring a graph, or a function, to an opset, in place.
+
+    Args:
+        graph: the graph or function.
+        target: the opset.
+        label: its name in error messages.
 
     Raises:
         UnsupportedModel: nodes are defined differently there. The graph is as it was.
@@ -46,7 +51,7 @@ def move(graph: ir.Graph | ir.Function, target: int) -> None:
     changes: list[tuple[Callable[[ir.Node, int], None], ir.Node]] = []
     unknown: set[str] = set()
     for node in graph.all_nodes():
-        if node.domain != "" or not _differs(node.op_type, current, target):
+        if node.domain != "" or not differs(node.op_type, current, target):
             continue
         change = _drop_usual if node.op_type in _UNCHANGED else _change(node, current, target)
         if change is _drop_usual and not _usual(node, current, target):
@@ -55,10 +60,11 @@ def move(graph: ir.Graph | ir.Function, target: int) -> None:
             unknown.add(node.op_type)
         else:
             changes.append((change, node))
-    if min(current, target) < _FIRST_READ or unknown:
+    if min(current, target) < _FIRST_READ:
+        unknown.update(node.op_type for _, node in changes)
+    if unknown:
         raise UnsupportedModel(
-            f"The model is written in opset {current}; opset {target} defines "
-            f"{', '.join(sorted(unknown)) or 'its operators'} differently",
+            f"{label} is written in opset {current}; opset {target} defines {', '.join(sorted(unknown))} differently",
             sorted(unknown),
         )
     for change, node in changes:
@@ -66,17 +72,18 @@ def move(graph: ir.Graph | ir.Function, target: int) -> None:
     graph.opset_imports[""] = target
 
 
-def _differs(operator: str, current: int, other: int) -> bool:
+def differs(operator: str, current: int, other: int, domain: str = "") -> bool:
+    """Whether two versions of a domain define an operator differently, or one of them does not know it."""
     try:
-        since = {
-            onnx.defs.get_schema(operator, max_inclusive_version=opset).since_version for opset in (current, other)
-        }
+        since = {onnx.defs.get_schema(operator, opset, domain).since_version for opset in (current, other)}
     except onnx.defs.SchemaError:  # one of the two has no such operator
         return True
     return len(since) > 1
 
 
 def _change(node: ir.Node, current: int, target: int) -> Callable[[ir.Node, int], None] | None:
+    if any(attribute.is_ref() for attribute in node.attributes.values()):
+        return None  # in a function: each call may give another value
     if node.op_type in _REDUCTIONS:
         crosses = min(current, target) < _REDUCTIONS_CHANGED <= max(current, target)
         axes = _axes(node)
@@ -103,7 +110,7 @@ def _usual(node: ir.Node, current: int, target: int) -> bool:
     """Whether the attributes that the target does not know have the values that they have where they are not given."""
     before, after = _attributes(node.op_type, current), _attributes(node.op_type, target)
     return all(
-        name in after or (name in before and attribute.value == _default(before[name]))
+        name in after or (name in before and not attribute.is_ref() and attribute.value == _default(before[name]))
         for name, attribute in node.attributes.items()
     )
 
@@ -142,7 +149,8 @@ def _axes(node: ir.Node) -> list[int] | None:
     value = node.inputs[1] if len(node.inputs) > 1 else None
     if value is None:
         return []
-    return None if value.const_value is None else [int(axis) for axis in value.const_value.numpy()]
+    tensor = ir.convenience.get_const_tensor(value)
+    return None if tensor is None else [int(axis) for axis in tensor.numpy()]
 
 
 def _reduction(node: ir.Node, target: int) -> None:

@@ -225,3 +225,13 @@ def test_a_long_chain_of_sums_is_read_at_once():
     nodes = "  ".join(f"v{index + 1} = Add (v{index}, v{index})" for index in range(60))
     model = parsed(f"g (float[N] v0) => (float[N] y) {{ {nodes}  y = Neg (v60) }}")
     assert not fuse(model).is_encoder
+
+
+@pytest.mark.parametrize("domain", ["", "ai.onnx"])
+def test_rejects_two_versions_of_a_domain(domain: str) -> None:
+    model = parsed("g (float[N] x) => (float[N] y) { y = Neg (x) }")
+    version = model.opset_import[0].version
+    model.opset_import.append(onnx.helper.make_opsetid(domain, version))
+    files.parse(model.SerializeToString(), "the model")
+    model.opset_import[-1].version = version - 1
+    assert all(f"versions {version} and {version - 1}" in reason for reason in refusals(model))
