@@ -54,13 +54,15 @@ class Jax(Backend):
         with runtime_errors(f"{self.name} cannot load {model.path}"):
             import onnx
 
-            graph = onnx.load(str(model.path)).graph
-            if missing := sorted(set(operators.unknown(graph))):
+            proto = onnx.load(str(model.path))
+            graph = proto.graph
+            opset = next((entry.version for entry in proto.opset_import if entry.domain in ("", "ai.onnx")), 1)
+            if missing := sorted(set(operators.unknown(graph, opset))):
                 raise UnsupportedModel(f"{self.name} does not implement {', '.join(missing)}", missing)
             for spec in (*model.info.inputs, *model.info.outputs):
                 if spec.dtype is None or spec.dtype.kind not in "biuf":
                     raise UnsupportedModel(f"{self.name} does not support {spec.name!r}, of type {spec.type}")
-            return JaxExecutable(self.name, graph, [spec.name for spec in model.info.inputs])
+            return JaxExecutable(self.name, graph, opset, [spec.name for spec in model.info.inputs])
 
 
 class JaxExecutable(Executable):
@@ -69,10 +71,11 @@ class JaxExecutable(Executable):
     Args:
         name: the backend's name.
         graph: the model, with its weights.
+        opset: of ONNX's operators.
         inputs: the names of its inputs.
     """
 
-    def __init__(self, name: str, graph: Any, inputs: Sequence[str]) -> None:
+    def __init__(self, name: str, graph: Any, opset: int, inputs: Sequence[str]) -> None:
         from onnx.helper import tensor_dtype_to_np_dtype
         from onnx.numpy_helper import to_array
 
@@ -90,7 +93,7 @@ class JaxExecutable(Executable):
         with jax.enable_x64(True):  # of this thread
 
             def compute(arguments: dict[str, Any], feeds: dict[str, Any]) -> list[Any]:
-                return operators.run(graph, {**constants, **arguments, **feeds}, jax.numpy)
+                return operators.run(graph, opset, {**constants, **arguments, **feeds}, jax.numpy)
 
             cpu = jax.devices("cpu")[0]
             large = {key: array for key, array in weights.items() if key not in constants}

@@ -16,28 +16,32 @@ Function = Callable[[Any, list[Any], Mapping[str, Any]], Any]
 Graph = Any  # an onnx.GraphProto
 
 
-def run(graph: Graph, values: dict[str, Any], xp: Any) -> list[Any]:
+def run(graph: Graph, opset: int, values: dict[str, Any], xp: Any) -> list[Any]:
     """The outputs of a graph.
 
     Args:
         graph: the graph.
+        opset: of ONNX's operators.
         values: its inputs and initializers by name; results are added.
         xp: ``jax.numpy``.
     """
     for node in graph.node:
         inputs = [values[name] if name else None for name in node.input]
         constant = all(value is None or isinstance(value, np.ndarray) for value in inputs)
-        results = OPERATORS[node.op_type](np if constant else xp, inputs, attributes(node))
+        function = _EARLY[node.op_type][1] if _is_early(node, opset) else OPERATORS[node.op_type]
+        results = function(np if constant else xp, inputs, attributes(node))
         results = results if isinstance(results, tuple) else (results,)
         values.update(zip(node.output, results, strict=False))
     return [values[output.name] for output in graph.output]
 
 
-def unknown(graph: Graph) -> Iterator[str]:
-    """The operators of a graph that are not here, and attributes that they do not support."""
+def unknown(graph: Graph, opset: int) -> Iterator[str]:
+    """The operators of a graph that are not here, also in an early opset, and attributes that they do not support."""
     for node in graph.node:
         if node.domain not in ("", "ai.onnx") or node.op_type not in OPERATORS:
             yield f"{node.domain}.{node.op_type}" if node.domain else node.op_type
+        elif _is_early(node, opset) and _EARLY[node.op_type][1] is None:
+            yield f"{node.op_type} before opset {_EARLY[node.op_type][0]}"
         elif unsupported := attributes(node).keys() - _ATTRIBUTES.get(node.op_type, set()):
             yield f"{node.op_type} with {', '.join(sorted(unsupported))}"
 
@@ -48,6 +52,11 @@ def attributes(node: Any) -> dict[str, Any]:
 
     known = {attribute.name: get_attribute_value(attribute) for attribute in node.attribute}
     return {OUTPUTS: len(node.output), **known} if node.op_type == "Split" else known
+
+
+def _is_early(node: Any, opset: int) -> bool:
+    """Whether an operator meant something else in an opset."""
+    return node.op_type in _EARLY and opset < _EARLY[node.op_type][0]
 
 
 def _unary(name: str) -> Function:
@@ -192,6 +201,12 @@ def _softmax(xp: Any, inputs: list[Any], attrs: Mapping[str, Any]) -> Any:
     return powers / powers.sum(axis, keepdims=True)
 
 
+def _softmax_of_matrix(xp: Any, inputs: list[Any], attrs: Mapping[str, Any]) -> Any:
+    """Along all axes from the given one."""
+    matrix = _flatten(xp, inputs, attrs)
+    return xp.reshape(_softmax(xp, [matrix], {}), inputs[0].shape)
+
+
 def _split(xp: Any, inputs: list[Any], attrs: Mapping[str, Any]) -> Any:
     axis, sizes = attrs.get("axis", 0), attrs.get("split")
     if len(inputs) > 1 and inputs[1] is not None:
@@ -270,6 +285,11 @@ OPERATORS: Mapping[str, Function] = {
     "Unsqueeze": _unsqueeze,
     "Where": lambda xp, inputs, _: xp.where(*inputs),
 }
+_EARLY: Mapping[str, tuple[int, Any]] = {
+    "Concat": (4, None),  # another default axis
+    "Softmax": (13, _softmax_of_matrix),
+}
+"""Operators that meant something else before an opset, and how that is computed; ``None`` if it is not."""
 _ATTRIBUTES = {
     **{operator: {"axes", "keepdims", "noop_with_empty_axes"} for operator in _REDUCTIONS},
     **{operator: {"axis", "keepdims"} for operator in ("ArgMax", "ArgMin")},
