@@ -6,7 +6,7 @@ import ctypes
 import json
 import re
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Sequence, Set
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -18,6 +18,7 @@ from isorun.plugin import (
     CompileConfig,
     Executable,
     Feeds,
+    InvalidFeeds,
     LoweredModel,
     ModelInfo,
     RuntimeReport,
@@ -31,6 +32,9 @@ if TYPE_CHECKING:
     import tract
 
 _UNKNOWN_OPERATOR = re.compile(r"Unimplemented\((\w+)\)")
+_DIMENSIONS = "Unsupported DatumType in the public API TDim"
+_SYMBOL = "Undetermined symbol in expression"
+_INT64 = 0x28  # tract.DatumType.I64
 _NO_WORK = ("Const", "Source")  # nodes of the optimized graph that compute nothing
 
 
@@ -53,6 +57,7 @@ class Tract(Backend):
         reports=("placement",),
         data_dependent_shapes=False,
         fixed_threads=1,
+        faults="isorun_tract.faults:FAULTS",
     )
 
     def compile(self, model: LoweredModel, config: CompileConfig) -> TractExecutable:
@@ -62,10 +67,14 @@ class Tract(Backend):
             if spec.dtype is None or spec.dtype.kind not in "biuf":
                 raise UnsupportedModel(f"{self.name} does not support {spec.name!r}, of type {spec.type}")
         with runtime_errors(f"{self.name} cannot load {model.path}", _translate):
+            import onnx
             import tract
 
+            from isorun_tract import lengths
+
+            required = lengths.required(onnx.load(str(model.path), load_external_data=False))
             runnable = tract.onnx().load(model.path).into_model().into_runnable()
-        return TractExecutable(self.name, runnable, model.info)
+        return TractExecutable(self.name, runnable, model.info, required)
 
 
 class TractExecutable(Executable):
@@ -75,16 +84,32 @@ class TractExecutable(Executable):
         name: the backend's name.
         runnable: the optimized model.
         info: its inputs and outputs.
+        required: the dimensions that must not be 0 (:func:`isorun_tract.lengths.required`).
     """
 
-    def __init__(self, name: str, runnable: tract.Runnable, info: ModelInfo) -> None:
+    def __init__(self, name: str, runnable: tract.Runnable, info: ModelInfo, required: Set[str | None]) -> None:
         self._name = name
         self._runnable = runnable
-        self._inputs = [spec.name for spec in info.inputs]
+        self._inputs = [spec.name for spec in info.inputs if not spec.overridable]
+        self._shapes = {spec.name: spec.shape for spec in info.inputs}
+        self._required = required
         self._outputs = {spec.name: index for index, spec in enumerate(info.outputs)}
 
     def run(self, output_names: Sequence[str] | None, feeds: Feeds) -> list[Any]:
         """Run once, in a state of its own, so that several threads may run at a time."""
+        if constants := feeds.keys() - set(self._inputs):
+            raise InvalidFeeds(
+                f"{self._name} does not support feeds in the place of default values "
+                f"(got {', '.join(map(repr, sorted(constants)))}). Omit them or choose another backend"
+            )
+        for name in self._inputs if self._required else ():
+            sizes = np.shape(feeds[name])
+            zeros = {dim for dim, size in zip(self._shapes[name] or (), sizes, strict=False) if size == 0}
+            if 0 in sizes and (None in self._required or zeros & self._required):
+                raise InvalidFeeds(
+                    f"Input {name!r} has the shape {sizes}, and {self._name} would end the process where the model "
+                    "reduces an axis of length 0 or looks up in one. Choose another backend"
+                )
         with runtime_errors(f"{self._name} failed while running", _translate):
             results = self._runnable.run([feeds[name] for name in self._inputs])
             return [_array(results[self._outputs[name]]) for name in output_names or self._outputs]
@@ -108,7 +133,13 @@ class TractExecutable(Executable):
 
 def _array(tensor: tract.Tensor) -> np.ndarray:
     """A copy of a tensor. Its own to_numpy() makes a ctypes array type for each shape, which ctypes keeps for good."""
-    datum, shape, address = tensor._parts()
+    try:
+        datum, shape, address = tensor._parts()
+    except Exception as error:
+        if _DIMENSIONS not in str(error):
+            raise
+        tensor = tensor.convert_to(_INT64)  # what was computed from sizes
+        datum, shape, address = tensor._parts()
     dtype = "?" if datum.name == "BOOL" else f"{datum.name[0].lower()}{int(datum.name[1:]) // 8}"
     array = np.empty(shape, dtype)
     ctypes.memmove(array.ctypes.data, address, array.nbytes)
@@ -120,4 +151,6 @@ def _translate(error: Exception) -> UnsupportedModel | BackendFailed:
     message = " ".join(str(error).partition("Stack backtrace:")[0].split())
     if match := _UNKNOWN_OPERATOR.search(message):
         return UnsupportedModel(f"tract does not implement the operator {match[1]}", [match[1]])
+    if _SYMBOL in message:
+        return UnsupportedModel("tract does not support outputs that hold sizes of the inputs. Choose another backend")
     return BackendFailed(f"tract failed: {message}")
