@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from isorun.plugin import Fault
-from isorun_backends.nodes import attribute_of, input_of, new_node, static
+from isorun_backends.nodes import attribute_of, constant, input_of, new_node, static
 
 if TYPE_CHECKING:
     import onnx_ir as ir
@@ -28,13 +28,12 @@ def _may_divide_by_minus_one(node: ir.Node, _: int) -> bool:
 
 def _by_one(node: ir.Node) -> list[ir.Node]:
     """The same by 1 where the divisor is -1, with the sign of the quotient turned; the remainder is 0."""
-    import onnx_ir as ir
 
     x, divisor = node.inputs
     assert divisor is not None
     assert divisor.dtype is not None
     kind = divisor.dtype.numpy()
-    minus, one = (ir.node("Constant", [], {"value": ir.tensor(np.array(number, kind))}) for number in (-1, 1))
+    minus, one = (constant(np.array(number, kind)) for number in (-1, 1))
     turned = new_node("Equal", [divisor, minus.outputs[0]])
     safe = new_node("Where", [turned.outputs[0], one.outputs[0], divisor])
     result = new_node(node.op_type, [x, safe.outputs[0]])

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from isorun.plugin import Fault
-from isorun_backends.nodes import attribute_of, input_of, new_node
+from isorun_backends.nodes import attribute_of, constant, input_of, new_node
 from isorun_backends.openvino.arithmetic import VERSIONS
 
 if TYPE_CHECKING:
@@ -65,11 +65,10 @@ def weighs_wrongly(node: ir.Node, _: int) -> bool:
 
 def weights(node: ir.Node) -> list[ir.Node]:
     """The weights in floating point."""
-    import onnx_ir as ir
 
     def array(index: int) -> np.ndarray:
-        constant = _constant(input_of(node, index))
-        return np.zeros(1, np.float32) if constant is None else constant.astype(np.float32)
+        numbers = _constant(input_of(node, index))
+        return np.zeros(1, np.float32) if numbers is None else numbers.astype(np.float32)
 
     integers, scale, zero = map(array, range(3))
     sizes = [1] * integers.ndim
@@ -78,7 +77,7 @@ def weights(node: ir.Node) -> list[ir.Node]:
         scale = scale.reshape(sizes)
     if zero.size > 1:
         zero = zero.reshape(sizes)
-    return [new_node("Constant", [], {"value": ir.tensor((integers - zero) * scale)})]
+    return [constant((integers - zero) * scale)]
 
 
 def integers(node: ir.Node) -> list[ir.Node]:
@@ -108,7 +107,6 @@ def rounded(node: ir.Node) -> list[ir.Node]:
 def _rounded(node: ir.Node, *, is_shifted: bool = False) -> Iterator[ir.Node]:
     """The integers of QuantizeLinear, in floating point, or these less its zero point: of 16 bits or less, they are
     exact there."""
-    import onnx_ir as ir
 
     nodes: list[ir.Node] = []
     scale, zero = _in_place(node, nodes)
@@ -120,7 +118,7 @@ def _rounded(node: ir.Node, *, is_shifted: bool = False) -> Iterator[ir.Node]:
         total = new_node("Add", [total.outputs[0], zero])
         yield total
     for operator, number in zip(("Max", "Min"), _RANGES[_type_of(node)], strict=True):
-        limit = new_node("Constant", [], {"value": ir.tensor(np.array(number, np.float32))})
+        limit = constant(np.float32(number))
         yield limit
         if zero is not None and is_shifted:
             limit = new_node("Sub", [limit.outputs[0], zero])
@@ -146,7 +144,8 @@ def _in_place(node: ir.Node, nodes: list[ir.Node]) -> tuple[ir.Value, ir.Value |
     if not _is_scalar(scale) and axis != -1 and -rank <= axis < rank:
         sizes = [1] * rank
         sizes[axis] = -1
-        shape = append("Constant", [], {"value": ir.tensor(np.array(sizes, np.int64))})
+        nodes.append(constant(np.array(sizes, np.int64)))
+        shape = nodes[-1].outputs[0]
         scale = append("Reshape", [scale, shape])
         zero = None if zero is None else append("Reshape", [zero, shape])
     return scale, zero

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from isorun_backends.nodes import attribute_of, new_node
+from isorun_backends.nodes import attribute_of, constant, new_node
 
 if TYPE_CHECKING:
     import onnx_ir as ir
@@ -37,7 +37,7 @@ def reduce_log_sum_exp(node: ir.Node) -> list[ir.Node]:
     x = node.inputs[0]
     attributes = _attributes(node)
     finite = np.finfo(_float_type(x))
-    lowest, highest = _constant(finite.min), _constant(finite.max)
+    lowest, highest = constant(finite.min), constant(finite.max)
     largest = new_node("ReduceMax", [x], {**attributes, "keepdims": 1})
     clipped = new_node("Clip", [largest.outputs[0], lowest.outputs[0], highest.outputs[0]])
     shifted = new_node("Sub", [x, clipped.outputs[0]])
@@ -48,7 +48,7 @@ def reduce_log_sum_exp(node: ir.Node) -> list[ir.Node]:
     back = clipped.outputs[0]
     if not attributes.get("keepdims", 1):
         if axes := attributes.get("axes"):
-            shape = _constant(np.array(axes, np.int64))
+            shape = constant(np.array(axes, np.int64))
             squeezed = new_node("Squeeze", [back, shape.outputs[0]])
             nodes += [shape, squeezed]
         else:
@@ -66,7 +66,7 @@ def identity(node: ir.Node) -> list[ir.Node]:
 def infinite_extremum(node: ir.Node) -> list[ir.Node]:
     """The reduction, replaced by the infinity where every element is one; also where there is none."""
     x = node.inputs[0]
-    infinity = _constant(np.array(-np.inf if node.op_type == "ReduceMax" else np.inf, _float_type(x)))
+    infinity = constant(np.array(-np.inf if node.op_type == "ReduceMax" else np.inf, _float_type(x)))
     extremum = new_node(node.op_type, node.inputs, _attributes(node))
     equal = new_node("Equal", [x, infinity.outputs[0]])
     number = new_node("Cast", [equal.outputs[0]], {"to": 6})  # int32
@@ -83,10 +83,10 @@ def tile_by_axis(node: ir.Node) -> list[ir.Node]:
     assert repeats.shape is not None
     rank = repeats.shape[0]
     assert isinstance(rank, int)
-    ones = _constant(np.ones(rank, np.int64))
+    ones = constant(np.ones(rank, np.int64))
     nodes = [ones]
     for axis in range(rank):
-        chosen = _constant(np.arange(rank) == axis)
+        chosen = constant(np.arange(rank) == axis)
         single = new_node("Where", [chosen.outputs[0], repeats, ones.outputs[0]])
         tiled = new_node("Tile", [value, single.outputs[0]])
         nodes += [chosen, single, tiled]
@@ -98,7 +98,7 @@ def byte_arithmetic(node: ir.Node) -> list[ir.Node]:
     """The operation in 32 bits. Of the result, the lower 8 bits are kept."""
     kind = node.inputs[0].dtype  # type: ignore[union-attr]
     assert kind is not None
-    offset, size = (_constant(np.array(number, np.int32)) for number in (128 if kind.is_signed() else 0, 256))
+    offset, size = (constant(np.array(number, np.int32)) for number in (128 if kind.is_signed() else 0, 256))
     wide = [new_node("Cast", [value], {"to": 6}) for value in node.inputs]
     result = new_node(node.op_type, [cast.outputs[0] for cast in wide])
     above = new_node("Add", [result.outputs[0], offset.outputs[0]])
@@ -115,14 +115,14 @@ def comparison(swapped: str) -> Callable[[ir.Node], list[ir.Node]]:
 
 def is_not_zero(node: ir.Node) -> list[ir.Node]:
     """Every number but zero is true, NaN too."""
-    zero = _constant(np.array(0, _float_type(node.inputs[0])))
+    zero = constant(np.array(0, _float_type(node.inputs[0])))
     equal = new_node("Equal", [node.inputs[0], zero.outputs[0]])
     return [zero, equal, new_node("Not", [equal.outputs[0]])]
 
 
 def fmod(node: ir.Node) -> list[ir.Node]:
     """The dividend, where only the divisor is infinite."""
-    infinity = _constant(np.array(np.inf, _float_type(node.inputs[0])))
+    infinity = constant(np.array(np.inf, _float_type(node.inputs[0])))
     remainder = new_node("Mod", node.inputs, _attributes(node))
     sizes = [new_node("Abs", [value]) for value in node.inputs]
     infinite = [new_node("Equal", [size.outputs[0], infinity.outputs[0]]) for size in sizes]
@@ -136,7 +136,7 @@ def shrink(node: ir.Node) -> list[ir.Node]:
     """Where instead of products with zero, which are NaN for infinities."""
     x, kind = node.inputs[0], _float_type(node.inputs[0])
     limit, bias = (_attributes(node).get(name, default) for name, default in (("lambd", 0.5), ("bias", 0.0)))
-    low, high, shift, zero = (_constant(np.array(number, kind)) for number in (-limit, limit, bias, 0))
+    low, high, shift, zero = (constant(np.array(number, kind)) for number in (-limit, limit, bias, 0))
     below, above = new_node("Less", [x, low.outputs[0]]), new_node("Less", [high.outputs[0], x])
     added, taken = new_node("Add", [x, shift.outputs[0]]), new_node("Sub", [x, shift.outputs[0]])
     upper = new_node("Where", [above.outputs[0], taken.outputs[0], zero.outputs[0]])
@@ -160,7 +160,7 @@ def integer_comparison(node: ir.Node) -> list[ir.Node]:
     x, z = node.inputs
     assert x is not None
     assert x.dtype is not None
-    zero, difference = _constant(np.array(0, x.dtype.numpy())), new_node("Sub", [x, z])
+    zero, difference = constant(np.array(0, x.dtype.numpy())), new_node("Sub", [x, z])
     of_difference = new_node(node.op_type, [difference.outputs[0], zero.outputs[0]])
     if node.op_type == "Equal":
         return [zero, difference, of_difference]
@@ -176,7 +176,7 @@ def integer_relu(node: ir.Node) -> list[ir.Node]:
     x = node.inputs[0]
     assert x is not None
     assert x.dtype is not None
-    zero = _constant(np.array(0, x.dtype.numpy()))
+    zero = constant(np.array(0, x.dtype.numpy()))
     below = new_node("Less", [x, zero.outputs[0]])
     return [zero, below, new_node("Where", [below.outputs[0], zero.outputs[0], x])]
 
@@ -184,13 +184,13 @@ def integer_relu(node: ir.Node) -> list[ir.Node]:
 def compress_rows(node: ir.Node) -> list[ir.Node]:
     """The conditions of as many rows as there are, as in ONNX Runtime."""
     x, conditions = node.inputs
-    axis, first = attribute_of(node, "axis"), _constant(np.array([0]))
+    axis, first = attribute_of(node, "axis"), constant(np.array([0]))
     if axis is None:
         nodes = [new_node("Size", [x])]
     else:
-        index, shape = _constant(np.array(axis)), new_node("Shape", [x])
+        index, shape = constant(np.array(axis)), new_node("Shape", [x])
         nodes = [index, shape, new_node("Gather", [shape.outputs[0], index.outputs[0]])]
-    vector = _constant(np.array([1]))
+    vector = constant(np.array([1]))
     count = new_node("Reshape", [nodes[-1].outputs[0], vector.outputs[0]])
     kept = new_node("Slice", [conditions, first.outputs[0], count.outputs[0]])
     return [first, *nodes, vector, count, kept, new_node("Compress", [x, kept.outputs[0]], _attributes(node))]
@@ -200,7 +200,7 @@ def window_of_size(node: ir.Node) -> list[ir.Node]:
     """The window, with no elements for a negative size."""
     size = node.inputs[0]
     assert size is not None
-    zero = _constant(np.array(0, np.int64 if size.dtype is None else size.dtype.numpy()))
+    zero = constant(np.array(0, np.int64 if size.dtype is None else size.dtype.numpy()))
     below = new_node("Less", [size, zero.outputs[0]])
     limit = new_node("Where", [below.outputs[0], zero.outputs[0], size])
     return [zero, below, limit, new_node(node.op_type, limit.outputs, _attributes(node))]
@@ -211,7 +211,7 @@ def split_into_sizes(node: ir.Node) -> list[ir.Node]:
     import onnx_ir as ir
 
     x, sizes = node.inputs
-    zero, large = _constant(np.array(0)), _constant(np.array(2**30))
+    zero, large = constant(np.array(0)), constant(np.array(2**30))
     below = new_node("Less", [sizes, zero.outputs[0]])
     checked = new_node("Where", [below.outputs[0], large.outputs[0], sizes])
     parts = ir.node("Split", [x, checked.outputs[0]], node.attributes, num_outputs=len(node.outputs))
@@ -221,7 +221,7 @@ def split_into_sizes(node: ir.Node) -> list[ir.Node]:
 def thresholded_relu(node: ir.Node) -> list[ir.Node]:
     """Where instead of a product with zero, which is NaN for infinities."""
     x, kind = node.inputs[0], _float_type(node.inputs[0])
-    alpha, zero = (_constant(np.array(number, kind)) for number in (_attributes(node).get("alpha", 1.0), 0))
+    alpha, zero = (constant(np.array(number, kind)) for number in (_attributes(node).get("alpha", 1.0), 0))
     above = new_node("Less", [alpha.outputs[0], x])
     return [alpha, zero, above, new_node("Where", [above.outputs[0], x, zero.outputs[0]])]
 
@@ -231,8 +231,8 @@ def _sum(node: ir.Node, value: ir.Value | None) -> list[ir.Node]:
     attributes = {name: item for name, item in _attributes(node).items() if name != "axes"}
     if "axes" not in node.attributes:
         return [new_node("ReduceSum", [value, *node.inputs[1:]], attributes)]
-    constant = _constant(np.array(node.attributes["axes"].as_ints(), np.int64))
-    return [constant, new_node("ReduceSum", [value, constant.outputs[0]], attributes)]
+    axes = constant(np.array(node.attributes["axes"].as_ints(), np.int64))
+    return [axes, new_node("ReduceSum", [value, axes.outputs[0]], attributes)]
 
 
 def _attributes(node: ir.Node) -> dict[str, Any]:
@@ -242,9 +242,3 @@ def _attributes(node: ir.Node) -> dict[str, Any]:
 def _float_type(value: ir.Value | None) -> Any:
     name = None if value is None or value.dtype is None else value.dtype.numpy().name
     return np.dtype(name if name in ("float16", "float64") else "float32")
-
-
-def _constant(value: Any) -> ir.Node:
-    import onnx_ir as ir
-
-    return ir.node("Constant", [], {"value": ir.tensor(np.asarray(value))})

@@ -100,8 +100,7 @@ class CompiledModel:
         self._binary = binary
         self._verify = verify
         self._recompilations = recompilations or Recompilations()
-        self._masks = lowered.info.masks if lower else ()
-        self._beside = {name: _of_other_rows(lowered.info, name) for name in self._masks}
+        self._masks = {name: _may_differ(lowered.info, name) for name in lowered.info.masks} if lower else {}
         self._by_token = frozenset(lowered.info.token_outputs or ())
         self._refusal = ""
         self._unpackable = ""  # why there is no packed graph
@@ -235,18 +234,22 @@ class CompiledModel:
 
     def _choose(self, feeds: Feeds) -> tuple[CompiledGraph, bool]:
         """The graph that runs feeds, and whether its token outputs must be set to zero at padding."""
-        for name in self._masks:
+        for name, inputs in self._masks.items():
             mask = feeds.get(name)
             if type(mask) is np.ndarray and not is_binary(mask):  # masks on a GPU are not read
                 if self._binary:
                     raise not_binary(name, mask, self.info.padding_of(name), self._binary)
                 return self._graph_as_given(f"{name!r} has other values than 0 and 1"), self._removal.zeros
-            for other in self._beside[name]:  # fused graphs do not broadcast rows
-                if mask is not None and other in feeds and feeds[other].shape[0] != mask.shape[0]:
-                    wrong = f"{feeds[other].shape[0]} rows, as {other!r} has, {self._binary}, got {mask.shape[0]}"
-                    if self._binary:
-                        raise InvalidFeeds(f"Input {name!r} must have {wrong}")
-                    return self._graph_as_given(f"{name!r} has no row for each row"), self._removal.zeros
+            for tokens in inputs:  # fused graphs do not broadcast rows
+                assert mask is not None, "what may differ from it is listed for a required input"
+                rows, length = feeds[tokens].shape
+                if rows == mask.shape[0] or length != mask.shape[1]:
+                    continue
+                if self._binary:
+                    raise InvalidFeeds(
+                        f"Input {name!r} must have {rows} rows, as {tokens!r} has, {self._binary}, got {mask.shape[0]}"
+                    )
+                return self._graph_as_given(f"{name!r} and {tokens!r} have other numbers of rows"), self._removal.zeros
         if not self._removal.by_batch:
             return self._main, False
         mask = self.info.attended(feeds)
@@ -334,7 +337,7 @@ class CompiledModel:
         return outputs
 
 
-def _of_other_rows(info: ModelInfo, mask: str) -> list[str]:
+def _may_differ(info: ModelInfo, mask: str) -> list[str]:
     """The inputs of tokens that may have another number of rows than a mask, as far as the model says."""
     rows = {spec.name: spec.shape[0] for spec in info.required if spec.shape is not None and len(spec.shape) == 2}
     return [name for name, size in rows.items() if mask in rows and (size is None or size != rows[mask])]

@@ -72,12 +72,12 @@ def _neighbors(node: ir.Node | None, steps: int, *, forward: bool) -> Iterator[i
     yield node
     if steps:
         if forward:
-            others = [use for output in node.outputs for use in output.consumers()]
+            neighbors = [use for output in node.outputs for use in output.consumers()]
         else:
-            others = [producer for value in node.inputs if value and (producer := value.producer())]
-        for other in others:
-            if other.op_type in ("Add", "Div", "Mul", "Pow"):
-                yield from _neighbors(other, steps - 1, forward=forward)
+            neighbors = [producer for value in node.inputs if value and (producer := value.producer())]
+        for neighbor in neighbors:
+            if neighbor.op_type in ("Add", "Div", "Mul", "Pow"):
+                yield from _neighbors(neighbor, steps - 1, forward=forward)
 
 
 def _is_erf_of_vectors(node: ir.Node, _: int) -> bool:

@@ -74,12 +74,12 @@ def test_one_row_of_a_mask_is_for_all_rows(backend: str, padding: str, cache: Pa
     """Where the model declares the batch of its mask apart, as PyTorch's older exporter does."""
     proto = mask_forms.model("lowered", shape="rows, sequence")
     with isorun.Session(proto, backend, padding=padding, threads=1, cache_dir=cache) as session:
-        given = mask_forms.feeds(REAL)
+        feeds = mask_forms.feeds(REAL)
         for mask in (REAL[1:2], REAL):
-            given["attention_mask"] = mask
-            (raw,) = mask_forms.raw(proto, given)
+            feeds["attention_mask"] = mask
+            (raw,) = mask_forms.raw(proto, feeds)
             real = np.broadcast_to(mask != 0, REAL.shape)
-            assert_equal([session.run(None, given)[0][real]], [raw[real]])
+            assert_equal([session.run(None, feeds)[0][real]], [raw[real]])
 
 
 @pytest.mark.parametrize("form", ["four", "four inverted"])

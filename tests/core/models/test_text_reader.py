@@ -29,8 +29,8 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def graphs_of(folder: Path, cache: Path) -> ModelGraphs:
-    made = Cache(cache)
-    return ModelGraphs(open_model(folder, made), made)
+    store = Cache(cache)
+    return ModelGraphs(open_model(folder, store), store)
 
 
 @pytest.mark.parametrize("include_prompt", [False, True])

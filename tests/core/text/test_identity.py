@@ -148,18 +148,18 @@ def test_what_is_stored_is_measured(kind: str) -> None:
     vectors = random.standard_normal((len(probe_texts()), 8)).astype(np.float32)
     ranges = None if kind in vector_types.BITS else np.stack([np.full(8, -100.0), np.full(8, 100.0)]).astype(np.float32)
     noisy = vectors + np.float32(0.05) * random.standard_normal(vectors.shape).astype(np.float32)
-    stored = [vector_types.quantized(each, kind, ranges) for each in (vectors, noisy)]
+    stored = [vector_types.quantized(rows, kind, ranges) for rows in (vectors, noisy)]
     records = [
-        {**replace(IDENTITY, stored=f"{kind} ranges", precision=precision).as_dict(), "probe": pack(each)}
-        for precision, each in zip(("fp32", "int8"), stored, strict=True)
+        {**replace(IDENTITY, stored=f"{kind} ranges", precision=precision).as_dict(), "probe": pack(rows)}
+        for precision, rows in zip(("fp32", "int8"), stored, strict=True)
     ]
-    searched = [np.unpackbits(each.view(np.uint8), axis=1) if ranges is None else each for each in stored]
+    searched = [np.unpackbits(rows.view(np.uint8), axis=1) if ranges is None else rows for rows in stored]
     if kind == "binary":
-        searched = [np.unpackbits((each.astype(np.int16) + 128).astype(np.uint8), axis=1) for each in stored]
-    expected = [2.0 * each - 1 if ranges is None else each for each in searched]
+        searched = [np.unpackbits((rows.astype(np.int16) + 128).astype(np.uint8), axis=1) for rows in stored]
+    expected = [2.0 * rows - 1 if ranges is None else rows for rows in searched]
     measured = compared(*records).recall
     both = [agreement(expected[0], expected[1], expected[0]), agreement(expected[1], expected[0], expected[1])]
-    assert measured == min((each.recall for each in both), key=lambda interval: interval.low)
+    assert measured == min((measure.recall for measure in both), key=lambda interval: interval.low)
     of_floats = compared(record(), {**record(precision="int8"), "probe": pack(noisy)})
     assert measured != of_floats.recall
     with pytest.raises(InvalidArgument):

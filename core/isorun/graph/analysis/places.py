@@ -101,8 +101,8 @@ def _farthest(array: np.ndarray, axis: int, length: int) -> int:
     """How far from the start, the end and its own token a line of an array changes at most: the first and the last line
     of a window with global tokens are those of global tokens, and show nothing of it."""
     lines = np.moveaxis(array, axis, -1)
-    *others, places = np.nonzero(lines[..., 1:] != lines[..., :-1])
-    places = places + 1
-    tokens = [other for other, size in zip(others, lines.shape, strict=False) if size == length]
+    *indices, before = np.nonzero(lines[..., 1:] != lines[..., :-1])
+    places = before + 1
+    tokens = [index for index, size in zip(indices, lines.shape, strict=False) if size == length]
     distances = [places, length - places, *(np.abs(places - token) for token in tokens)]
     return int(np.min(distances, axis=0).max(initial=0))

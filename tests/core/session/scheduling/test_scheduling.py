@@ -105,7 +105,7 @@ def handler(*_):
 armed, interruptions, generator = False, 0, random.Random(3)
 signal.signal(signal.SIGALRM, handler)
 session = isorun.Session(sys.argv[1], "ort-cpu", threads=1)
-feeds = {each.name: np.ones((1, 6), np.int64) for each in session.get_inputs()}
+feeds = {spec.name: np.ones((1, 6), np.int64) for spec in session.get_inputs()}
 session.submit(None, feeds).result()
 while interruptions < 300:
     futures = []
@@ -122,13 +122,14 @@ while interruptions < 300:
         future.result(60)
 session.submit(None, feeds).result(60)
 session.close()
-assert session.metrics().waiting == 0, session.metrics()
+print(session.metrics().waiting)
 """
 
 
 @pytest.mark.skipif(not hasattr(signal, "setitimer"), reason="the system has no timers that send signals")
 def test_interrupted_submits_leave_the_session_usable(model: Path) -> None:
-    subprocess.run([sys.executable, "-c", INTERRUPTED, str(model)], check=True, timeout=300)
+    command = [sys.executable, "-c", INTERRUPTED, str(model)]
+    assert subprocess.check_output(command, text=True, timeout=300) == "0\n"
 
 
 def test_warmup_runs_each_length_between_those_given(model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
