@@ -297,7 +297,7 @@ class _Held(NamedTuple):
         gc.collect()
         process_usage.return_free_memory()  # a leak would fill it first, and not show
         files, processes = process_usage.open_files(), process_usage.family()
-        return cls(process_usage.resident_mib() or 0.0, len(files), process_usage.threads(), len(processes))
+        return cls(process_usage.anonymous_mib() or 0.0, len(files), process_usage.threads(), len(processes))
 
     def check_against(self, before: _Held, who: str, mebibytes: float) -> None:
         """Fail if much more is held than before. Memory last: processes, files and threads take memory too."""

@@ -90,4 +90,4 @@ def _held() -> float:
     """MiB that this process holds, without what allocators keep."""
     gc.collect()
     process_usage.return_free_memory()
-    return process_usage.resident_mib() or 0.0  # where it is unknown, nothing grows
+    return process_usage.anonymous_mib() or 0.0  # where it is unknown, nothing grows

@@ -34,6 +34,13 @@ def resident_mib() -> float | None:
     return _status("VmRSS")
 
 
+def anonymous_mib() -> float | None:
+    """Memory that is no file's, wherever it is; ``None`` without /proc. The system may drop mapped files from RAM, so
+    that :func:`resident_mib` falls while a process grows."""
+    sizes = [_status(name) for name in ("RssAnon", "RssShmem", "VmSwap")]
+    return None if None in sizes else sum(size or 0.0 for size in sizes)
+
+
 def available_mib() -> float | None:
     """The memory that new processes can have: the smaller of what the system and this control group have left.
 
@@ -49,7 +56,7 @@ def available_mib() -> float | None:
 
 
 def return_free_memory() -> None:
-    """Return what the heap of this process holds but does not use; new objects show in :func:`resident_mib` then.
+    """Return what the heap of this process holds but does not use; new objects show in :func:`anonymous_mib` then.
 
     Does nothing where the C library has no ``malloc_trim``, as musl.
     """

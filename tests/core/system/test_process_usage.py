@@ -3,6 +3,7 @@ from __future__ import annotations
 import platform
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -14,6 +15,19 @@ block = np.ones(64 * 2**20 // 8)
 print(process_usage.resident_mib() - before)
 del block
 print(process_usage.peak_resident_mib() - before)
+"""
+
+MAPPED = """
+import sys
+import numpy as np
+from isorun.system import process_usage
+np.full(64 * 2**20, 1, np.uint8).tofile(sys.argv[1])
+before = process_usage.resident_mib(), process_usage.anonymous_mib()
+mapped = np.memmap(sys.argv[1], np.uint8, "r")
+total = int(mapped.sum())
+print(process_usage.resident_mib() - before[0], process_usage.anonymous_mib() - before[1])
+block = np.ones(64 * 2**20 // 8)
+print(process_usage.anonymous_mib() - before[1])
 """
 
 FREE = """
@@ -49,6 +63,14 @@ def test_memory_of_this_process() -> None:
     taken, peak = map(float, ran.stdout.split())
     assert taken == pytest.approx(64, abs=8)
     assert peak >= 56
+
+
+def test_mapped_files_are_no_anonymous_memory(tmp_path: Path) -> None:
+    command = [sys.executable, "-c", MAPPED, str(tmp_path / "file")]
+    resident, anonymous, grown = map(float, subprocess.check_output(command, text=True).split())
+    assert resident == pytest.approx(64, abs=8)
+    assert anonymous < 8
+    assert grown == pytest.approx(64, abs=8)
 
 
 @pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="malloc_trim is glibc's")
