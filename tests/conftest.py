@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import json
 import logging
 import os
@@ -44,6 +45,12 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             if cases[name] % mark.args[0]:
                 item.add_marker(pytest.mark.long)
             cases[name] += 1
+
+
+def pytest_collection_finish() -> None:
+    """What is imported and collected by now stays: collections of garbage, which many checks ask for, pass it over."""
+    gc.collect()
+    gc.freeze()
 
 
 @pytest.fixture(autouse=True)

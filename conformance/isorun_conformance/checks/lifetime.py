@@ -328,7 +328,8 @@ def _affordable(use: Callable[[int], None], most: int, seconds: float) -> int:
     """How often something can be done in a time, 20 times at least: less than ``most`` where it is slow."""
     use(0)  # the first time takes longer
     started = time.monotonic()
-    _held_after(use, 4)
+    for number in range(4):
+        use(number)
     return max(20, min(most, int(4 * seconds / (time.monotonic() - started))))
 
 
