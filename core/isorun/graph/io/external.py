@@ -135,8 +135,8 @@ def _tensors(attribute: ir.Attr) -> Sequence[ir.TensorProtocol]:
 def _size(path: Path, location: str, where: str) -> int:
     """The size of an external data file, in bytes."""
     outside = InvalidModel(
-        f"{where}, which is outside the model's folder. Move the weights below that folder and correct the model's "
-        "reference"
+        f"{where}, which is outside the model's folder or has '..' in it. Move the weights below that folder and "
+        "correct the model's reference"
     )
     try:
         target = paths.resolved(path.parent, location, {path.parent.resolve(), path.resolve().parent})
