@@ -16,7 +16,7 @@ from isorun.graph.io.shape_inference import infer_shapes
 from isorun.graph.ops import functions
 
 HALVES = (ir.DataType.FLOAT16, ir.DataType.BFLOAT16)
-_TYPES = ("to", "dtype", "output_dtype")  # attributes that name a type
+_TYPES = ("to", "dtype", "output_dtype", "output_datatype")  # attributes that name a type
 _STANDARD = ("", "ai.onnx.ml", "com.microsoft", functions.DOMAIN)
 
 
@@ -25,7 +25,12 @@ def has_halves(model: ir.Model) -> bool:
     graphs = _graphs(model)
     if any(value.is_initializer() and value.dtype in HALVES for value in model.graph.inputs):
         return False
+    ends = (value for value in (*model.graph.inputs, *model.graph.outputs) if value.dtype in HALVES)
+    if any(not isinstance(value.type, ir.TensorType) for value in ends):
+        return False  # nothing casts a sequence
     if any(node.domain not in _STANDARD and node.op_identifier() not in model.functions for node in _nodes(graphs)):
+        return False
+    if any(node.op_type == "BitCast" for node in _nodes(graphs)):
         return False
     stored = (value.dtype for graph in graphs for value in _initializers(graph))
     constants = (tensor.dtype for node in _nodes(graphs) for tensor in _tensors(node))

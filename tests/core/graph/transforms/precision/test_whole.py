@@ -91,6 +91,8 @@ def test_inputs_and_outputs_keep_their_types(yes: bool) -> None:
         ("g (float16[N] x, float16[1] w = {2}) => (float16[N] y) { y = Mul (x, w) }", False),
         ("g (float16[N] x) => (float16[N] y) { y = Mul (x, w) }", True),
         ("g (float16[N] x) => (float16[N] y) { z = Mul (x, w) y = mine.Other (z) }", False),
+        ("g (float16[N] x) => (seq(float16[N]) y) { z = Mul (x, w) y = SequenceConstruct (z, x) }", False),
+        ("g (float16[N] x) => (int16[N] y) { z = Mul (x, w) y = BitCast <to = 5> (z) }", False),
     ],
 )
 def test_what_is_converted(text: str, expected: bool) -> None:
@@ -98,14 +100,15 @@ def test_what_is_converted(text: str, expected: bool) -> None:
 
 
 def test_types_of_a_converted_graph() -> None:
-    text = """g (float16[N] x) => (float16[N] y, float16[N] x2) {
+    text = """g (float16[N] x) => (float16[N] y, float16[N] x2, float16[4] v) {
         r = RandomUniformLike <dtype = 10> (x)  z = Mul (r, w)  l = CastLike (z, w)  y = Identity (l)
+        n = Constant <value_int = 4> ()  h = HannWindow <output_datatype = 10> (n)  v = Mul (h, w)
         x2 = Identity (x)
     }"""
     model = ir.serde.deserialize_model(model_of(text))
     whole.convert(model)
     names = {value.name: value.dtype for value in (*model.graph.inputs, *model.graph.outputs)}
-    assert names == dict.fromkeys(("x", "y", "x2"), ir.DataType.FLOAT16)
+    assert names == dict.fromkeys(("x", "y", "x2", "v"), ir.DataType.FLOAT16)
     inner = [value.dtype for node in model.graph if node.op_type in ("Mul", "CastLike") for value in node.outputs]
-    assert inner == [ir.DataType.FLOAT] * 2
+    assert inner == [ir.DataType.FLOAT] * 3
     onnx.checker.check_model(ir.serde.serialize_model(model), full_check=True)
