@@ -38,9 +38,12 @@ def apply(model: ir.Model, faults: Sequence[Fault]) -> list[str]:
         UnsupportedModel: there is no equivalent of a node; names it and the reason.
     """
     rows = [fault for fault in faults if fault.applies is not None]
+    early = model.graph.opset_imports.get("", 1) < opset_upgrade.FIRST_READ
+    untouched = model.graph.clone() if early else model.graph
     try:
         return _apply(model, rows)
     except _OfLaterOpset:
+        model.graph = untouched
         opset_upgrade.upgrade(model)
         return _apply(model, rows)
 
