@@ -111,10 +111,17 @@ class ReferenceExecutable(Executable):
 
 def _corrected() -> list[Any]:
     """Operators whose implementation in ONNX (1.23) rejects a negative axis, more than 64 rows or an early opset, loses
-    small probabilities, or is slow: NumPy multiplies transposed stacks of matrices without BLAS, and ``erf`` is a
-    function of one number."""
+    small probabilities, takes scales by row or by channel for those of another axis, or is slow: NumPy multiplies
+    transposed stacks of matrices without BLAS, and ``erf`` is a function of one number."""
     from onnx.reference.op_run import OpRun
-    from onnx.reference.ops import op_dequantize_linear, op_log_softmax
+    from onnx.reference.ops import (
+        op_conv_integer,
+        op_dequantize_linear,
+        op_log_softmax,
+        op_matmul_integer,
+        op_qlinear_conv,
+        op_qlinear_matmul,
+    )
 
     try:
         from scipy.special import erf
@@ -151,7 +158,37 @@ def _corrected() -> list[Any]:
     class DequantizeLinear(op_dequantize_linear.DequantizeLinear_23):
         pass
 
-    return [GatherElements, MatMul, Erf, LogSoftmax, DequantizeLinear]
+    class MatMulInteger(op_matmul_integer.MatMulInteger):
+        def _run(self, a: Any, b: Any, a_zero: Any = None, b_zero: Any = None) -> Any:
+            return super()._run(a, b, _by_row(a_zero), b_zero)  # type: ignore[no-untyped-call]
+
+    class QLinearMatMul(op_qlinear_matmul.QLinearMatMul):
+        def _run(self, *inputs: Any) -> Any:
+            a, b, y = inputs[:3], inputs[3:6], inputs[6:]
+            return super()._run(a[0], *map(_by_row, a[1:]), *b, *map(_by_row, y))  # type: ignore[no-untyped-call]
+
+    class ConvInteger(op_conv_integer.ConvInteger):
+        def _run(self, *inputs: Any, **attributes: Any) -> Any:
+            x, w, x_zero, w_zero = [*inputs, None, None][:4]
+            if w_zero is not None:
+                w = w.astype(np.int32) - w_zero.reshape(-1, *[1] * (w.ndim - 1))
+            return super()._run(x, w, x_zero, None, **attributes)  # type: ignore[no-untyped-call]
+
+    class QLinearConv(op_qlinear_conv.QLinearConv):
+        def _run(self, *inputs: Any, **attributes: Any) -> Any:
+            x, scale, x_zero, w, w_scale, *others = inputs
+            scales = scale * w_scale.reshape(-1, *[1] * (x.ndim - 2))
+            return super()._run(x, scales, x_zero, w, np.float32(1), *others, **attributes)  # type: ignore[no-untyped-call]
+
+    return [
+        *(GatherElements, MatMul, Erf, LogSoftmax, DequantizeLinear),
+        *(MatMulInteger, QLinearMatMul, ConvInteger, QLinearConv),
+    ]
+
+
+def _by_row(numbers: np.ndarray | None) -> np.ndarray | None:
+    """Numbers for each row of a matrix, in the standard a vector, so that they broadcast along it."""
+    return numbers[:, None] if numbers is not None and numbers.ndim == 1 and numbers.size > 1 else numbers
 
 
 def _copy(array: np.ndarray) -> np.ndarray:

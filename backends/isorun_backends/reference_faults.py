@@ -83,13 +83,6 @@ def _returns_places(node: ir.Node, _: int) -> bool:
     return len(node.outputs) > 1 and bool(node.outputs[1].name)
 
 
-def _has_scales(node: ir.Node, _: int) -> bool:
-    scale, x = node.inputs[4], node.inputs[0]
-    sizes = None if scale is None or scale.shape is None else list(scale.shape)
-    rank = None if x is None or x.shape is None else len(x.shape)
-    return sizes not in ([], [1]) and rank != 4
-
-
 def _samples_at_borders(node: ir.Node, opset: int) -> bool:
     return _has("mode", "cubic", "bicubic")(node, opset) and bool(_has("padding_mode", "border")(node, opset))
 
@@ -187,17 +180,6 @@ FAULTS = KnownFaults(
                 "b": np.array([0]),
             },
             expected=[np.full((1, 1, 1, 1), 5, np.float32)],  # that of the place (1, 1)
-        ),
-        _refused(
-            "QLinearConv",
-            "scales by channel, of inputs that are not known to be images",
-            "it multiplies along another axis",
-            _has_scales,
-            "g (uint8[1, 1, 2, 2, 1] x) => (uint8[1, 2, 2, 2, 1] y) <float s = {1}, uint8 z = {0}, "
-            "uint8[2, 1, 1, 1, 1] w = {1, 1}, float[2] t = {1, 2}, uint8[2] v = {0, 0}> "
-            "{ y = QLinearConv (x, s, z, w, t, v, s, z) }",
-            feeds={"x": np.arange(4, dtype=np.uint8).reshape(1, 1, 2, 2, 1)},
-            expected=[np.array([0, 1, 2, 3, 0, 2, 4, 6], np.uint8).reshape(1, 2, 2, 2, 1)],
         ),
         _refused(
             "GridSample",

@@ -57,3 +57,24 @@ def test_logarithms_of_small_probabilities_are_finite(axis: int) -> None:
     for precision in ("fp32", "fp64"):
         with isorun.Session(model, backend="reference", precision=precision) as session:
             np.testing.assert_allclose(session.run(None, {"x": x})[0], expected, rtol=1e-6)
+
+
+def test_integers_of_each_row_and_channel_have_zero_points_and_scales_of_their_own() -> None:
+    model = onnx.parser.parse_model("""<ir_version: 9, opset_import: ["" : 13]>
+        g (uint8[3, 3] a, uint8[1, 2, 4] x) => (int32[3, 3] m, uint8[3, 3] n, int32[1, 2, 3] c, uint8[1, 2, 3] d)
+        <uint8[3] zeros = {1, 2, 3}, float[3] scales = {1, 2, 4}, float unit = {1}, uint8 none = {0},
+         uint8[2, 2, 2] w = {9, 9, 9, 9, 9, 9, 9, 9}, uint8[2] z = {1, 7}, float[2] by_channel = {0.25, 2}> {
+            m = MatMulInteger (a, a, zeros)
+            n = QLinearMatMul (a, scales, zeros, a, unit, none, scales, zeros)
+            c = ConvInteger (x, w, none, z)
+            d = QLinearConv (x, unit, none, w, by_channel, z, unit, none)
+        }""")
+    a, zeros = np.arange(9, dtype=np.uint8).reshape(3, 3), np.array([[1], [2], [3]])
+    scales = np.array([[1], [2], [4]])
+    product = (a.astype(int) - zeros) @ a
+    with isorun.Session(model, backend="reference") as session:
+        m, n, c, d = session.run(None, {"a": a, "x": np.ones((1, 2, 4), np.uint8)})
+    np.testing.assert_array_equal(m, product)
+    np.testing.assert_array_equal(n, np.clip(scales * product / scales + zeros, 0, 255))
+    np.testing.assert_array_equal(c[0], [[32] * 3, [8] * 3])
+    np.testing.assert_array_equal(d[0], [[8] * 3, [16] * 3])

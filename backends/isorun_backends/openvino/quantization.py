@@ -182,12 +182,12 @@ def _is_by_unknown_axis(node: ir.Node) -> bool:
 
 
 def _is_turned(value: ir.Value | None) -> bool:
-    """Whether a value is another one times negative numbers along another axis than the last."""
+    """Whether a value is another one times several numbers, of which some are negative."""
     factor = value.producer() if value is not None else None
-    if factor is None or factor.op_type not in ("Mul", "Div"):
+    if factor is None or factor.op_type not in ("Mul", "Div", "BatchNormalization"):
         return False
-    constants = [numbers for read in factor.inputs if (numbers := _constant(read)) is not None and numbers.ndim]
-    return any(numbers.shape[-1] < numbers.size and numbers.min() < 0 for numbers in constants)
+    constants = [numbers for read in factor.inputs[:2] if (numbers := _constant(read)) is not None]
+    return any(numbers.size > 1 and numbers.min() < 0 for numbers in constants)
 
 
 def _rounding(node: ir.Node) -> ir.Node | None:
@@ -289,7 +289,7 @@ def _rows(domain: str) -> tuple[Fault, ...]:
         Fault(
             operator=domain + _QUANTIZE,
             condition=(
-                "16 bits; a range of more than 1e38; negative factors before it along another axis than the last; "
+                "16 bits; a range of more than 1e38; several factors before it, some of them negative; "
                 "scales along an axis of unknown size"
             ),
             result="numbers out of range wrap around; lower limits; wrong numbers; scales along another axis",

@@ -130,6 +130,24 @@ def test_scales_of_an_axis(rank: int, axis: int, size: int) -> None:
         np.testing.assert_allclose(ours.run(None, {"x": values})[0], session.run(None, {"x": values})[0], atol=1e-5)
 
 
+@pytest.mark.parametrize(
+    "factors", ["a = Mul (x, w)", "a = Div (x, w)", "a = BatchNormalization (x, w, none, none, unit)"]
+)
+@pytest.mark.parametrize("result", ["y = Identity (d)", "v = DequantizeLinear (w8, ws) y = MatMul (d, v)"])
+def test_rounds_columns_times_negative_factors(factors: str, result: str) -> None:
+    """In rows of a number that the model does not state, OpenVINO turns the limits of such columns around."""
+    model = onnx.parser.parse_model(
+        f"""{HEADER} g (float[N, 4] x) => (float[N, C] y)
+        <float[4] w = {{1.5, 2, -1, 0.3}}, float[4] none = {{0, 0, 0, 0}}, float[4] unit = {{1, 1, 1, 1}},
+         float s = {{0.1}}, uint8 z = {{100}}, int8[4, 2] w8 = {{10, 20, 30, 40, 50, 60, 70, 80}}, float ws = {{0.02}}>
+        {{ {factors} q = QuantizeLinear (a, s, z) d = DequantizeLinear (q, s, z) {result} }}"""
+    )
+    values = VALUES[0, :3, :4]
+    session = onnxruntime.InferenceSession(model.SerializeToString(), providers=["CPUExecutionProvider"])
+    with isorun.Session(model.SerializeToString(), "openvino") as ours:
+        np.testing.assert_allclose(ours.run(None, {"x": values})[0], session.run(None, {"x": values})[0], atol=1e-4)
+
+
 def weights_alone(bits: str, block: int) -> onnx.ModelProto:
     """A product with rounded weights of 64 rows; a scale for each block of them, or one for all."""
     integers = np.random.default_rng(4).integers(-7, 8, (64, 64))
