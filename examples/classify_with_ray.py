@@ -40,4 +40,6 @@ def main(source: str, target: str, model: str = "distilbert-base-uncased-finetun
 
 
 if __name__ == "__main__":
+    if len(sys.argv) < 3:
+        sys.exit(__doc__)
     main(*sys.argv[1:])

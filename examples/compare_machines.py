@@ -37,4 +37,6 @@ def show(first: str, second: str) -> None:
 
 
 if __name__ == "__main__":
+    if len(sys.argv) < 3:
+        sys.exit(__doc__)
     {"measure": measure, "show": show}[sys.argv[1]](*sys.argv[2:])

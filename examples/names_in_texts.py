@@ -25,4 +25,6 @@ def main(file: str, model: str = "dslim/bert-base-NER") -> None:
 
 
 if __name__ == "__main__":
+    if len(sys.argv) < 2:
+        sys.exit(__doc__)
     main(*sys.argv[1:])

@@ -30,4 +30,6 @@ def main(texts: str, model: str = "all-MiniLM-L6-v2") -> None:
 
 
 if __name__ == "__main__":
+    if len(sys.argv) < 2:
+        sys.exit(__doc__)
     main(*sys.argv[1:])

@@ -33,4 +33,6 @@ def main(folder: str, question: str, embedder: str = EMBEDDER, reranker: str = R
 
 
 if __name__ == "__main__":
+    if len(sys.argv) < 3:
+        sys.exit(__doc__)
     main(*sys.argv[1:])

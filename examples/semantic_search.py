@@ -30,4 +30,6 @@ def main(folder: str, question: str, count: int = 3) -> None:
 
 
 if __name__ == "__main__":
+    if len(sys.argv) < 3:
+        sys.exit(__doc__)
     main(*sys.argv[1:3])

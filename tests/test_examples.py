@@ -46,6 +46,13 @@ def test_every_example_is_listed_and_tested() -> None:
     assert [name for name in names if f"]({name})" not in page or f'"{name}"' not in tests] == []
 
 
+def test_without_arguments_an_example_says_how_it_is_run() -> None:
+    command = [sys.executable, str(EXAMPLES / "onnxruntime_application.py")]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=600)
+    assert done.returncode == 1
+    assert "python onnxruntime_application.py MODEL.onnx" in done.stderr
+
+
 def test_onnxruntime_application(bert: Path) -> None:
     assert "last_hidden_state (2, 8, " in run("onnxruntime_application.py", bert)
 

@@ -22,6 +22,12 @@ def test_table_of_capabilities(isorun: Callable[..., Any]) -> None:
     assert ran.out.splitlines()[-1] == "ort-cpu: 2 proved"
 
 
+def test_says_that_nothing_is_proved(isorun: Callable[..., Any]) -> None:
+    ran = isorun("conformance", "reference", "--only", "static shapes")
+    assert ran.code == 1
+    assert "No check passed" in ran.err
+
+
 def test_json(isorun: Callable[..., Any]) -> None:
     only = ("--only", "binding", "--only", "model bert-base")
     ran = isorun("conformance", "ort-cpu", *only, "--option", "graph_optimization_level=basic", "--json")
