@@ -49,7 +49,6 @@ class Channel:
         self._incoming = wire.Receiver(ours, waited=self._waited)
         self._seconds: float | None = None
         self._deadline = 0.0
-        self._interval = 0.0
         self._warned = False
         self._feeds: Segment | None = None
         self._results: Segment | None = None
@@ -150,12 +149,7 @@ class Channel:
         self._warned = False
         if seconds is not None:
             self._deadline = time.monotonic() + seconds
-        self._wake_after(_CHECK_SECONDS if seconds is None else min(seconds, _CHECK_SECONDS))
-
-    def _wake_after(self, seconds: float) -> None:
-        if seconds != self._interval:
-            wire.wake_after(self._socket, seconds)
-            self._interval = seconds
+        self._socket.settimeout(_CHECK_SECONDS if seconds is None else min(seconds, _CHECK_SECONDS))
 
     def _waited(self) -> None:
         """Called at intervals while a request waits."""
@@ -163,7 +157,7 @@ class Channel:
             left = self._deadline - time.monotonic()
             if left <= 0:
                 raise self._process.timed_out(self._seconds)
-            self._wake_after(min(max(left, 0.001), _CHECK_SECONDS))
+            self._socket.settimeout(min(max(left, 0.001), _CHECK_SECONDS))
         self._warned = self._warned or self._process.warn_if_stopped()
 
     def _exchange(
