@@ -9,6 +9,7 @@ import itertools
 import os
 import threading
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import asdict, replace
 from typing import Any, TypeVar
 
@@ -23,6 +24,7 @@ from isorun.system.packages import how_to_install
 from isorun.types import Availability, CompileConfig, Feeds, LoweredModel, RuntimeReport
 
 _T = TypeVar("_T")
+_numbers = itertools.count()
 
 
 class Worker:
@@ -44,7 +46,6 @@ class Worker:
         self.timeout = timeout
         self._cache_dir = cache_dir
         self._lock = portable.lock_of(self, "_lock", threading.RLock)
-        self._numbers = itertools.count()
         self._connection: Connection | None = None
         self._closed = False
 
@@ -92,7 +93,7 @@ class Worker:
         with self._lock:
             if self._closed:
                 raise IsorunError("This session is closed. Open another.")
-            if self._connection is not None and self._connection.dead:
+            if self._connection is not None and self._connection.process.dead:
                 self._connection.close()
                 self._connection = None
             if self._connection is None:
@@ -109,10 +110,6 @@ class Worker:
         except OSError as error:
             what = f"The interpreter of the environment {environment.name!r} cannot be started: {error}"
             raise EnvironmentBroken(f"{what}. {environment.remedy()}") from error
-
-    def number(self) -> int:
-        """A number for an executable."""
-        return next(self._numbers)
 
     def about(self) -> dict[str, str]:
         """The environment's name, and the versions of Python and NumPy there."""
@@ -176,36 +173,32 @@ class IsolatedExecutable(Executable):
         self.verify: Callable[[LoweredModel], object] = lambda _: None
         self._worker = worker
         self._request = request
-        self._number = worker.number()
+        self._number = next(_numbers)
         self._lock = portable.lock_of(self, "_lock", threading.Lock)
         self._connection = worker.connection()
         self._compile(self._connection, model)
 
     def run(self, output_names: Sequence[str], feeds: Feeds) -> list[Any]:
-        connection = self._connection
-        if not connection.process.dead:
-            try:
-                return connection.run(self._number, output_names, feeds, self._worker.timeout)
-            except DiedIdle:  # nothing was lost
-                pass
-            except WorkerDied as error:
-                raise _blaming(self._request["name"], error) from None
+        def run(connection: Connection) -> list[Any]:
+            return connection.run(self._number, output_names, feeds, self._worker.timeout)
+
         try:
-            return self._again().run(self._number, output_names, feeds, self._worker.timeout)
+            return self._ask(run)
         except WorkerDied as error:
             raise _blaming(self._request["name"], error) from None
 
     def report(self) -> RuntimeReport:
-        connection = self._connection
-        if not connection.dead:
-            try:
-                return self._report(connection)
-            except DiedIdle:
-                pass
-        return self._report(self._again())
+        return RuntimeReport(
+            **self._ask(lambda connection: connection.ask("report", self._worker.timeout, number=self._number))
+        )
 
-    def _report(self, connection: Connection) -> RuntimeReport:
-        return RuntimeReport(**connection.ask("report", self._worker.timeout, number=self._number))
+    def _ask(self, request: Callable[[Connection], _T]) -> _T:
+        """What the worker answers; another one, if this one was dead before the request reached it."""
+        connection = self._connection
+        if not connection.process.dead:
+            with suppress(DiedIdle):  # nothing was lost
+                return request(connection)
+        return request(self._again())
 
     def _again(self) -> Connection:
         """A running worker that has compiled this model."""
@@ -226,7 +219,7 @@ class IsolatedExecutable(Executable):
             raise _blaming(self._request["name"], error) from None
 
     def close(self) -> None:
-        if not self._connection.dead:
+        if not self._connection.process.dead:
             self._connection.close_executable(self._number)
 
 

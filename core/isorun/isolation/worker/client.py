@@ -35,11 +35,6 @@ class Connection:
         weakref.finalize(self, _end, process, self._channels)
         _alive.add(self)
 
-    @property
-    def dead(self) -> bool:
-        """Whether the worker is known to have ended."""
-        return self.process.dead
-
     def ask(self, method: str, seconds: float | None = None, **arguments: Any) -> Any:
         """Call one of :data:`isorun.isolation.worker.server.METHODS`, in the worker's main thread.
 

@@ -113,7 +113,7 @@ def test_kills_during_a_thousand_calls_of_four_threads(bert, fakes):
         answered = 0
         while not done.wait(0.002):
             connection = session._resolved.worker._connection
-            if connection is None or connection.dead or counts["right"] < answered:
+            if connection is None or connection.process.dead or counts["right"] < answered:
                 continue
             time.sleep(choice.random() / 100)
             workers.add(connection.process.pid)
