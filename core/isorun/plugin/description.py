@@ -10,6 +10,7 @@ from isorun.errors import BackendFailed, BackendUnavailable
 from isorun.plugin import certificate, registry
 from isorun.plugin.backend import Backend, Executable
 from isorun.types import Availability, Capabilities, CompileConfig, Dialect, LoweredModel, StaticShapes
+from isorun.types.model_info import with_tuples
 from isorun.types.options import Option
 
 _NOTHING = Capabilities((), (), devices=())
@@ -75,14 +76,11 @@ class Description:
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> Self:
         """The description that :meth:`as_dict` wrote."""
-        plain: dict[str, Any] = {key: tuple(item) if isinstance(item, list) else item for key, item in data.items()}
+        plain = with_tuples(data)
         own = {key: plain.pop(key) for key in _OWN}
         plain["dialects"] = tuple(Dialect(**item) if isinstance(item, dict) else item for item in plain["dialects"])
         if plain["static_shapes"] is not None:
-            sizes: dict[str, Any] = {
-                key: tuple(value) if isinstance(value, list) else value for key, value in plain["static_shapes"].items()
-            }
-            plain["static_shapes"] = StaticShapes(**sizes)
+            plain["static_shapes"] = StaticShapes(**with_tuples(plain["static_shapes"]))
         plain["options"] = {key: Option.of(declared) for key, declared in plain["options"].items()}
         return cls(**own, capabilities=Capabilities(**plain))
 

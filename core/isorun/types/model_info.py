@@ -161,30 +161,13 @@ class ModelInfo:
     def from_dict(cls, fields: Mapping[str, Any]) -> ModelInfo:
         """The inverse of ``dataclasses.asdict``, also after a round trip through JSON."""
 
-        def specs(items: list[dict[str, Any]]) -> tuple[TensorSpec, ...]:
-            return tuple(
-                TensorSpec(
-                    **{
-                        **item,
-                        "shape": None if item["shape"] is None else tuple(item["shape"]),
-                        "bounds": None if item["bounds"] is None else tuple(item["bounds"]),
-                    }
-                )
-                for item in items
-            )
+        specs = {key: tuple(TensorSpec(**with_tuples(spec)) for spec in fields[key]) for key in ("inputs", "outputs")}
+        return cls(**{**with_tuples(fields), **specs, "metadata": ModelMetadata(*fields["metadata"])})
 
-        return cls(
-            **{
-                **fields,
-                "inputs": specs(fields["inputs"]),
-                "outputs": specs(fields["outputs"]),
-                "metadata": ModelMetadata(*fields["metadata"]),
-                "token_outputs": None if fields["token_outputs"] is None else tuple(fields["token_outputs"]),
-                "read": None if (read := fields.get("read", ())) is None else tuple(read),
-                "unread": tuple(fields.get("unread", ())),
-                "masks": tuple(fields.get("masks", ())),
-            }
-        )
+
+def with_tuples(fields: Mapping[str, Any]) -> dict[str, Any]:
+    """Fields in which sequences are tuples again, of which JSON makes lists."""
+    return {key: tuple(value) if isinstance(value, list) else value for key, value in fields.items()}
 
 
 def attended(feeds: Feeds, mask: str | None, *, marks_padding: bool) -> Any:
