@@ -11,6 +11,7 @@ import numpy as np
 from isorun.errors import did_you_mean
 from isorun.plugin import signatures
 from isorun.plugin.backend import Executable, SupportsBinding, SupportsDeviceArrays, SupportsDeviceTimes
+from isorun.system.arguments import is_number
 from isorun.types import DEVICES, DIALECTS, PRECISIONS, REPORTS, Capabilities, Dialect, RuntimeReport, StaticShapes
 from isorun.types.options import TYPES, Option
 
@@ -106,26 +107,17 @@ def _static_shapes(static: StaticShapes) -> Iterator[str]:
         elif _positive(limit) and limit < sizes[-1]:
             yield f"`capabilities.static_shapes.{maximum}` must be at least {sizes[-1]}, as in {field}, got {limit}"
     for field in ("max_batch", "max_length", "memory"):
-        if not _optional_positive(value := getattr(static, field)):
+        if not _optional(_positive)(value := getattr(static, field)):
             yield f"`capabilities.static_shapes.{field}` must be an integer above 0, or None, got {value!r}"
     if not _positive(static.executables):
         yield f"`capabilities.static_shapes.executables` must be an integer above 0, got {static.executables!r}"
 
 
-def _strings(value: Any) -> bool:
-    return isinstance(value, tuple) and all(isinstance(item, str) for item in value)
+_Accepts = Callable[[Any], bool]
 
 
-def _some(value: Any) -> bool:
-    return _strings(value) and bool(value)
-
-
-def _texts(value: Any) -> bool:
-    return isinstance(value, Mapping) and all(isinstance(text, str) for pair in value.items() for text in pair)
-
-
-def _optional_text(value: Any) -> bool:
-    return value is None or isinstance(value, str)
+def _text(value: Any) -> bool:
+    return isinstance(value, str)
 
 
 def _flag(value: Any) -> bool:
@@ -133,56 +125,55 @@ def _flag(value: Any) -> bool:
 
 
 def _integer(value: Any) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool)
+    return is_number(value, int)
 
 
 def _positive(value: Any) -> bool:
     return _integer(value) and value >= 1
 
 
-def _optional_positive(value: Any) -> bool:
-    return value is None or _positive(value)
+def _count(value: Any) -> bool:
+    return _integer(value) and value >= 0
 
 
-def _text(value: Any) -> bool:
-    return isinstance(value, str)
+def _strings(value: Any) -> bool:
+    return isinstance(value, tuple) and all(map(_text, value))
 
 
-def _counts(value: Any) -> bool:
-    return isinstance(value, Mapping) and all(
-        isinstance(key, str) and _integer(number) and number >= 0 for key, number in value.items()
-    )
+def _some(value: Any) -> bool:
+    return _strings(value) and bool(value)
 
 
-def _placement(value: Any) -> bool:
-    return isinstance(value, Mapping) and all(isinstance(key, str) and _counts(item) for key, item in value.items())
+def _optional(accepts: _Accepts) -> _Accepts:
+    return lambda value: value is None or accepts(value)
+
+
+def _mapping(accepts: _Accepts) -> _Accepts:
+    """Of strings to what is accepted."""
+    return lambda value: isinstance(value, Mapping) and all(_text(key) and accepts(item) for key, item in value.items())
 
 
 def _plain(value: Any) -> bool:
     """Whether JSON can hold a value, as reports and the results of a matrix do; numbers may be NumPy's."""
     value = value.item() if isinstance(value, np.generic) else value
     if isinstance(value, Mapping):
-        return all(isinstance(key, str) and _plain(item) for key, item in value.items())
+        return all(_text(key) and _plain(item) for key, item in value.items())
     if isinstance(value, list | tuple):
         return all(map(_plain, value))
     return value is None or type(value) in (bool, int, str) or (type(value) is float and math.isfinite(value))
-
-
-def _named(value: Any) -> bool:
-    return isinstance(value, Mapping) and _plain(value)
 
 
 def _computed(value: Any) -> bool:
     return _text(value) and set(value.split("+")) <= {*PRECISIONS, ""}
 
 
-_Check = tuple[Callable[[Any], bool], str]
+_Check = tuple[_Accepts, str]
 _FLAG: _Check = (_flag, "True or False")
 _FIELDS: dict[str, _Check] = {
     "dialects": (_some, "a tuple of at least one dialect"),
     "precisions": (_some, "a tuple of at least one precision"),
     "typed": (_strings, "a tuple of precisions"),
-    "refused": (_texts, "a mapping of precisions to reasons"),
+    "refused": (_mapping(_text), "a mapping of precisions to reasons"),
     "devices": (_some, "a tuple of at least one device"),
     "unverified": (_strings, "a tuple of devices"),
     "options": (lambda value: isinstance(value, Mapping), "a mapping of names to isorun.plugin.Option"),
@@ -195,20 +186,20 @@ _FIELDS: dict[str, _Check] = {
     "repeatable": _FLAG,
     "runs_on_caller": _FLAG,
     "faults": (_text, "the place of an isorun.plugin.KnownFaults, or ''"),
-    "package": (_optional_text, "the name of a package, or None"),
-    "requirement": (_optional_text, "a requirement, or None"),
+    "package": (_optional(_text), "the name of a package, or None"),
+    "requirement": (_optional(_text), "a requirement, or None"),
     "reports": (_strings, "a tuple of strings"),
     "device_arrays": _FLAG,
-    "priority": (lambda value: value is None or _integer(value), "an integer or None"),
+    "priority": (_optional(_integer), "an integer or None"),
     "data_dependent_shapes": _FLAG,
-    "fixed_threads": (_optional_positive, "a number of threads, or None"),
+    "fixed_threads": (_optional(_positive), "a number of threads, or None"),
     "static_shapes": (lambda value: value is None or isinstance(value, StaticShapes), "an isorun.plugin.StaticShapes"),
-    "tolerances": (_texts, "a mapping of precisions to precisions"),
+    "tolerances": (_mapping(_text), "a mapping of precisions to precisions"),
 }
 _REPORT: dict[str, _Check] = {
     "device": (_text, "a string"),
     "precision": (_computed, f"one of {', '.join(PRECISIONS)}, or several joined by +"),
-    "operators": (_placement, "a mapping of devices to the number of each operator"),
-    "versions": (_texts, "a mapping of packages to versions"),
-    "details": (_named, "a mapping of names to plain data"),
+    "operators": (_mapping(_mapping(_count)), "a mapping of devices to the number of each operator"),
+    "versions": (_mapping(_text), "a mapping of packages to versions"),
+    "details": (_mapping(_plain), "a mapping of names to plain data"),
 }
