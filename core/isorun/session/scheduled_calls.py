@@ -2,27 +2,40 @@
 
 from __future__ import annotations
 
+import itertools
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import Future
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from isorun.errors import IsorunError, in_words
+from isorun.models.feeds import FeedChecker
+from isorun.session.scheduling.calls import Batching, Call
 from isorun.session.scheduling.results import Results
 from isorun.session.scheduling.scheduler import Scheduler
+from isorun.system.arguments import check_count, check_flag, check_items, check_list, check_seconds
 from isorun.types import Feeds
 
-if TYPE_CHECKING:
-    from concurrent.futures import Future
+_MAX_TOKENS = 4096  # of a batch of map
+_AHEAD = 4  # batches that map reads ahead
 
+_streams = itertools.count(1)
+
+if TYPE_CHECKING:
     from isorun.tuning.concurrency import ConcurrencyPlan
 
 
 class ScheduledCalls:
-    """What :class:`isorun.Session` has of them: its scheduler runs them, and their docstrings say how.
+    """What :class:`isorun.Session` has of them.
 
     The arrays of a request are read when it runs: do not change their contents before its results are there. Its
     mapping and its list of names may be used for another request.
     """
 
     _scheduler: Scheduler
+    _checker: FeedChecker
+    _max_queue: int
 
     def warmup(
         self, on: Iterable[tuple[int, int] | str | Feeds] | None = None, *, measure: bool = True
@@ -86,7 +99,25 @@ class ScheduledCalls:
         ``error`` is empty if the run succeeded; if it failed, ``outputs`` is empty and ``error`` says why. Exceptions
         of the callback are logged by the logger ``isorun``.
         """
-        self._scheduler.run_async(callback, user_data, output_names, input_feed, run_options)
+
+        def called_back(future: Future[list[Any]]) -> None:
+            try:
+                outputs, message = future.result(), ""
+            except IsorunError as error:
+                outputs, message = [], str(error)
+            except BaseException as error:  # noqa: BLE001  # the callback must be called in any case
+                outputs, message = [], in_words(error)
+            callback(outputs, user_data, message)
+
+        scheduler, callbacks = self._scheduler, self._scheduler.callbacks
+        if not callbacks.reserve():
+            scheduler.recorder.reject(1, self._max_queue)
+        try:
+            future = scheduler.submit(output_names, input_feed, run_options)
+        except BaseException:
+            callbacks.release()
+            raise
+        future.add_done_callback(lambda future: callbacks.start(partial(called_back, future)))
 
     async def arun(
         self,
@@ -117,9 +148,17 @@ class ScheduledCalls:
             QueueFull: more than ``max_queue`` rows would wait.
             DeadlineExceeded: ``timeout`` has passed.
         """
-        return await self._scheduler.arun(
-            output_names, input_feed, max_tokens=max_tokens, max_wait=max_wait, timeout=timeout
-        )
+        scheduler = self._scheduler
+        scheduler.check_open()
+        check_count(max_tokens, "max_tokens", least=0, optional=True)
+        check_seconds(max_wait, "max_wait")
+        if max_tokens:
+            batching = Batching(max_tokens, max_wait, max_tokens)
+            request = scheduler.collator.row(output_names, input_feed)
+        else:
+            batching = scheduler.batching() if max_tokens is None else Batching()
+            request = scheduler.collator.request(output_names, input_feed, shared=partial(scheduler.shares, batching))
+        return (await scheduler.answers(Call(batching), [request], timeout))[0]
 
     async def arun_many(
         self, output_names: Sequence[str] | None, input_feeds: Sequence[Feeds], *, timeout: float | None = None
@@ -141,7 +180,13 @@ class ScheduledCalls:
             InvalidFeeds: one of them is invalid; none runs.
             IsorunError: as :meth:`arun`, the first error of a request.
         """
-        return await self._scheduler.arun_many(output_names, input_feeds, timeout=timeout)
+        check_list(input_feeds, "input_feeds", "feeds")
+        self.check_room(len(input_feeds))
+        scheduler = self._scheduler
+        batching = scheduler.batching()
+        shared = partial(scheduler.shares, batching)
+        requests = [scheduler.collator.request(output_names, feeds, shared=shared) for feeds in input_feeds]
+        return await scheduler.answers(Call(batching), requests, timeout) if requests else []
 
     def check_room(self, requests: int) -> None:
         """Reject a call of so many requests before they are prepared.
@@ -149,7 +194,7 @@ class ScheduledCalls:
         Raises:
             QueueFull: :meth:`arun_many` would raise it now.
         """
-        self._scheduler.check_room(requests)
+        self._scheduler.lanes().check_room(requests)
 
     def run_batches(self, output_names: Sequence[str] | None, batches: Iterable[Feeds]) -> Iterator[list[Any]]:
         """Run batches side by side, a few of which are read ahead, and yield their results in order.
@@ -161,7 +206,26 @@ class ScheduledCalls:
         Raises:
             IsorunError: as :meth:`run`, where the results of that batch would be.
         """
-        return self._scheduler.run_batches(output_names, batches)
+        scheduler = self._scheduler
+        check_items(batches, "batches", "feeds")
+        call = Call(Batching(), bounded=False, all_threads=False)
+        pending: deque[Future[list[Any]]] = deque()
+        names = self._checker.outputs(output_names)
+        remaining = (scheduler.prepared(names, feeds) for feeds in batches)
+        try:
+            request = next(remaining, None)
+            while request is not None:
+                following = next(remaining, None)
+                if following is None:
+                    call.all_threads = None
+                pending.append(scheduler.put(call, request))
+                if len(pending) > scheduler.plan.lanes + 1:
+                    yield pending.popleft().result()
+                request = following
+            while pending:
+                yield pending.popleft().result()
+        finally:
+            call.abandoned = True
 
     def map(
         self,
@@ -192,12 +256,28 @@ class ScheduledCalls:
             the request's length. A failed request raises its error in its place, and the iterator continues after it.
             ``close()``, or leaving the ``with`` block, stops the work.
         """
-        return self._scheduler.map(
+        scheduler = self._scheduler
+        scheduler.check_open()
+        check_items(requests, "requests", "feeds")
+        check_count(max_tokens, "max_tokens", optional=True)
+        check_seconds(max_wait, "max_wait")
+        check_flag(return_exceptions, "return_exceptions")
+        output_names = self._checker.outputs(output_names)
+        alone = max_tokens is None and scheduler.alone()
+        max_tokens = _MAX_TOKENS if max_tokens is None else max_tokens
+        window = _AHEAD * max_tokens
+        batching = Batching(max_tokens, max_wait, window, next(_streams))
+        if alone:
+            batching = batching._replace(max_tokens=1, max_wait=0.0)
+        return Results(
             requests,
-            output_names,
-            max_tokens=max_tokens,
-            max_wait=max_wait,
+            scheduler.lanes(),
+            # A batch is large enough for all threads, which share its weights in the processor's caches.
+            Call(batching, bounded=False, all_threads=True),
+            partial(scheduler.collator.row, output_names),
+            window,
             return_exceptions=return_exceptions,
+            owner=scheduler,
         )
 
     def runs_alone(self) -> bool:

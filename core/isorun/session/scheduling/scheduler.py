@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
-import itertools
 import logging
 import threading
 import time
 import weakref
-from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Future
 from contextlib import ExitStack
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from isorun.compilation.compiled_model import CLOSED, CompiledModel
-from isorun.errors import DeadlineExceeded, InvalidFeeds, IsorunError, SessionClosed, in_words
+from isorun.errors import DeadlineExceeded, InvalidFeeds, SessionClosed
 from isorun.models.feeds import FeedChecker, refuse_options
 from isorun.session.backend_selection import Resolved
 from isorun.session.scheduling.callbacks import Callbacks
@@ -24,9 +22,8 @@ from isorun.session.scheduling.collator import Collator
 from isorun.session.scheduling.lane_models import LaneModels
 from isorun.session.scheduling.lanes import Lanes
 from isorun.session.scheduling.metrics import Metrics, Recorder
-from isorun.session.scheduling.results import Results
 from isorun.session.scheduling.trials import Trials
-from isorun.system.arguments import check_count, check_flag, check_items, check_list, check_seconds
+from isorun.system.arguments import check_flag, check_seconds
 from isorun.system.interruption import interrupts
 from isorun.system.process_usage import return_free_memory
 from isorun.system.threads import usable_cores
@@ -37,15 +34,11 @@ if TYPE_CHECKING:
     from isorun.tuning.concurrency import ConcurrencyPlan
     from isorun.tuning.record import Subject
 
-_MAX_TOKENS = 4096  # of a batch of map
-_AHEAD = 4  # batches that map reads ahead
-
 _logger = logging.getLogger("isorun")
-_streams = itertools.count(1)
 
 
 class Scheduler:
-    """Runs the requests of :meth:`Session.submit`, ``run_async``, ``arun`` and ``map``, whose docstrings describe them.
+    """What the scheduled calls of a session share: the queue of their requests, and the threads that run them.
 
     It does not keep its session alive, and starts no thread before its first request or :meth:`warmup`.
 
@@ -54,6 +47,11 @@ class Scheduler:
         checker: validates the arguments of runs.
         closers: what the session closes when it releases its model; those of the lanes are added.
         max_queue: maximum number of waiting rows.
+
+    Attributes:
+        collator: assembles and splits batches.
+        recorder: counts requests and runs.
+        callbacks: runs callbacks.
     """
 
     def __init__(
@@ -70,11 +68,11 @@ class Scheduler:
         self._checker = checker
         self._closers = closers
         self._max_queue = max_queue
-        self._collator = Collator(resolved.model.info, checker)
+        self.collator: Collator = Collator(resolved.model.info, checker)
         exact = resolved.config.precision in ("fp32", "fp64") and not resolved.model.info.quantized
-        self._trials = None if self._mixes_rows else Trials(self._collator, exact=exact)
-        self._recorder = Recorder()
-        self._callbacks = Callbacks(max_queue + usable_cores())  # the requests of some run: they do not wait
+        self._trials = None if self._mixes_rows else Trials(self.collator, exact=exact)
+        self.recorder: Recorder = Recorder()
+        self.callbacks: Callbacks = Callbacks(max_queue + usable_cores())  # the requests of some run: they do not wait
         self._refusal = ""
         self._lock = threading.Lock()
         self._plan: ConcurrencyPlan | None = None
@@ -112,7 +110,7 @@ class Scheduler:
 
     def metrics(self) -> Metrics:
         """Counts and times of all requests."""
-        return self._recorder.snapshot()
+        return self.recorder.snapshot()
 
     def warmup(self, on: Iterable[tuple[int, int] | str | Feeds] | None, *, measure: bool) -> ConcurrencyPlan:
         """Compile and run everything that requests may need."""
@@ -124,8 +122,8 @@ class Scheduler:
         graphs, device = self._resolved.compiler.graphs, self._resolved.config.device
         static = self._resolved.backend.capabilities.static_shapes
         feeds = warmup.feeds(graphs, self._checker, on, device, static)
-        single = [sample for sample in feeds.runs if self._collator.is_single(sample)]
-        lanes = self._lanes()
+        single = [sample for sample in feeds.runs if self.collator.is_single(sample)]
+        lanes = self.lanes()
         # A request that is alone runs on the first model, which is run last: its weights are in the caches then.
         models = lanes.models.all()[::-1]
         outputs = self._resolved.model.info.output_names
@@ -173,130 +171,6 @@ class Scheduler:
             for models in compiled.values():
                 models.close()
 
-    def submit(self, output_names: Sequence[str] | None, feeds: Feeds) -> Future[list[Any]]:
-        """Run on another thread, when it is this request's turn."""
-        return self._submit(Call(Batching()), output_names, feeds)
-
-    def run_async(
-        self,
-        callback: Callable[[list[Any], Any, str], None],
-        user_data: Any,
-        output_names: Sequence[str] | None,
-        feeds: Feeds,
-        run_options: object,
-    ) -> None:
-        """Run on another thread, and call ``callback(outputs, user_data, error)`` on one of its own."""
-
-        def called_back(future: Future[list[Any]]) -> None:
-            try:
-                outputs, message = future.result(), ""
-            except IsorunError as error:
-                outputs, message = [], str(error)
-            except BaseException as error:  # noqa: BLE001  # the callback must be called in any case
-                outputs, message = [], in_words(error)
-            callback(outputs, user_data, message)
-
-        callbacks = self._callbacks
-        if not callbacks.reserve():
-            self._recorder.reject(1, self._max_queue)
-        try:
-            future = self._submit(Call(Batching()), output_names, feeds, run_options)
-        except BaseException:
-            callbacks.release()
-            raise
-        future.add_done_callback(lambda future: callbacks.start(partial(called_back, future)))
-
-    def run_batches(self, output_names: Sequence[str] | None, batches: Iterable[Feeds]) -> Iterator[list[Any]]:
-        """Run batches side by side, and yield their results in order."""
-        check_items(batches, "batches", "feeds")
-        call = Call(Batching(), bounded=False, all_threads=False)
-        pending: deque[Future[list[Any]]] = deque()
-        names = self._checker.outputs(output_names)
-        remaining = (self._prepared(names, feeds) for feeds in batches)
-        try:
-            request = next(remaining, None)
-            while request is not None:
-                following = next(remaining, None)
-                if following is None:
-                    call.all_threads = None
-                pending.append(self._put(call, request))
-                if len(pending) > self.plan.lanes + 1:
-                    yield pending.popleft().result()
-                request = following
-            while pending:
-                yield pending.popleft().result()
-        finally:
-            call.abandoned = True
-
-    async def arun(
-        self,
-        output_names: Sequence[str] | None,
-        feeds: Feeds,
-        *,
-        max_tokens: int | None,
-        max_wait: float,
-        timeout: float | None,
-    ) -> list[Any]:
-        """Run without blocking the event loop, when it is this request's turn."""
-        self.check_open()
-        check_count(max_tokens, "max_tokens", least=0, optional=True)
-        check_seconds(max_wait, "max_wait")
-        if max_tokens:
-            batching = Batching(max_tokens, max_wait, max_tokens)
-            request = self._collator.row(output_names, feeds)
-        else:
-            batching = self._batching() if max_tokens is None else Batching()
-            request = self._collator.request(output_names, feeds, shared=partial(self._shares, batching))
-        return (await self._answers(Call(batching), [request], timeout))[0]
-
-    async def arun_many(
-        self, output_names: Sequence[str] | None, feeds: Sequence[Feeds], *, timeout: float | None
-    ) -> list[list[Any]]:
-        """Run requests as one call, without blocking the event loop."""
-        check_list(feeds, "input_feeds", "feeds")
-        self.check_room(len(feeds))
-        batching = self._batching()
-        shared = partial(self._shares, batching)
-        requests = [self._collator.request(output_names, sample, shared=shared) for sample in feeds]
-        return await self._answers(Call(batching), requests, timeout) if requests else []
-
-    def map(
-        self,
-        requests: Iterable[Feeds],
-        output_names: Sequence[str] | None,
-        *,
-        max_tokens: int | None,
-        max_wait: float,
-        return_exceptions: bool,
-    ) -> Results:
-        """Run single requests in batches of similar length."""
-        self.check_open()
-        check_items(requests, "requests", "feeds")
-        check_count(max_tokens, "max_tokens", optional=True)
-        check_seconds(max_wait, "max_wait")
-        check_flag(return_exceptions, "return_exceptions")
-        output_names = self._checker.outputs(output_names)
-        alone = max_tokens is None and self.alone()
-        max_tokens = _MAX_TOKENS if max_tokens is None else max_tokens
-        window = _AHEAD * max_tokens
-        batching = Batching(max_tokens, max_wait, window, next(_streams))
-        if alone:
-            batching = batching._replace(max_tokens=1, max_wait=0.0)
-        return Results(
-            requests,
-            self._lanes(),
-            # A batch is large enough for all threads, which share its weights in the processor's caches.
-            Call(batching, bounded=False, all_threads=True),
-            partial(self._collator.row, output_names),
-            window,
-            return_exceptions=return_exceptions,
-            owner=self,
-        )
-
-    def check_room(self, requests: int) -> None:
-        """Raise ``QueueFull`` if a call of so many requests would be rejected now."""
-        self._lanes().check_room(requests)
-
     def check_open(self) -> None:
         """Raise ``IsorunError`` once new requests are refused; submitted ones still run."""
         if self._refusal:
@@ -318,23 +192,21 @@ class Scheduler:
             self._refusal = CLOSED
         if self._started is not None:
             self._started.close()
-        self._callbacks.join()
+        self.callbacks.join()
         return True
 
-    def _submit(
-        self, call: Call, output_names: Sequence[str] | None, feeds: Feeds, run_options: object = None
-    ) -> Future[list[Any]]:
+    def submit(self, output_names: Sequence[str] | None, feeds: Feeds, run_options: object = None) -> Future[list[Any]]:
         """Submit a request that shares no batch. The future has the error if it is invalid."""
-        self._lanes()  # raises if the session is closed
-        return self._put(call, self._prepared(output_names, feeds, run_options))
+        self.lanes()  # raises if the session is closed
+        return self.put(Call(Batching()), self.prepared(output_names, feeds, run_options))
 
-    def _prepared(
+    def prepared(
         self, output_names: Sequence[str] | None, feeds: Feeds, run_options: object = None
     ) -> Request | Future[list[Any]]:
         """A request that shares no batch; for an invalid one, a future with the error."""
         try:
             refuse_options(run_options)
-            return self._collator.request(output_names, feeds, shared=lambda: False)
+            return self.collator.request(output_names, feeds, shared=lambda: False)
         except Exception as error:  # delivered through the future
             if interrupts(error):
                 raise
@@ -342,39 +214,42 @@ class Scheduler:
             future.set_exception(error)
             return future
 
-    def _put(self, call: Call, prepared: Request | Future[list[Any]]) -> Future[list[Any]]:
+    def put(self, call: Call, prepared: Request | Future[list[Any]]) -> Future[list[Any]]:
+        """Submit what :meth:`prepared` returned as part of a call."""
         if isinstance(prepared, Future):
             return prepared
         prepared.arrived = time.monotonic()  # batches are read ahead
-        self._lanes().put(call, [prepared])
+        self.lanes().put(call, [prepared])
         return prepared.future
 
-    async def _answers(self, call: Call, requests: Sequence[Request], timeout: float | None) -> list[list[Any]]:
+    async def answers(self, call: Call, requests: Sequence[Request], timeout: float | None) -> list[list[Any]]:
+        """Submit requests as one call, and wait for their results; after an error, for none of the others."""
         import asyncio
 
         check_seconds(timeout, "timeout", optional=True)
-        self._lanes().put(call, requests)
+        self.lanes().put(call, requests)
         try:
             async with asyncio.timeout(timeout) as deadline:
                 return await asyncio.gather(*(asyncio.wrap_future(request.future) for request in requests))
         except TimeoutError:
             if not deadline.expired():
                 raise
-            self._recorder.miss()
+            self.recorder.miss()
             raise DeadlineExceeded(f"The request was not answered within {timeout:g} s") from None
         finally:
             call.abandoned = True
             for request in requests:  # after an error, nobody waits for the others
                 request.future.cancel()
 
-    def _batching(self) -> Batching:
+    def batching(self) -> Batching:
         """How concurrent requests share batches, as :meth:`warmup` measured it."""
         return Batching(self.plan.batch_tokens, 0.0, self.plan.batch_tokens)
 
-    def _shares(self, batching: Batching) -> bool:
+    def shares(self, batching: Batching) -> bool:
+        """Whether requests share batches."""
         return batching.max_tokens > 0 and not self.alone()
 
-    def _lanes(self) -> Lanes:
+    def lanes(self) -> Lanes:
         """The lanes of this session, made for its first request."""
         self.check_open()
         if self._started is None:
@@ -383,7 +258,7 @@ class Scheduler:
                 if self._started is None:
                     models = self._measured or self._models(self.plan)
                     self._closers.callback(models.close)
-                    lanes = Lanes(models, self._collator, self._recorder, trials=self._trials, limit=self._max_queue)
+                    lanes = Lanes(models, self.collator, self.recorder, trials=self._trials, limit=self._max_queue)
                     weakref.finalize(self, lanes.close, join=False).atexit = False
                     self._started = lanes
         return self._started
