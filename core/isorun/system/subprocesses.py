@@ -128,7 +128,6 @@ def run(
     *,
     timeout: float | None = None,
     env: Mapping[str, str] | None = None,
-    stdin: bytes = b"",
     log: Path | None = None,
     capture_output: bool = False,
 ) -> Exit:
@@ -138,14 +137,13 @@ def run(
         command: from :func:`python_module` or :func:`guarded`, or any other.
         timeout: the time limit in seconds; ``None`` for none.
         env: its environment variables; ``None`` for those of this process.
-        stdin: what it reads from stdin.
         log: the file that its log is written to; ``None`` for one without a name.
         capture_output: whether stdout goes to ``Exit.output`` rather than to the log.
 
     Raises:
         OSError: the program cannot be started.
     """
-    with Child(command, env=env, stdin=stdin, log=log, capture_output=capture_output) as child:
+    with Child(command, env=env, log=log, capture_output=capture_output) as child:
         exit_ = child.wait(timeout)
         if exit_ is None:
             child.kill()
@@ -188,7 +186,7 @@ class Child:
     """A running child process; as a context manager, it is killed on leaving.
 
     Args:
-        command, env, stdin, log, capture_output: as for :func:`run`.
+        command, env, log, capture_output: as for :func:`run`.
         pass_fds: file descriptors that it inherits.
         channel: whether its standard input and output are a channel (:class:`isorun.system.channels.Parent` there).
 
@@ -205,7 +203,6 @@ class Child:
         command: Sequence[str],
         *,
         env: Mapping[str, str] | None = None,
-        stdin: bytes = b"",
         log: Path | None = None,
         capture_output: bool = False,
         pass_fds: Sequence[int] = (),
@@ -217,9 +214,7 @@ class Child:
         self._files: list[weakref.finalize[..., Child]] = []
         self._log = self._file(log)
         self._output = self._file() if capture_output else None
-        input_ = self._file()
-        os.write(input_, stdin)
-        os.lseek(input_, 0, os.SEEK_SET)
+        input_ = self._file()  # empty
         output = self._log if self._output is None else self._output
         self.channel: Channel | None = None
         ends: tuple[int, ...] = ()

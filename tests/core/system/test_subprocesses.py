@@ -61,9 +61,9 @@ def test_output_that_is_not_text() -> None:
     assert run(["printf", r"\377"]).log == "\N{REPLACEMENT CHARACTER}"
 
 
-def test_passes_stdin_and_environment() -> None:
-    exit_ = run(["sh", "-c", "cat; echo $NAME"], stdin=b"x" * 100_000, env={"NAME": "value"}, capture_output=True)
-    assert exit_.output == "x" * 100_000 + "value\n"
+def test_passes_the_environment_and_nothing_to_read() -> None:
+    exit_ = run(["sh", "-c", "cat; echo $NAME"], env={"NAME": "value"}, capture_output=True)
+    assert exit_.output == "value\n"
 
 
 @pytest.mark.parametrize(
