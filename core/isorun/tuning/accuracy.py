@@ -101,8 +101,8 @@ class Required:
 
     @property
     def cosine(self) -> float:
-        """The minimum cosine of held-out requests."""
-        return required_cosine(self.tolerance)
+        """The minimum cosine of held-out requests for unseen ones to be within the tolerance."""
+        return 1 - (1 - self.tolerance) / MARGIN
 
     @classmethod
     def of(cls, options: Options, graphs: ModelGraphs) -> Required:
@@ -121,11 +121,6 @@ class Required:
         """Plain data for provenance."""
         required = {"tolerance": self.tolerance, "required": self.cosine}
         return required | ({"neighbours": self.neighbours} if self.vectors else {})
-
-
-def required_cosine(tolerance: float) -> float:
-    """The minimum cosine of held-out requests for unseen ones to be within a tolerance."""
-    return 1 - (1 - tolerance) / MARGIN
 
 
 def limits(cosine: float) -> Tolerance:

@@ -85,8 +85,8 @@ def test_rejects_outputs_of_another_size(size: float) -> None:
 
 
 def test_held_out_requests_must_be_closer_than_the_tolerance() -> None:
-    assert accuracy.required_cosine(0.99) == pytest.approx(0.995)
-    assert accuracy.required_cosine(0.5) == pytest.approx(0.75)
+    assert accuracy.Required(0.99).cosine == pytest.approx(0.995)
+    assert accuracy.Required(0.5).cosine == pytest.approx(0.75)
 
 
 def judge(errors: dict[str, float], cosine: float = 0.99) -> accuracy.Candidate:
