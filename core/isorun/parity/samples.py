@@ -89,9 +89,7 @@ def lognormal_lengths(
     return np.clip(np.rint(np.exp(drawn)), minimum, maximum).astype(np.int64)
 
 
-def resolve_shape(
-    spec: TensorSpec, batch: int, sequence: int | None, dims: Mapping[str, int] | None = None
-) -> tuple[int, ...]:
+def resolve_shape(spec: TensorSpec, batch: int, sequence: int | None, dims: Mapping[str, int]) -> tuple[int, ...]:
     """Replace the symbolic dimensions of an input's shape.
 
     Args:
@@ -101,13 +99,15 @@ def resolve_shape(
         dims: sizes of symbolic dimensions by name, which take precedence.
 
     Raises:
-        InvalidFeeds: a dimension has no size.
+        InvalidFeeds: its type is not supported, or a dimension has no size.
     """
+    if spec.dtype is None or not spec.type.startswith("tensor("):
+        raise InvalidFeeds(f"Cannot generate feeds for input {spec.name!r}: {spec.type} is not supported")
     if spec.shape is None:
         raise InvalidFeeds(f"Cannot generate feeds for input {spec.name!r}: {spec.type} of unknown rank")
     sizes = []
     for axis, size in enumerate(spec.shape):
-        fixed = (dims or {}).get(size) if isinstance(size, str) else size
+        fixed = dims.get(size) if isinstance(size, str) else size
         is_length = axis == 1 or (axis > 1 and isinstance(size, str) and size == spec.shape[1])  # a mask of pairs
         chosen = fixed if fixed is not None else batch if axis == 0 else sequence if is_length else None
         if not isinstance(chosen, int):
@@ -179,7 +179,7 @@ def random_feeds(
         raise InvalidFeeds(f"No required input has a dimension {unknown!r}{did_you_mean(unknown, symbols)}")
     dims = {**_choices(info, sequence), **(dims or {})}
     for spec in info.required:
-        shape = _shape(spec, batch, sequence, dims)
+        shape = resolve_shape(spec, batch, sequence, dims)
         is_mask = spec.name == info.mask
         feeds[spec.name] = _mask(info, spec, shape, mask) if is_mask else _random(spec, rng, shape)
     for axes, name, size in ((slice(1), "batch", batch), (slice(1, None), "sequence", sequence)):
@@ -197,12 +197,6 @@ def _choices(info: ModelInfo, sequence: int | None) -> dict[str, int]:
     of_choices = [shape for shape in shapes.values() if shape is not None and len(shape) == _RANK_OF_CHOICES]
     sizes = [pair for _, *named in of_choices for pair in zip(named, (_CHOICES, sequence), strict=True)]
     return {name: size for name, size in sizes if isinstance(name, str) and size is not None}
-
-
-def _shape(spec: TensorSpec, batch: int, sequence: int | None, dims: Mapping[str, int] | None) -> tuple[int, ...]:
-    if spec.dtype is None or not spec.type.startswith("tensor("):
-        raise InvalidFeeds(f"Cannot generate feeds for input {spec.name!r}: {spec.type} is not supported")
-    return resolve_shape(spec, batch, sequence, dims)
 
 
 def _mask(info: ModelInfo, spec: TensorSpec, shape: tuple[int, ...], mask: np.ndarray | None) -> np.ndarray:
