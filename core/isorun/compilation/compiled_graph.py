@@ -17,7 +17,7 @@ from typing import Any, TypeVar
 
 from isorun.compilation.index_check import check_counts, counted
 from isorun.compilation.output_check import OutputCheck
-from isorun.compilation.plugin_errors import called, expect, failure, is_allowed, violation
+from isorun.compilation.plugin_errors import called, failure, is_allowed, violation, wrong_type
 from isorun.compilation.recompilation import Recompilations
 from isorun.errors import BackendFailed, InvalidFeeds, WorkerDied, WorkerTimeout, in_words
 from isorun.plugin import validation
@@ -116,7 +116,9 @@ class CompiledGraph:
             outputs = {**outputs, INDEX_ERRORS: None} if self.counted else outputs
             if isinstance(executable, SupportsBinding):
                 bound: object = called(self._backend, "bind()", executable.bind, feeds, outputs)
-                binding = expect(self._backend, "bind()", Binding, bound)
+                if not isinstance(bound, Binding):
+                    raise wrong_type(self._backend, "bind()", "an isorun.plugin.Binding", bound)
+                binding = bound
             else:
                 binding = Binding(executable, feeds, outputs)
             bindings[self] = executable, binding

@@ -207,11 +207,11 @@ def _check(
     value: Any,
     supported: Collection[str],
     known: Collection[str],
-    *others: Any,
+    others: Collection[str] = (),
     matches: Callable[[Any, Collection[str]], bool] = lambda value, names: value in names,
 ) -> None:
     """Reject a value that a backend does not support, or that no backend knows."""
-    accepted = [*supported, *(option for group in others for option in group)]
+    accepted = [*supported, *others]
     if matches(value, accepted):
         return
     if not matches(value, known):

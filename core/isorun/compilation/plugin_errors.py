@@ -39,17 +39,6 @@ def is_allowed(error: BaseException) -> bool:
     return isinstance(error, IsorunError) and type(error) is not IsorunError and not isinstance(error, of_sessions)
 
 
-def expect(backend: Backend, method: str, kind: type[_T], value: object) -> _T:
-    """What a plugin returned, if it is an instance of a class of :mod:`isorun.plugin`.
-
-    Raises:
-        BackendFailed: it is not.
-    """
-    if not isinstance(value, kind):
-        raise wrong_type(backend, method, f"an isorun.plugin.{kind.__name__}", value)
-    return value
-
-
 def failure(backend: Backend, method: str, error: BaseException) -> BackendFailed:
     """The error for an exception that a plugin raised."""
     return BackendFailed(f"{backend.name}: {method} raised {in_words(error)}. {_report(backend)}")

@@ -161,9 +161,7 @@ class Backend(ABC):
         The default looks for the package in the capabilities.
         """
         package, requirement = self.capabilities.package, self.capabilities.requirement
-        if package is None:
-            return Availability(ok=True)
-        if is_importable(package):
+        if package is None or is_importable(package):
             return Availability(ok=True)
         if owners := package_owners(package):
             return Availability(

@@ -71,7 +71,7 @@ class Search:
             raise UnsupportedModel(f"The model {first.kind} ({first.reason}), but not once its values are known")
         lowered = files.read(self._runner(self._backend, fused=True).lower(part.path).path)
         plain = all(not node.domain for node in lowered.graph.all_nodes())
-        if plain and lowered.graph.num_nodes() > graph_size(part.path):
+        if plain and lowered.graph.num_nodes() > files.read(part.path).graph.num_nodes():
             part = self._smallest(lowered, "lowered", first.kind, part.feeds, mask, fused=False) or part
         self._report(part, total)
 
@@ -176,11 +176,6 @@ class Part:
     outcome: Outcome
     fused: bool
     mask: np.ndarray | None
-
-
-def graph_size(path: Path) -> int:
-    """The number of nodes of a model."""
-    return files.read(path).graph.num_nodes()
 
 
 def _case(path: Path) -> tuple[dict[str, np.ndarray], np.ndarray | None]:

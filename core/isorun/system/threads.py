@@ -9,13 +9,13 @@ import math
 import os
 import threading
 from collections.abc import Callable
+from numbers import Integral
 from operator import attrgetter
 from typing import Any
 
-import numpy as np
-
 from isorun.errors import InvalidArgument, IsorunError
 from isorun.system import portable
+from isorun.system.arguments import is_number
 from isorun.system.cgroup import cpu_quota
 
 MOST = 1024  # runtimes start as many as requested: a million hang them
@@ -39,7 +39,7 @@ class Condition(threading.Condition):
             raise
 
 
-def check(threads: object) -> None:
+def check(threads: Any) -> None:
     """Reject an invalid number of threads.
 
     Raises:
@@ -47,7 +47,7 @@ def check(threads: object) -> None:
     """
     if threads is None:
         return
-    if isinstance(threads, bool) or not (isinstance(threads, int | np.integer) and 1 <= threads <= MOST):
+    if not (is_number(threads, Integral) and 1 <= threads <= MOST):
         raise InvalidArgument(
             f"threads must be None (all usable cores) or an integer from 1 to {MOST}, got {threads!r}"
         )
