@@ -24,7 +24,7 @@ from isorun.isolation.worker.backend import Worker
 from isorun.models import lowering
 from isorun.models import source as models
 from isorun.models.fixed_shapes import fix
-from isorun.parity import Parity, Tolerance, compare
+from isorun.parity import DEFAULT_TOLERANCES, Parity, Tolerance, compare
 from isorun.plugin import registry
 from isorun.plugin.backend import Backend, Executable
 from isorun.system.cache import Cache
@@ -32,7 +32,6 @@ from isorun.system.subprocesses import run
 from isorun.types import Capabilities, CompileConfig, Feeds, LoweredModel, devices
 from isorun_conformance import process_state
 from isorun_conformance.formulas import Formula
-from isorun_conformance.precisions import TOLERANCES
 from isorun_conformance.sample_models import Encoder, SampleModel, dense, encoder
 
 _REFERENCE = "reference"
@@ -255,7 +254,7 @@ class BackendUnderTest:
                 return outputs
         lowered = self.lowered(model)
         with self.compiled(lowered) as executable:
-            outputs = executable.run([spec.name for spec in lowered.info.outputs], feeds)
+            outputs = executable.run(lowered.info.output_names, feeds)
             executable.report()
             return outputs
 
@@ -310,7 +309,7 @@ class BackendUnderTest:
             outputs,
             {spec.name: expected[spec.name] for spec in session.get_outputs() if spec.name in outputs},
             feeds.get(info.mask) if info.mask else None,
-            tolerance or TOLERANCES[self.capabilities.tolerance(precision)],
+            tolerance or DEFAULT_TOLERANCES[self.capabilities.tolerance(precision)],
             token_level=info.token_outputs,
         )
         if parity.verdict != "pass":

@@ -1,13 +1,6 @@
-"""The rounding error of each precision, by which the checks tell them apart, and the limits of each."""
+"""The rounding error of each precision, by which the checks tell them apart."""
 
 from __future__ import annotations
-
-from collections.abc import Mapping
-
-from isorun.parity import DEFAULT_TOLERANCES, Tolerance
-
-TOLERANCES: Mapping[str, Tolerance] = {"tf32": DEFAULT_TOLERANCES["fp16"], **DEFAULT_TOLERANCES}
-"""The limits of each precision. tf32 has the 11 significant bits of fp16."""
 
 ERRORS = {
     "fp64": (0.0, 1e-12),

@@ -121,11 +121,10 @@ def _functions() -> dict[str, int]:
 def _loggers() -> dict[str, Any]:
     """The settings of logging that concern every logger, and of the loggers of others."""
     root = logging.root
-    effects: dict[str, Any] = {
+    return {
         "root": (root.level, root.manager.disable, [*map(id, root.handlers)], [*map(id, root.filters)]),
         "classes": (id(logging.getLoggerClass()), id(logging.getLogRecordFactory()), id(logging.lastResort)),
     }
-    return effects
 
 
 STATE: Mapping[str, Callable[[], Any]] = {

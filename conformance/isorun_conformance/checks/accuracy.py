@@ -29,7 +29,7 @@ class Accuracy(Checks):
                 f"no node of {model} uses a function of the dialect {str(dialect)!r}: a function that does not declare "
                 "an input or an attribute of a node is skipped for it (num_heads and mask_filter_value are on each)"
             )
-        names = [spec.name for spec in lowered.info.outputs]
+        names = lowered.info.output_names
         with (
             self.under_test.compiled(lowered) as executable,
             # For the shapes of the outputs only.
@@ -46,7 +46,7 @@ class Accuracy(Checks):
     def test_later_encoders_in_every_dialect(self, dialect: str, encoder: str) -> None:
         model = self.under_test.encoder(encoder)
         lowered = self.under_test.lowered(model, dialect)
-        names = [spec.name for spec in lowered.info.outputs]
+        names = lowered.info.output_names
         with self.under_test.compiled(lowered) as executable, self.under_test.open(model) as session:
             for mask in MASKS:
                 feeds = model.feeds(mask=mask)

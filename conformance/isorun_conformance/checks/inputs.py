@@ -75,7 +75,7 @@ class Inputs(Checks):
     def test_run_does_not_change_the_list_of_outputs(self) -> None:
         model = four_outputs(dynamic=self.under_test.capabilities.dynamic_shapes)
         lowered = self.under_test.lowered(model)
-        requested = [spec.name for spec in lowered.info.outputs][::-1]
+        requested = lowered.info.output_names[::-1]
         names = list(requested)
         with self.under_test.compiled(lowered) as executable:
             executable.run(names, model.feeds())

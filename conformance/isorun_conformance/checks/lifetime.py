@@ -260,7 +260,7 @@ class Lifetime(Checks):
             lowered = self.under_test.lowered(model, dialect)
             files = {path: path.read_bytes() for path in lowered.path.parent.iterdir()}
             with self.under_test.compiled(lowered) as executable:
-                executable.run([spec.name for spec in lowered.info.outputs], model.feeds())
+                executable.run(lowered.info.output_names, model.feeds())
                 executable.report()
             changed = [path.name for path, content in files.items() if path.read_bytes() != content]
             assert not changed, f"it wrote to {', '.join(changed)}: give the runtime a copy"

@@ -42,7 +42,7 @@ class Options(Checks):
                     refusal = str(error)
                     continue
                 compiled += 1
-                executable.run([spec.name for spec in lowered.info.outputs], dense().feeds())
+                executable.run(lowered.info.output_names, dense().feeds())
                 executable.report()
                 executable.close()
         unread = sorted(self.under_test.capabilities.options.keys() - read)

@@ -61,7 +61,7 @@ class Recovery(Checks):
         config = replace(self.under_test.config, cache_dir=str(folder))
 
         def outputs() -> dict[str, Any]:
-            names = [spec.name for spec in lowered.info.outputs]
+            names = lowered.info.output_names
             with closing(self.under_test.backend.compile(lowered, config)) as executable:
                 return dict(zip(names, executable.run(names, model.feeds()), strict=True))
 

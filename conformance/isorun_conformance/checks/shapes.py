@@ -9,10 +9,11 @@ import pytest
 
 from isorun import Session
 from isorun.errors import BackendUnavailable, IsorunError, UnsupportedModel
+from isorun.parity import DEFAULT_TOLERANCES
 from isorun_conformance.backend_under_test import named
 from isorun_conformance.checks.base import DOES_NOT_APPLY, Checks, proves
 from isorun_conformance.formulas import four_outputs
-from isorun_conformance.precisions import ERRORS, TOLERANCES
+from isorun_conformance.precisions import ERRORS
 from isorun_conformance.sample_models import MASK_KINDS, Encoder, dense, encoder
 
 # Kernels change at powers of two and at multiples of the vector length, and buffers grow: every small size, and the
@@ -29,7 +30,7 @@ _SHAPES = (
     *((65, 6), (100, 3), (128, 4), (257, 2), (1025, 3), (2049, 1), (32, 128), (300, 16)),
 )
 # Of ten thousand tokens, the worst is worse than that of a few; a mask may leave two to compare.
-_TOLERANCES = {"int8": replace(TOLERANCES["int8"], max_rel=None, rms=0.3, cosine=0.9, argmax=None)}
+_TOLERANCES = {"int8": replace(DEFAULT_TOLERANCES["int8"], max_rel=None, rms=0.3, cosine=0.9, argmax=None)}
 _FIXED = ((1, 1), (3, 12), (16, 9), (64, 6), (1, 129), (1, 512))
 _FEW = ((1, 1), (1, 7), (2, 5), (3, 9), (1, 40), (4, 16))
 
