@@ -96,13 +96,11 @@ def _install(folder: Path, names: tuple[str, ...]) -> Path:
 
 def command(site: Path, *arguments: str) -> tuple[int, Any]:
     """Run a command of isorun with shorter time limits; its exit code and its output as JSON."""
-    script = (
-        f"from isorun.plugin import listing; listing.SECONDS = {SECONDS}\n"
+    ran = in_python(
+        site,
         f"from isorun.cli.doctor import installation; installation.SECONDS = {SECONDS}\n"
-        f"from isorun.cli import main\nmain({[*arguments, '--json']!r})"
+        f"from isorun.cli import main\nmain({[*arguments, '--json']!r})",
     )
-    variables = {**os.environ, "PYTHONPATH": str(site), "ISORUN_CACHE_DIR": str(site / "cache")}
-    ran = subprocess.run([sys.executable, "-c", script], env=variables, capture_output=True, text=True, timeout=200)
     assert ran.stdout, ran.stderr
     return ran.returncode, json.loads(ran.stdout)
 

@@ -4,25 +4,19 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
-from isorun.plugin import registry
+import sites
 
 
 def distribution(folder: Path, name: str, entry_points: dict[str, str], modules: dict[str, str] | None = None) -> Path:
-    """Install a distribution as importlib.metadata sees it."""
-    info = folder / f"{name}-1.0.dist-info"
-    info.mkdir(parents=True)
-    (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: 1.0\n")
-    lines = [f"{backend} = {target}" for backend, target in entry_points.items()]
-    (info / "entry_points.txt").write_text("\n".join([f"[{registry.GROUP}]", *lines, ""]))
-    for module, source in (modules or {}).items():
-        (folder / f"{module}.py").write_text(source)
+    """Install a distribution, and return its folder."""
+    files = {f"{module}.py": source for module, source in (modules or {}).items()}
+    sites.install(folder, name, "1.0", files, entry_points)
     return folder
 
 
@@ -80,7 +74,7 @@ def test_installed_and_removed_distributions_are_noticed_at_once(tmp_path):
     assert listed() == {"first"}
     distribution(site, "second-dist", {"second": "second:Second"})
     assert listed() == {"first", "second"}
-    shutil.rmtree(site / "first-dist-1.0.dist-info")
+    sites.uninstall(site, "first-dist", "1.0")
     assert listed() == {"second"}
 
 

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 import isorun
+from backends import registered
 from isorun.errors import BackendFailed, InvalidArgument
 from isorun.plugin import Executable, registry, validation
 from isorun.types import RuntimeReport
@@ -54,12 +55,12 @@ def test_report_with_a_wrong_field_is_an_error_about_the_plugin(bert: Any) -> No
         def compile(self, model: Any, config: Any) -> Any:
             return Reports(model, config)
 
-    registry.register("wrong-report", Wrong)
-    try:
-        with isorun.Session(bert, "wrong-report") as session, pytest.raises(BackendFailed) as raised:
-            _ = session.provenance
-    finally:
-        registry.unregister("wrong-report")
+    with (
+        registered(**{"wrong-report": Wrong}),
+        isorun.Session(bert, "wrong-report") as session,
+        pytest.raises(BackendFailed) as raised,
+    ):
+        _ = session.provenance
     assert "wrong-report: report() must return a RuntimeReport whose `operators`" in str(raised.value)
     assert "got ['MatMul']. Report it" in str(raised.value)
 
