@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable
-from functools import partial
 from typing import Any
 
 import torch
@@ -17,7 +16,6 @@ from sentence_transformers.base.modules import InputModule
 from isorun.errors import InvalidModel
 from isorun.text.inputs import checked, texts_of
 from isorun.text.model import TextModel
-from isorun.text.steps import output_by_token
 
 
 class IsorunTransformer(InputModule):
@@ -41,8 +39,7 @@ class IsorunTransformer(InputModule):
         super().__init__()
         self.model: str = os.fspath(model)
         self.session_options: dict[str, Any] = {**(session_options or {}), **more}
-        choose = partial(output_by_token, pools=True)
-        self._text = TextModel(model, choose, max_seq_length, batch_tokens=1, session_options=self.session_options)
+        self._text = TextModel(model, max_length=max_seq_length, batch_tokens=1, **self.session_options)
         self.tokenizer = self._text.tokenizer.library
 
     @property

@@ -76,7 +76,7 @@ class Classifier(TextModel):
     ) -> None:
         if function is not None:
             _named(function)
-        super().__init__(model, self._choose, max_length, batch_tokens, session_options)
+        super().__init__(model, max_length=max_length, batch_tokens=batch_tokens, **session_options)
         with closed_on_error(self):
             settings = self.settings
             reject_modules(settings)

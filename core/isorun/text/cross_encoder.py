@@ -71,7 +71,7 @@ class CrossEncoder(TextModel):
     ) -> None:
         if activation is not None:
             _named(activation)
-        super().__init__(model, self._choose, max_length, batch_tokens, session_options)
+        super().__init__(model, max_length=max_length, batch_tokens=batch_tokens, **session_options)
         with closed_on_error(self):
             self.labels: list[str] = labels_of(self.settings, self.output.shape or (), "{}")
             self._activation = _activation(activation, self.settings, len(self.labels))

@@ -104,7 +104,7 @@ class Embedder(PromptedModel):
         check_text(quantize, "quantize", optional=True)
         self.task = task
         self._modes = modes
-        super().__init__(model, self._choose, max_length, batch_tokens, session_options)
+        super().__init__(model, max_length=max_length, batch_tokens=batch_tokens, **session_options)
         with closed_on_error(self):
             settings = self.settings
             self.pooling: tuple[str, ...] = modes or settings.pooling

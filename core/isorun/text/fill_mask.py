@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
@@ -12,7 +11,6 @@ from isorun.errors import InvalidArgument, InvalidFeeds, InvalidModel
 from isorun.models.activations import softmax
 from isorun.models.tokenizer import Tokenizer
 from isorun.system.arguments import check_count, checked_strings
-from isorun.system.cleanup import closed_on_error
 from isorun.text.heads import head_outputs
 from isorun.text.inputs import texts_of
 from isorun.text.model import Array
@@ -62,19 +60,11 @@ class FillMask(TokenModel):
     """
 
     default_batch_tokens = 512
+    mask: str
 
-    def __init__(
-        self,
-        model: str | os.PathLike[str],
-        *,
-        max_length: int | None = None,
-        batch_tokens: int | None = None,
-        **session_options: Any,
-    ) -> None:
-        super().__init__(model, self._choose, max_length, batch_tokens, session_options)
-        with closed_on_error(self):
-            self.mask: str = _mask(self.tokenizer)
-            self._mask_id = self.tokenizer.library.token_to_id(self.mask)
+    def _prepare(self) -> None:
+        self.mask = _mask(self.tokenizer)
+        self._mask_id = self.tokenizer.library.token_to_id(self.mask)
 
     def fill(
         self,

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
 
@@ -14,7 +13,6 @@ from isorun.models.dense import Dense, read_linear
 from isorun.models.pooling import normalized
 from isorun.models.tokenizer import Tokens
 from isorun.models.vectors import TOKENS
-from isorun.system.cleanup import closed_on_error
 from isorun.system.paths import inside
 from isorun.text.encoded import Encoded
 from isorun.text.inputs import texts_of
@@ -78,22 +76,15 @@ class HybridEmbedder(TextModel):
         IsorunError: as :class:`isorun.Session`.
     """
 
-    def __init__(
-        self,
-        model: str | os.PathLike[str],
-        *,
-        max_length: int | None = None,
-        batch_tokens: int | None = None,
-        **session_options: Any,
-    ) -> None:
-        super().__init__(model, self._choose, max_length, batch_tokens, session_options)
-        with closed_on_error(self):
-            self._token_layer, self._word_layer = self._layers()
-            self.dimension: int = self._token_layer.weight.shape[1]
-            special, library = self.tokenizer.special_tokens, self.tokenizer.library
-            unweighted = (library.token_to_id(special[name]) for name in _UNWEIGHTED if name in special)
-            self._unweighted = np.array([number for number in unweighted if number is not None], np.int64)
-            self._words = library.get_vocab_size()
+    dimension: int
+
+    def _prepare(self) -> None:
+        self._token_layer, self._word_layer = self._layers()
+        self.dimension = self._token_layer.weight.shape[1]
+        special, library = self.tokenizer.special_tokens, self.tokenizer.library
+        unweighted = (library.token_to_id(special[name]) for name in _UNWEIGHTED if name in special)
+        self._unweighted = np.array([number for number in unweighted if number is not None], np.int64)
+        self._words = library.get_vocab_size()
 
     def embed(self, texts: Iterable[str] | Encoded, *, progress: bool | None = None) -> HybridVectors:
         """Embed texts.

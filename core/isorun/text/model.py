@@ -28,7 +28,7 @@ from isorun.system.cleanup import closed_on_error
 from isorun.text.encoded import Encoded, encoded_ids
 from isorun.text.inputs import checked, text_or_pair, texts_of, texts_or_pairs_of
 from isorun.text.model_files import find_model
-from isorun.text.steps import in_float32
+from isorun.text.steps import in_float32, output_by_token
 
 if TYPE_CHECKING:
     from tokenizers import Encoding
@@ -59,7 +59,6 @@ class TextModel:
 
     Args:
         model: the folder of a checkpoint, an ONNX file with its tokenizer beside it, or the name of a checkpoint.
-        choose: selects the output or outputs to compute from the names and ranks of all outputs.
         max_length: the maximum number of tokens of a text; ``None`` for what the checkpoint says.
         batch_tokens: the maximum size of a batch, rows times its longest row; ``None`` for 4096, or for one text at a
             time where texts of a batch would change one another's results.
@@ -76,10 +75,10 @@ class TextModel:
     def __init__(
         self,
         model: str | os.PathLike[str],
-        choose: Callable[[dict[str, int]], str | list[str]],
-        max_length: int | None,
-        batch_tokens: int | None,
-        session_options: dict[str, Any],
+        *,
+        max_length: int | None = None,
+        batch_tokens: int | None = None,
+        **session_options: Any,
     ) -> None:
         check_count(batch_tokens, "batch_tokens", optional=True)
         check_count(max_length, "max_length", optional=True)
@@ -100,13 +99,15 @@ class TextModel:
             self._is_foreign = not metadata.get(sentence_settings.METADATA)
         self.tokenizer: Tokenizer = tokenizer_of(path, settings, route)
         self.settings: SentenceSettings = self._completed(settings)
-        chosen_outputs = choose(outputs)
+        chosen_outputs = self._choose(outputs)
         names = [chosen_outputs] if isinstance(chosen_outputs, str) else chosen_outputs
         built, self._digest = path, None
         if self.from_checkpoint:
             self._digest = digest(sentences.transformer_folder(path, route), self._downloads)
             score = self.settings.logit_score
             built = checkpoint.build_cached(path, self._downloads, whole=False, route=route, logit_score=score)
+        self._batch_tokens = batch_tokens
+        self._by_row = bool(session_options.get("deterministic"))
         self.session: Session = Session(built, **{"outputs": names, **self._session_defaults(), **session_options})
         with closed_on_error(self):
             self.output: TensorSpec = self.session.get_outputs()[0]
@@ -118,8 +119,7 @@ class TextModel:
             if max_length is not None:
                 self.limit_length(max_length)
             self._opened_length = self.tokenizer.limit = self.max_length
-        self._batch_tokens = batch_tokens
-        self._by_row = bool(session_options.get("deterministic"))
+            self._prepare()
 
     def __reduce__(self) -> NoReturn:
         raise TypeError(
@@ -341,6 +341,17 @@ class TextModel:
     def _feeds(self, encodings: Sequence[Tokens]) -> tuple[dict[str, npt.NDArray[Any]], npt.NDArray[np.int64]]:
         encoded = self.tokenizer.batch(encodings, self._columns)
         return self.feeds(encoded), encoded["attention_mask"]
+
+    def _choose(self, outputs: dict[str, int]) -> str | list[str]:
+        """The output or outputs to compute.
+
+        Args:
+            outputs: the names and ranks of an ONNX file's outputs; empty for a checkpoint.
+        """
+        return output_by_token(outputs, pools=True)
+
+    def _prepare(self) -> None:
+        """Set what a class needs beside the session. The model is closed if this fails."""
 
     def _completed(self, settings: SentenceSettings) -> SentenceSettings:
         """The settings, with what the model's files do not state."""

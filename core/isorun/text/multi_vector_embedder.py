@@ -73,7 +73,7 @@ class MultiVectorEmbedder(PromptedModel):
         check_count(query_length, "query_length", optional=True)
         check_count(document_length, "document_length", optional=True)
         self._padding = session_options.get("padding")
-        super().__init__(model, self._choose, max_length, batch_tokens, session_options)
+        super().__init__(model, max_length=max_length, batch_tokens=batch_tokens, **session_options)
         with closed_on_error(self):
             self._set_prompts(prompts, default_prompt)
             for name, length in (("query_length", query_length), ("document_length", document_length)):

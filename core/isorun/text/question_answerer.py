@@ -80,7 +80,7 @@ class QuestionAnswerer(TokenModel):
         batch_tokens: int | None = None,
         **session_options: Any,
     ) -> None:
-        super().__init__(model, self._choose, max_length, batch_tokens, session_options)
+        super().__init__(model, max_length=max_length, batch_tokens=batch_tokens, **session_options)
         if self.tokenizer.settings.padding_side == "left":
             self.close()
             raise self.tokenizer.settings.unsupported(

@@ -68,7 +68,7 @@ class SparseEmbedder(PromptedModel):
         **session_options: Any,
     ) -> None:
         check_count(max_active_dims, "max_active_dims", optional=True)
-        super().__init__(model, self._choose, max_length, batch_tokens, session_options)
+        super().__init__(model, max_length=max_length, batch_tokens=batch_tokens, **session_options)
         with closed_on_error(self):
             self._set_prompts(prompts, default_prompt)
             self._lookups = {

@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Collection, Iterable
-from typing import Any
 
 from isorun.errors import InvalidArgument, did_you_mean
 from isorun.models.activations import softmax
 from isorun.system.arguments import check_text, checked_strings
-from isorun.system.cleanup import closed_on_error
 from isorun.text.entities import STRATEGIES, Entity, Token, entities, without_overlaps
 from isorun.text.heads import head_outputs, labels_of
 from isorun.text.inputs import texts_of
@@ -40,20 +37,13 @@ class TokenClassifier(TokenModel):
         IsorunError: as :class:`isorun.Session`.
     """
 
-    def __init__(
-        self,
-        model: str | os.PathLike[str],
-        *,
-        max_length: int | None = None,
-        batch_tokens: int | None = None,
-        **session_options: Any,
-    ) -> None:
-        super().__init__(model, self._choose, max_length, batch_tokens, session_options)
-        with closed_on_error(self):
-            self.labels: list[str] = labels_of(self.settings, self.output.shape or ())
-            library = self.tokenizer.library
-            self._has_words = bool(getattr(library.model, "continuing_subword_prefix", None))
-            self._unknown = library.token_to_id(self.tokenizer.special_tokens.get("unk_token", ""))
+    labels: list[str]
+
+    def _prepare(self) -> None:
+        self.labels = labels_of(self.settings, self.output.shape or ())
+        library = self.tokenizer.library
+        self._has_words = bool(getattr(library.model, "continuing_subword_prefix", None))
+        self._unknown = library.token_to_id(self.tokenizer.special_tokens.get("unk_token", ""))
 
     def classify(
         self,
