@@ -61,22 +61,6 @@ USED: Table = {
 }
 """The keys that change what a tokenizer does, and their values."""
 
-WITHOUT_EFFECT = (
-    *("add_bos_token", "add_eos_token"),  # transformers drops them where there is a tokenizer.json
-    *(
-        "chat_template",
-        "errors",
-        "decode_with_prefix_space",
-        "use_default_system_prompt",
-    ),
-    *("name_or_path", "tokenizer_file", "vocab_file", "merges_file", "special_tokens_map_file", "processor_class"),
-    *("backend", "is_local", "local_files_only", "legacy", "sp_model_kwargs", "from_slow", "use_fast", "never_split"),
-    *("do_basic_tokenize", "max_length", "stride", "truncation_strategy", "pad_to_multiple_of", "pad_token_type_id"),
-    *("response_schema", "response_template", "init_inputs", "spaces_between_special_tokens", "transformers_version"),
-)
-"""Known keys that do not change ids, masks or types: for decoding and chat, or arguments of a call. transformers passes
-any other key along without an effect, too."""
-
 
 @dataclass(frozen=True)
 class TokenizerSettings:

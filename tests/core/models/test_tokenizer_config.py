@@ -206,10 +206,6 @@ def test_llama_adds_a_space_where_its_class_does(tmp_path: Path, fields: dict[st
     assert tokenizer.library.encode(" a<s>a").tokens == tokens
 
 
-def test_tables_name_a_key_once() -> None:
-    assert not set(tokenizer_config.USED) & set(tokenizer_config.WITHOUT_EFFECT)
-
-
 def _unigrams(folder: Path, kind: str, **fields: Any) -> Path:
     """A folder with a SentencePiece vocabulary."""
     from tokenizers import Tokenizer as Library
