@@ -30,8 +30,15 @@ _RESIDUAL = "+residual"
 _EPSILON = np.float32(1e-5)  # PyTorch's default, which sentence-transformers does not store
 
 
+class _Weighted:
+    @property
+    def tensors(self) -> Mapping[str, Array]:
+        """The weights by name."""
+        return {name: value for name, value in vars(self).items() if isinstance(value, np.ndarray)}
+
+
 @dataclass(frozen=True)
-class Dense:
+class Dense(_Weighted):
     """A dense layer: ``activation(vectors @ weight.T + bias)``, to which the vectors may be added.
 
     Attributes:
@@ -55,12 +62,6 @@ class Dense:
         """What :func:`unpack` needs beside the weights."""
         return self.activation + _RESIDUAL * self.adds
 
-    @property
-    def tensors(self) -> Mapping[str, Array]:
-        """The weights by name."""
-        named = {"weight": self.weight, "bias": self.bias, "residual": self.residual, "slope": self.slope}
-        return {name: tensor for name, tensor in named.items() if tensor is not None}
-
     def __call__(self, vectors: Array) -> Array:
         """(..., in) to (..., out)."""
         values = vectors @ self.weight.T + self.bias
@@ -74,7 +75,7 @@ class Dense:
 
 
 @dataclass(frozen=True)
-class LayerNorm:
+class LayerNorm(_Weighted):
     """A layer normalization.
 
     Attributes:
@@ -85,11 +86,6 @@ class LayerNorm:
     bias: Array
     kind = _LAYER_NORM
 
-    @property
-    def tensors(self) -> Mapping[str, Array]:
-        """The weights by name."""
-        return {"weight": self.weight, "bias": self.bias}
-
     def __call__(self, vectors: Array) -> Array:
         """(..., width) to the same shape."""
         centred = vectors - vectors.mean(axis=-1, keepdims=True)
@@ -99,7 +95,7 @@ class LayerNorm:
 
 
 @dataclass(frozen=True)
-class WordWeights:
+class WordWeights(_Weighted):
     """The weight of each token in a mean over tokens.
 
     Attributes:
@@ -108,11 +104,6 @@ class WordWeights:
 
     weight: Array
     kind = _WORD_WEIGHTS
-
-    @property
-    def tensors(self) -> Mapping[str, Array]:
-        """The weights by name."""
-        return {"weight": self.weight}
 
 
 Layer = Dense | LayerNorm | WordWeights
@@ -200,8 +191,7 @@ def read_linear(path: Path) -> Dense:
     """
     if not path.is_file():
         raise InvalidModel(f"There is no {path}")
-    opened = PickledTensors(path)
-    tensors = _floats({name: opened.get_tensor(name) for name in opened.keys()}, str(path), ())  # noqa: SIM118
+    tensors = _unpickled(path)
     shape = tensors["weight"].shape if "weight" in tensors else ()
     if len(shape) != 2 or tensors.keys() != {"weight", "bias"} or tensors["bias"].shape != shape[:1]:
         raise InvalidModel(f"{path} must hold the weight and the bias of a layer, got {', '.join(tensors)}")
@@ -302,8 +292,13 @@ def tensors_of(path: Path, integers: Collection[str] = ()) -> Mapping[str, Array
     pickled = path.with_name(PICKLED)
     if not pickled.is_file():
         raise InvalidModel(f"There is no {path}")
-    opened = PickledTensors(pickled)
-    return _floats({name: opened.get_tensor(name) for name in opened.keys()}, str(pickled), integers)  # noqa: SIM118
+    return _unpickled(pickled, integers)
+
+
+def _unpickled(path: Path, integers: Collection[str] = ()) -> Mapping[str, Array]:
+    """The tensors that PyTorch pickled as float32."""
+    opened = PickledTensors(path)
+    return _floats({name: opened.get_tensor(name) for name in opened.keys()}, str(path), integers)  # noqa: SIM118
 
 
 def _tensors(content: bytes, name: str, integers: Collection[str] = ()) -> Mapping[str, Array]:
