@@ -2,18 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import closing, contextmanager
+from contextlib import closing
 from dataclasses import asdict
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 
 from isorun.cli import console, options
 from isorun.plugin import listing
-
-if TYPE_CHECKING:
-    from isorun.isolation.worker.backend import Worker
 
 app = typer.Typer(rich_markup_mode=None, add_completion=False)
 
@@ -39,7 +35,10 @@ def backends(
     if environment is None:
         descriptions = listing.descriptions()
     else:
-        with _worker(environment) as worker:
+        from isorun.isolation import environments
+        from isorun.isolation.worker.backend import Worker
+
+        with closing(Worker(environments.get(environment))) as worker:
             descriptions = worker.descriptions()
     described = [description.as_dict() for description in descriptions]
     if probe:
@@ -58,15 +57,6 @@ def backends(
         _show(described, probe)
     if any(result["ok"] is False for entry in described for result in entry.get("probe", [])):
         raise typer.Exit(1)
-
-
-@contextmanager
-def _worker(environment: str) -> Iterator[Worker]:
-    from isorun.isolation import environments
-    from isorun.isolation.worker.backend import Worker
-
-    with closing(Worker(environments.get(environment))) as worker:
-        yield worker
 
 
 def _show(described: list[dict[str, Any]], probed: bool) -> None:
