@@ -15,7 +15,7 @@ import typer
 from isorun import Session
 from isorun.cli import console, feeds_file, models, options
 from isorun.compilation.options import AUTO, PADDINGS
-from isorun.errors import IsorunError, did_you_mean
+from isorun.errors import IsorunError
 from isorun.models.pooling import cosine_matrix, pool
 from isorun.models.sentence_settings import METADATA, POOLINGS, SentenceSettings
 from isorun.models.text_reader import TextReader
@@ -72,12 +72,11 @@ def run(
     """Run a model on arrays or text: results, latency, provenance."""
     if (feeds is None) == (not text):
         raise typer.BadParameter("pass either --feeds or --text")
-    if pooling is not None and pooling not in POOLINGS:
-        raise IsorunError(f"Invalid pooling {pooling!r}{did_you_mean(pooling, POOLINGS)}")
-    if pooling is not None and len(text or ()) < 2:
-        raise typer.BadParameter("--pooling is for comparing texts. Pass --text twice or more")
-    if padding not in PADDINGS:
-        raise IsorunError(f"Invalid padding {padding!r}{did_you_mean(padding, PADDINGS)}")
+    if pooling is not None:
+        models.check_choice("pooling", pooling, POOLINGS)
+        if len(text or ()) < 2:
+            raise typer.BadParameter("--pooling is for comparing texts. Pass --text twice or more")
+    models.check_choice("padding", padding, PADDINGS)
     if feeds is not None:
         models.check_input(feeds, "--feeds")
     cache = Cache()
