@@ -28,9 +28,6 @@ _SIZES: dict[str, dict[str, Any]] = {
     "bert-6l": {**_BASE, "num_hidden_layers": 6},
     "bert-base": {**_BASE, "num_hidden_layers": 12},
     "bert-large": {**_LARGE, "num_hidden_layers": 24},
-}
-
-_MODERN: dict[str, dict[str, Any]] = {
     "modernbert-base": {
         **{"model_type": "modernbert", "vocab_size": 50368, "hidden_size": 768, "num_hidden_layers": 22},
         **{"num_attention_heads": 12, "intermediate_size": 1152},
@@ -40,9 +37,6 @@ _MODERN: dict[str, dict[str, Any]] = {
         **{"num_attention_heads": 3, "num_key_value_heads": 1, "head_dim": 256, "intermediate_size": 1152},
         **{"query_pre_attn_scalar": 256, "sliding_window": 512, "use_bidirectional_attention": True},
     },
-}
-
-_DEBERTA: dict[str, dict[str, Any]] = {
     "deberta-v3-small": {
         **{"vocab_size": 128100, "hidden_size": 768, "num_hidden_layers": 6, "num_attention_heads": 12},
         **{"intermediate_size": 3072, "max_position_embeddings": 512, "type_vocab_size": 0, "layer_norm_eps": 1e-7},
@@ -51,7 +45,7 @@ _DEBERTA: dict[str, dict[str, Any]] = {
     },
 }
 
-NAMES = (*_SIZES, *_MODERN, *_DEBERTA)
+NAMES = tuple(_SIZES)
 
 
 def sizes(name: str) -> dict[str, Any]:
@@ -60,10 +54,9 @@ def sizes(name: str) -> dict[str, Any]:
     Raises:
         InvalidModel: there is no preset of that name.
     """
-    known = _SIZES | _MODERN | _DEBERTA
-    if name not in known:
-        raise InvalidModel(f"Unknown preset {name!r}{did_you_mean(name, known)}")
-    return dict(known[name])
+    if name not in _SIZES:
+        raise InvalidModel(f"Unknown preset {name!r}{did_you_mean(name, _SIZES)}")
+    return dict(_SIZES[name])
 
 
 def write(name: str, seed: int, output: Path) -> None:
