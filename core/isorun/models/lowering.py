@@ -64,7 +64,7 @@ class _Known:
     info: ModelInfo
     as_given: bool
     unprotected: bool
-    beside: tuple[str, ...]
+    beside: Sequence[str]
     changed: bool
     operators: Sequence[str] | None
     halves: bool
@@ -92,16 +92,7 @@ class ModelGraphs:
         self._mapped = False  # whether the fused graph's weights are in the cache, rather than in the model's files
 
         entry = cache.get_or_make("models", versioned(self.form("files"), _STAGE), self._inspect, models=source.models)
-        meta = entry.meta
-        self._known = _Known(
-            ModelInfo.from_dict(meta["info"]),
-            meta["as_given"],
-            meta["unprotected"],
-            tuple(meta["beside"]),
-            meta["changed"],
-            meta["operators"],
-            meta["halves"],
-        )
+        self._known = _Known(**{**entry.meta, "info": ModelInfo.from_dict(entry.meta["info"])})
         self._operators: dict[Path, Sequence[str]] = {}  # of lowered files
         self.private: bool = source.private or is_private(source.path.parent / name for name in self._known.beside)
         """Whether what is made from the model is for its owner only."""
