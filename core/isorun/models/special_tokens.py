@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from isorun.models.tokenizer_config import SPECIAL_TOKENS, TokenizerSettings
@@ -57,7 +57,23 @@ class SpecialTokens:
 
     def add_to(self, library: tokenizers.Tokenizer) -> None:
         """Add those that are not added tokens yet, as ``transformers.TokenizersBackend`` does."""
-        _add(library, self._listed, self._others)
+        import tokenizers
+
+        own = {repr(token) for token in library.get_added_tokens_decoder().values()}
+        adding = [token for token in self._listed if repr(token) not in own]
+        present = {token.content for token in (*library.get_added_tokens_decoder().values(), *adding)}
+        for token in self._others:
+            if _text(token) not in present:
+                present.add(_text(token))
+                adding.append(token)
+        named = {_text(token) for token in self._others}
+        for position, token in enumerate(adding):
+            if isinstance(token, str):
+                adding[position] = tokenizers.AddedToken(token, special=True)
+            elif not token.special and token.content in named:
+                token.special = True
+        if adding:
+            library.add_tokens(adding)
 
 
 def _text(token: Any) -> str:
@@ -129,24 +145,3 @@ def _added_tokens(settings: TokenizerSettings, document: Mapping[str, Any]) -> l
     }
     own = {int(token["id"]): _token({"special": False, **token}) for token in document.get("added_tokens") or ()}
     return [token for _, token in sorted({**older, **own}.items())]
-
-
-def _add(library: tokenizers.Tokenizer, decoder: Sequence[Any], others: Sequence[Any]) -> None:
-    """Add what is not an added token yet, as ``transformers.TokenizersBackend`` does."""
-    import tokenizers
-
-    own = {repr(token) for token in library.get_added_tokens_decoder().values()}
-    adding = [token for token in decoder if repr(token) not in own]
-    present = {token.content for token in (*library.get_added_tokens_decoder().values(), *adding)}
-    for token in others:
-        if _text(token) not in present:
-            present.add(_text(token))
-            adding.append(token)
-    named = {_text(token) for token in others}
-    for position, token in enumerate(adding):
-        if isinstance(token, str):
-            adding[position] = tokenizers.AddedToken(token, special=True)
-        elif not token.special and token.content in named:
-            token.special = True
-    if adding:
-        library.add_tokens(adding)
