@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import numpy as np
@@ -49,14 +49,10 @@ class TextVectors:
         fed = self._info.attended(feeds)
         mask = np.ones(vectors.shape[:2], np.int64) if fed is None else np.asarray(fed)
         if vectors.ndim == 3:
-            for step in self._settings.token_steps:
-                vectors = applied(step, vectors)
             pooled = mask.copy()
             pooled[:, : self.skipped] = 0
-            vectors = pool(vectors, pooled, self._settings.pooling)
-        for step in self._settings.steps:
-            vectors = applied(step, vectors)
-        vectors = vectors[:, : self._settings.truncate_dim]
+            vectors = pool(applied(self._settings.token_steps, vectors), pooled, self._settings.pooling)
+        vectors = applied(self._settings.steps, vectors)[:, : self._settings.truncate_dim]
         return vectors if fed is None else vectors[(mask != 0).any(axis=1)]
 
     @classmethod
@@ -88,10 +84,9 @@ class TextVectors:
         return (vectors, "") if vectors else (None, why)
 
 
-def applied(step: Layer | str, vectors: Floats) -> Floats:
-    """What a step makes of vectors (..., width)."""
-    if isinstance(step, str):
-        result: Floats = normalized(vectors)
-        return result
-    assert not isinstance(step, WordWeights), "the pooling applies them"
-    return step(vectors)
+def applied(steps: Iterable[Layer | str], vectors: Floats) -> Floats:
+    """What steps make of vectors (..., width)."""
+    for step in steps:
+        assert not isinstance(step, WordWeights), "the pooling applies them"
+        vectors = normalized(vectors) if isinstance(step, str) else step(vectors)
+    return vectors

@@ -332,13 +332,9 @@ class Embedder(PromptedModel):
             if skipped:
                 mask = mask.copy()
                 mask[:, :skipped] = 0
-            for layer in self._token_steps:
-                vectors = applied(layer, vectors)
-            vectors = pool(vectors, mask, self.pooling)
-        for step in self._steps:
-            if normalize is not False or step != NORMALIZE:
-                vectors = applied(step, vectors)
-        vectors = vectors[:, : dimensions or self._truncate_dim]
+            vectors = pool(applied(self._token_steps, vectors), mask, self.pooling)
+        steps = (step for step in self._steps if normalize is not False or step != NORMALIZE)
+        vectors = applied(steps, vectors)[:, : dimensions or self._truncate_dim]
         return normalized(vectors) if (self._normalize_last if normalize is None else normalize) else vectors
 
     def _feeds(self, encodings: Sequence[Tokens]) -> tuple[dict[str, npt.NDArray[Any]], npt.NDArray[Any]]:

@@ -209,9 +209,7 @@ class MultiVectorEmbedder(PromptedModel):
 
     def _finish(self, output: Array, scored: Mask) -> list[Vectors]:
         chosen = scored != 0
-        vectors = output[chosen]
-        for step in self.settings.token_steps:
-            vectors = applied(step, vectors)
+        vectors = applied(self.settings.token_steps, output[chosen])
         return np.split(vectors, np.cumsum(chosen.sum(axis=1))[:-1])
 
     def _encode(self, texts: Sequence[Any], **settings: Any) -> list[Any]:
