@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 
 from isorun.errors import InvalidArgument, InvalidModel, did_you_mean
 from isorun.models import heads, sentences
+from isorun.models.lowering import info_of
 from isorun.models.tokenizer import places_of
 from isorun.session.session import Session
 from isorun.system import json_files
@@ -141,7 +142,7 @@ def task_of(path: Path) -> str:
     if not path.is_dir():
         if not any(place.is_file() for place in places_of(path)):
             return TENSORS
-        shapes = _outputs(path)
+        shapes = {spec.name: spec.shape or () for spec in info_of(path, Cache()).outputs}
         logits = shapes.get(LOGITS, ())
         if len(logits) == 2:
             return RERANK if logits[-1] == 1 else CLASSIFY
@@ -172,12 +173,3 @@ def task_of(path: Path) -> str:
         return EMBED
     labels = config.get("num_labels", len(config.get("id2label") or ("LABEL_0", "LABEL_1")))
     return RERANK if labels == 1 else CLASSIFY
-
-
-def _outputs(model: Path) -> dict[str, tuple[int | str | None, ...]]:
-    from isorun.models.lowering import ModelGraphs
-    from isorun.models.source import open_model
-
-    cache = Cache(None)
-    info = ModelGraphs(open_model(model, cache), cache).info
-    return {spec.name: tuple(spec.shape or ()) for spec in info.outputs}

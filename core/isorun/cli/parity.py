@@ -13,8 +13,7 @@ import typer
 from isorun import Session
 from isorun.cli import console, feeds_file, models, options, parity_layers, parity_reduce
 from isorun.errors import IsorunError, ParityError, did_you_mean
-from isorun.models.lowering import ModelGraphs
-from isorun.models.source import open_model
+from isorun.models.lowering import info_of
 from isorun.parity import DEFAULT_TOLERANCES, Parity, compare
 from isorun.parity.samples import fixed_size, masked_cases
 from isorun.plugin import registry
@@ -92,7 +91,7 @@ def parity(
             raise typer.BadParameter("--reduce is for a single backend, and not for --layers")
         if precision == "int8":
             raise typer.BadParameter("--reduce does not support int8, which depends on calibration")
-        info = ModelGraphs(open_model(path, Cache()), Cache()).info
+        info = info_of(path, Cache())
         request = Request(str(path), names[0], against, precision, threads)
         reads = [path, *([feeds] if feeds is not None else [])]
         parity_reduce.run(request, info, comparison.cases(info), reduce, reads, as_json=as_json)

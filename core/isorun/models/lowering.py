@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from isorun.errors import UnsupportedModel
-from isorun.models.source import ModelSource, check_unchanged
+from isorun.models.source import ModelSource, check_unchanged, open_model
 from isorun.system import portable
 from isorun.system.cache import Cache, Entry, is_private, sha256, versioned
 from isorun.system.progress import logged
@@ -351,6 +351,15 @@ class ModelGraphs:
         """A digest of the model, and of what else decides the result."""
         how = () if self._fuses else ("unfused",)
         return sha256("|".join((versioned("", _STAGE), self.source.fingerprint, *how, *parts)).encode())[:40]
+
+
+def info_of(model: Path, cache: Cache) -> ModelInfo:
+    """What an ONNX file or a checkpoint is: :attr:`ModelGraphs.info`.
+
+    Raises:
+        InvalidModel: it cannot be read.
+    """
+    return ModelGraphs(open_model(model, cache), cache).info
 
 
 def lower(

@@ -16,6 +16,7 @@ import numpy.typing as npt
 
 from isorun.errors import InvalidArgument, IsorunError
 from isorun.models import checkpoint, modules, sentence_settings, sentences
+from isorun.models.lowering import info_of
 from isorun.models.modules import Modules
 from isorun.models.sentence_settings import SentenceSettings
 from isorun.models.text_reader import limit_of, settings_folder, settings_of, tokenizer_of
@@ -33,7 +34,7 @@ from isorun.text.steps import in_float32, output_by_token
 if TYPE_CHECKING:
     from tokenizers import Encoding
 
-    from isorun.types import ModelInfo, TensorSpec
+    from isorun.types import TensorSpec
 
 Array = npt.NDArray[np.float32]
 Mask = npt.NDArray[np.int64]
@@ -92,7 +93,8 @@ class TextModel:
             outputs = {}
             settings = sentences.read(self.folder, route)
         else:
-            info = _info(path, session_options)
+            cache = Cache(session_options.get("cache_dir"), verify=session_options.get("verify_cache"))
+            info = info_of(path, cache)
             outputs = {spec.name: len(spec.shape or ()) for spec in info.outputs}
             metadata = info.metadata.custom_metadata_map
             settings = settings_of(path, metadata)
@@ -390,12 +392,3 @@ def progress_bar(total: int, progress: bool | None) -> Any:
     disable = None if progress is None else not progress
     delay = _BAR_AFTER if progress is None else 0
     return tqdm(total=total, unit=" texts", disable=disable, delay=delay, leave=False)
-
-
-def _info(model: Path, session_options: dict[str, Any]) -> ModelInfo:
-    """What an ONNX file is."""
-    from isorun.models.lowering import ModelGraphs
-    from isorun.models.source import open_model
-
-    cache = Cache(session_options.get("cache_dir"), verify=session_options.get("verify_cache"))
-    return ModelGraphs(open_model(model, cache), cache).info
