@@ -115,6 +115,18 @@ def write_checkpoint(
     return folder
 
 
+def edit(path: Path, **fields: Any) -> Path:
+    """Change fields of the JSON object in a file; ``...`` takes one away."""
+    merged = {**json.loads(path.read_text(encoding="utf-8")), **fields}
+    path.write_text(json.dumps({key: value for key, value in merged.items() if value is not ...}), encoding="utf-8")
+    return path
+
+
+def changed(folder: Path, **settings: Any) -> Path:
+    """The folder of a checkpoint, with other settings in its ``config.json``."""
+    return edit(folder / "config.json", **settings).parent
+
+
 def write_safetensors(path: Path, tensors: Mapping[str, np.ndarray]) -> None:
     """The format: the header's length (little-endian, 8 bytes), the header as JSON, the tensors end to end."""
     header, content = {}, b""

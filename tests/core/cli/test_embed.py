@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import shutil
 from collections.abc import Callable
@@ -13,6 +12,7 @@ import numpy as np
 import pytest
 
 import isorun as library
+import tiny
 from isorun.cli import embed
 from isorun.cli.vectors_file import VectorsFile
 
@@ -67,10 +67,7 @@ def test_a_model_that_was_changed_starts_again(
     shutil.copytree(minilm, model)
     command = ("embed", texts, "-o", output, "--model", model, "--backend", "ort-cpu")
     assert isorun(*command).code == 130
-    pooling = model / "1_Pooling" / "config.json"
-    settings = json.loads(pooling.read_text(encoding="utf-8"))
-    settings |= {"pooling_mode_mean_tokens": False, "pooling_mode_cls_token": True}
-    pooling.write_text(json.dumps(settings))
+    tiny.edit(model / "1_Pooling" / "config.json", pooling_mode_mean_tokens=False, pooling_mode_cls_token=True)
     assert (isorun(*command).code, added) == (0, [2, 2, 1])
     with library.Embedder(model, backend="ort-cpu") as embedder:
         np.testing.assert_allclose(np.load(output), embedder.embed(LINES), atol=1e-6)

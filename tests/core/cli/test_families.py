@@ -9,6 +9,7 @@ import pytest
 
 import exports
 import head_table
+import tiny
 from archives import unpack
 from isorun.graph import pipeline
 from isorun.graph.builders.heads import TASKS
@@ -60,8 +61,7 @@ def test_every_listed_head_is_built(kind, task, tmp_path):
 
 def rename(folder: Path, kind: str, before: str, after: str) -> None:
     """Make a checkpoint one of another type; ``after``, if any, replaces the prefix of its tensors."""
-    config, weights = folder / "config.json", folder / "model.safetensors"
-    config.write_text(json.dumps(json.loads(config.read_text(encoding="utf-8")) | {"model_type": kind}))
+    weights = tiny.changed(folder, model_type=kind) / "model.safetensors"
     if after:
         assert len(before) == len(after), "the header's length is stored before it"
         weights.write_bytes(weights.read_bytes().replace(f'"{before}'.encode(), f'"{after}'.encode()))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections import Counter
 from pathlib import Path
 
@@ -12,6 +11,7 @@ import pytest
 import safetensors.numpy
 
 import exports
+import tiny
 from isorun import Session
 from isorun.graph import pipeline
 from isorun.graph.io import files
@@ -76,8 +76,7 @@ def test_token_types_are_an_input_where_there_are_several(tmp_path: Path) -> Non
         row = np.linspace(-1, 1, weights[name].shape[1], dtype=np.float32)
         weights[name] = np.stack([-row, row])[-types:]
         safetensors.numpy.save_file(weights, folder / "model.safetensors")
-        path = folder / "config.json"
-        path.write_text(json.dumps({**json.loads(path.read_text(encoding="utf-8")), "type_vocab_size": types}))
+        tiny.changed(folder, type_vocab_size=types)
         feeds = exports.feeds(["input_ids", "attention_mask"])
         with Session(folder, "ort-cpu", padding="keep") as session:
             names = [spec.name for spec in session.get_inputs()]
@@ -99,9 +98,7 @@ def test_mpnet_has_32_buckets_whatever_the_size_of_the_table(tmp_path: Path, row
     more = np.full((rows - 32, weights[name].shape[1]), 9, np.float32)
     weights[name] = np.concatenate([weights[name], more])
     safetensors.numpy.save_file(weights, folder / "model.safetensors")
-    path = folder / "config.json"
-    changes = {"relative_attention_num_buckets": rows}
-    path.write_text(json.dumps({**json.loads(path.read_text(encoding="utf-8")), **changes}))
+    tiny.changed(folder, relative_attention_num_buckets=rows)
     with Session(folder, "ort-cpu", padding="keep") as session:
         np.testing.assert_allclose(session.run(["last_hidden_state"], feeds)[0], expected, atol=1e-6)
 
@@ -116,9 +113,7 @@ def test_albert_stores_its_layer_once(tmp_path: Path) -> None:
 @pytest.mark.parametrize("padding", [-1, 120, "one"])
 def test_rejects_an_invalid_padding_id(padding: object, tmp_path: Path) -> None:
     folder = exports.checkpoint("roberta", tmp_path)
-    config = (folder / "config.json").read_text(encoding="utf-8")
-    said = repr(padding).replace("'", '"')
-    (folder / "config.json").write_text(config.replace('"pad_token_id": 1', f'"pad_token_id": {said}'))
+    tiny.changed(folder, pad_token_id=padding)
     with pytest.raises(checkpoint.InvalidModel, match="pad_token_id"):
         checkpoint.build(folder, tmp_path / "built.onnx")
 

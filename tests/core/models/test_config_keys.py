@@ -19,19 +19,12 @@ import tiny
 from isorun.errors import InvalidModel, IsorunError, UnsupportedModel
 from isorun.models import checkpoint
 from isorun.models.config_keys import NOMIC_NAMES, TABLES, check_config
+from tiny import changed
 
 FAMILIES = (
     *("albert", "bert", "camembert", "distilbert", "electra", "mpnet", "roberta", "xlm-r", "deberta-v2", "deberta-v3"),
     *("deberta-v3-sequence", "jina-v2", "t5", "mt5", *exports.MODERN_CHECKPOINTS),
 )
-
-
-def changed(folder: Path, **settings: Any) -> Path:
-    """Change keys of a checkpoint's config.json; ``...`` removes a key."""
-    path = folder / "config.json"
-    merged = {**json.loads(path.read_text(encoding="utf-8")), **settings}
-    path.write_text(json.dumps({key: value for key, value in merged.items() if value is not ...}))
-    return folder
 
 
 def run(folder: Path, output: str, path: Path) -> np.ndarray:

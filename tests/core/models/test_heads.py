@@ -60,12 +60,6 @@ def test_answers_on_openvino(name: str, checkpoints: Path) -> None:
     assert_answers(checkpoints / name, "openvino", "auto")
 
 
-def changed(folder: Path, **settings: object) -> Path:
-    path = folder / "config.json"
-    path.write_text(json.dumps(json.loads(path.read_text(encoding="utf-8")) | settings))
-    return folder
-
-
 @pytest.mark.parametrize(
     ("name", "key", "value"),
     [
@@ -81,18 +75,14 @@ def changed(folder: Path, **settings: object) -> Path:
 def test_rejects_a_setting_of_the_head(name: str, key: str, value: object, tmp_path: Path) -> None:
     folder = unpack("heads", tmp_path, name)
     with pytest.raises(isorun.InvalidModel, match=key):
-        checkpoint.build(changed(folder, **{key: value}), tmp_path / "built.onnx")
+        checkpoint.build(tiny.changed(folder, **{key: value}), tmp_path / "built.onnx")
 
 
 @pytest.mark.parametrize("family", ["albert", "nomic_bert"])
 def test_a_head_has_the_activation_of_the_family_if_none_is_named(family: str, tmp_path: Path) -> None:
     """Neither is ``gelu``; transformers writes the key, authors leave it out."""
     folder = unpack("heads", tmp_path, f"{family}-MaskedLM")
-    path = folder / "config.json"
-    settings = json.loads(path.read_text(encoding="utf-8"))
-    del settings["hidden_act"]
-    path.write_text(json.dumps(settings))
-    assert_answers(folder, "ort-cpu", "auto")
+    assert_answers(tiny.changed(folder, hidden_act=...), "ort-cpu", "auto")
 
 
 def without(folder: Path, prefix: str, renamed: str | None = None) -> Path:
@@ -114,7 +104,7 @@ def test_debertas_own_head_is_the_one_that_the_setting_names(tmp_path: Path) -> 
         without(folder, f"cls.predictions.{part}", f"lm_predictions.lm_head.{part.removeprefix('transform.')}")
     with pytest.raises(isorun.InvalidModel, match=r"no tensor 'cls\.predictions\.transform\.dense\.weight'"):
         heads.check_task(folder, layers.WORDS, "")
-    assert_answers(changed(folder, legacy=False), CPU, "auto")
+    assert_answers(tiny.changed(folder, legacy=False), CPU, "auto")
 
 
 @pytest.mark.parametrize("family", ["bert", "nomic_bert"])

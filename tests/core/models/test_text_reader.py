@@ -12,6 +12,7 @@ import pytest
 
 import isorun
 import sentence_models
+import tiny
 from isorun.compilation import corpus
 from isorun.models.lowering import ModelGraphs
 from isorun.models.source import open_model
@@ -37,8 +38,7 @@ def graphs_of(folder: Path, cache: Path) -> ModelGraphs:
 def test_vectors_are_those_of_an_embedder(folder: Path, tmp_path: Path, include_prompt: bool) -> None:
     """With a maximum length below the positions of the graph, lower case, and a default prompt."""
     copy = shutil.copytree(folder, tmp_path / "model")
-    pooling = json.loads((copy / "1_Pooling" / "config.json").read_text(encoding="utf-8"))
-    (copy / "1_Pooling" / "config.json").write_text(json.dumps({**pooling, "include_prompt": include_prompt}))
+    tiny.edit(copy / "1_Pooling" / "config.json", include_prompt=include_prompt)
     graphs = graphs_of(copy, tmp_path / "cache")
     make = TextVectors.of(graphs.source, graphs.info)
     with warnings.catch_warnings(action="ignore", category=TruncationWarning):

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+import tiny
 from isorun.errors import InvalidModel, UnsupportedModel
 from isorun.models import tokenizer_config
 from isorun.models.tokenizer import Tokenizer, TruncationWarning
@@ -108,9 +109,7 @@ def test_counts_a_prompts_tokens_without_assuming_an_end(folder: Path) -> None:
     path = _configure(folder, tokenizer_class="BertTokenizer")
     assert Tokenizer(path).leading_tokens("a b", None) == 3
     assert Tokenizer(_configure(folder)).leading_tokens("a b", None) == 3
-    document = json.loads(path.read_text(encoding="utf-8"))
-    document["post_processor"] = None
-    path.write_text(json.dumps(document))
+    tiny.edit(path, post_processor=None)
     assert Tokenizer(path).leading_tokens("a b", None) == 2
     assert Tokenizer(path).leading_tokens("", None) == 0
 
@@ -245,19 +244,12 @@ def test_rejects_inputs_without_a_mask(folder: Path, names: list[str]) -> None:
         Tokenizer(_configure(folder, model_input_names=names))
 
 
-def _changed(folder: Path, **parts: Any) -> Path:
-    """``tokenizer.json`` with other parts at its top."""
-    path = folder / "tokenizer.json"
-    path.write_text(json.dumps({**json.loads(path.read_text()), **parts}))
-    return path
-
-
 def test_sides_that_the_file_states(folder: Path) -> None:
     """transformers takes them where tokenizer_config.json states none."""
     cut = {"direction": "Left", "max_length": 6, "strategy": "LongestFirst", "stride": 0}
     padded = {"strategy": "BatchLongest", "direction": "Left", "pad_to_multiple_of": None}
     token = {"pad_id": 0, "pad_type_id": 0, "pad_token": "[PAD]"}
-    path = _changed(folder, truncation=cut)
+    path = tiny.edit(folder / "tokenizer.json", truncation=cut)
     with pytest.warns(TruncationWarning):
         assert Tokenizer(path).encode(["a b c d e"], 4)["input_ids"].tolist() == [[2, 8, 9, 3]]
     _configure(folder, truncation_side="right")
@@ -265,13 +257,13 @@ def test_sides_that_the_file_states(folder: Path) -> None:
         assert Tokenizer(path).encode(["a b c d e"], 4)["input_ids"].tolist() == [[2, 5, 6, 3]]
     _configure(folder, "config.json", model_type="bert")
     with pytest.raises(UnsupportedModel, match=r"tokenizer.json has padding_side='left'"):
-        Tokenizer(_changed(folder, padding={**padded, **token}))
+        Tokenizer(tiny.edit(folder / "tokenizer.json", padding={**padded, **token}))
     _configure(folder, padding_side="right")
     assert Tokenizer(path).settings.padding_side == "right"
 
 
 def test_pairs_have_two_types_without_a_post_processor(folder: Path) -> None:
-    tokenizer = Tokenizer(_changed(folder, post_processor=None))
+    tokenizer = Tokenizer(tiny.edit(folder / "tokenizer.json", post_processor=None))
     for offsets in (False, True):
         (encoding,) = tokenizer.encodings([("a b", "c")], None, offsets=offsets)
         assert encoding.type_ids == [0, 0, 1]
@@ -290,7 +282,7 @@ def test_rejects_a_file_that_differs_from_the_defaults_of_a_class(
 ) -> None:
     _configure(folder, tokenizer_class=name)
     with pytest.raises(UnsupportedModel, match=r"(do_lower_case|add_prefix_space)=None.*contradicts"):
-        Tokenizer(_changed(folder, **parts))
+        Tokenizer(tiny.edit(folder / "tokenizer.json", **parts))
 
 
 def test_classes_of_another_name(folder: Path) -> None:

@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 
 import isorun
+import tiny
 from archives import unpack
 from isorun.errors import InvalidFeeds, InvalidModel, UnsupportedModel
 from isorun.models import checkpoint
@@ -38,10 +39,6 @@ def copy(models: Path, tmp_path: Path) -> Path:
     folder = tmp_path / "model"
     shutil.copytree(models / "modules", folder)
     return folder
-
-
-def _change(path: Path, **fields: Any) -> None:
-    path.write_text(json.dumps(json.loads(path.read_text(encoding="utf-8")) | fields), encoding="utf-8")
 
 
 @pytest.mark.sampled(2)
@@ -112,7 +109,7 @@ def test_the_template_may_be_in_the_configuration_of_the_tokenizer(copy: Path, p
     (copy / "chat_template.jinja").unlink()
     expected = np.load(copy / "expected.npz")["scores"]
     for stored in (template, [{"name": "default", "template": template}]):
-        _change(copy / "tokenizer_config.json", chat_template=stored)
+        tiny.edit(copy / "tokenizer_config.json", chat_template=stored)
         with isorun.CrossEncoder(copy, backend="ort-cpu") as encoder:
             np.testing.assert_allclose(encoder.predict(pairs[:3]), expected[:3], atol=1e-5)
 
@@ -121,7 +118,7 @@ def test_one_word_may_make_the_score(copy: Path, pairs: list[tuple[str, str]]) -
     words = json.loads((copy / "1_LogitScore/config.json").read_text(encoding="utf-8"))
     scores = []
     for true, false in ((words["true_token_id"], None), (words["false_token_id"], None)):
-        _change(copy / "1_LogitScore/config.json", true_token_id=true, false_token_id=false)
+        tiny.edit(copy / "1_LogitScore/config.json", true_token_id=true, false_token_id=false)
         with isorun.CrossEncoder(copy, backend="ort-cpu") as encoder:
             scores.append(encoder.predict(pairs, activation="Identity"))
     np.testing.assert_allclose(scores[0] - scores[1], np.load(copy / "expected.npz")["logits"], atol=1e-4)
@@ -162,7 +159,7 @@ def test_rejects_templates(template: str, kind: type[Exception], message: str, c
 def test_rejects_settings_by_name(
     file: str, change: dict[str, Any], kind: type[Exception], message: str, copy: Path
 ) -> None:
-    _change(copy / file, **change)
+    tiny.edit(copy / file, **change)
     with pytest.raises(kind, match=message):
         isorun.CrossEncoder(copy, backend="ort-cpu")
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import shutil
 import warnings
 from pathlib import Path
 
@@ -12,6 +13,7 @@ import pytest
 
 import isorun
 import sentence_models
+import tiny
 from isorun.models.tokenizer import TruncationWarning
 
 NAMES = [
@@ -78,17 +80,14 @@ def test_another_function(tasks: Path) -> None:
 @pytest.mark.parametrize("problem", [None, "single_label_classification", "multi_label_classification"])
 def test_one_class_is_not_always_certain(problem: str | None, tokenizer: Path, tmp_path: Path) -> None:
     folder = sentence_models.write_reranker(tokenizer, tmp_path / "model", 1)
-    config = json.loads((folder / "config.json").read_text(encoding="utf-8")) | {"problem_type": problem}
-    (folder / "config.json").write_text(json.dumps(config))
+    tiny.changed(folder, problem_type=problem)
     with isorun.Classifier(folder, backend="ort-cpu") as classifier:
         logits = classifier.scores(["a man", "bread"], function="none")
         np.testing.assert_allclose(classifier.scores(["a man", "bread"]), 1 / (1 + np.exp(-logits)), rtol=1e-5)
 
 
 def test_an_unknown_problem(tasks: Path, tmp_path: Path) -> None:
-    for path in (tasks / "bert-classes-None").iterdir():
-        (tmp_path / path.name).write_bytes(path.read_bytes())
-    config = json.loads((tmp_path / "config.json").read_text(encoding="utf-8")) | {"problem_type": "ranking"}
-    (tmp_path / "config.json").write_text(json.dumps(config))
+    folder = shutil.copytree(tasks / "bert-classes-None", tmp_path / "model")
+    tiny.changed(folder, problem_type="ranking")
     with pytest.raises(isorun.InvalidModel, match=r"problem_type.*ranking"):
-        isorun.Classifier(tmp_path, backend="ort-cpu")
+        isorun.Classifier(folder, backend="ort-cpu")

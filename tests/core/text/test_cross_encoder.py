@@ -12,6 +12,7 @@ import pytest
 
 import isorun
 import sentence_models
+import tiny
 from isorun.errors import InvalidArgument, InvalidModel, UnsupportedModel
 from isorun.models import checkpoint
 from sentence_models import WORDS
@@ -130,8 +131,6 @@ def test_rejects_checkpoints_without_a_head_that_isorun_builds(
     kind: str, architectures: object, error: type[Exception], tokenizer: Path, tmp_path: Path
 ) -> None:
     folder = sentence_models.write_reranker(tokenizer, tmp_path / "reranker", 1)
-    settings = json.loads((folder / "config.json").read_text(encoding="utf-8"))
-    settings |= {"model_type": kind, "architectures": architectures}
-    (folder / "config.json").write_text(json.dumps(settings))
+    tiny.changed(folder, model_type=kind, architectures=architectures)
     with pytest.raises(error, match=r"architectures|ForSequenceClassification"):
         isorun.CrossEncoder(folder, backend="ort-cpu")

@@ -14,6 +14,7 @@ import pytest
 
 import isorun
 import sentence_models
+import tiny
 from isorun.errors import InvalidArgument, InvalidFeeds, InvalidModel, UnsupportedModel
 from isorun.models import checkpoint
 from isorun.models.tokenizer import TruncationWarning
@@ -58,8 +59,7 @@ def test_settings_survive_in_an_onnx_file(minilm_model: Path, golden: dict[str, 
 
 def test_dense_layers_and_truncation_survive_in_an_onnx_file(variant: Path, tmp_path: Path) -> None:
     folder = shutil.copytree(variant, tmp_path / "copy")
-    path = folder / "config_sentence_transformers.json"
-    path.write_text(json.dumps({**json.loads(path.read_text(encoding="utf-8")), "truncate_dim": 5}))
+    tiny.edit(folder / "config_sentence_transformers.json", truncate_dim=5)
     (tmp_path / "alone").mkdir()
     checkpoint.build(folder, tmp_path / "alone" / "model.onnx")
     with isorun.Embedder(variant, backend="ort-cpu") as embedder:

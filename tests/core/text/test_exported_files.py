@@ -6,7 +6,6 @@ import json
 import shutil
 import tempfile
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import onnx
@@ -34,10 +33,6 @@ def exported(source: Path, path: Path) -> Path:
     return path
 
 
-def changed(path: Path, **fields: Any) -> None:
-    path.write_text(json.dumps(json.loads(path.read_text(encoding="utf-8")) | fields), encoding="utf-8")
-
-
 @pytest.mark.parametrize("name", ["bert-classes-multi_label_classification", "bert-classes-regression"])
 def test_the_settings_above_a_folder_of_onnx_files_count(name: str, tasks: Path, tmp_path: Path) -> None:
     folder = shutil.copytree(tasks / name, tmp_path / "model")
@@ -45,7 +40,7 @@ def test_the_settings_above_a_folder_of_onnx_files_count(name: str, tasks: Path,
     with isorun.Classifier(folder, backend="ort-cpu") as expected, isorun.Classifier(path, backend="ort-cpu") as file:
         np.testing.assert_allclose(file.scores(TEXTS), expected.scores(TEXTS), rtol=1e-5)
         assert file.labels == expected.labels
-    changed(folder / "config.json", sentence_transformers={"activation_fn": "torch.nn.modules.linear.Identity"})
+    tiny.edit(folder / "config.json", sentence_transformers={"activation_fn": "torch.nn.modules.linear.Identity"})
     with isorun.CrossEncoder(path, backend="ort-cpu") as encoder:
         pairs = [("who?", text) for text in TEXTS]
         np.testing.assert_array_equal(encoder.predict(pairs), encoder.predict(pairs, activation="Identity"))
@@ -66,7 +61,7 @@ def test_logits_of_words_are_pooled_as_the_settings_say(
 ) -> None:
     plain = exported(retrieval / "base", tmp_path / "plain" / "model.onnx")
     folder = shutil.copytree(retrieval / "splade", tmp_path / "splade")
-    changed(folder / "1_SpladePooling" / "config.json", pooling_strategy=strategy, activation_function=activation)
+    tiny.edit(folder / "1_SpladePooling" / "config.json", pooling_strategy=strategy, activation_function=activation)
     with isorun.SparseEmbedder(folder, backend="ort-cpu") as embedder:
         expected = embedder.embed(retrieved).to_dense()
     shutil.copy(plain, folder / "model.onnx")

@@ -13,6 +13,7 @@ import pytest
 
 import exports
 import isorun
+import tiny
 from archives import unpack
 from isorun.errors import InvalidArgument, InvalidModel, UnsupportedModel
 from isorun.models import checkpoint
@@ -156,10 +157,7 @@ def test_rejects_settings_by_name(
 ) -> None:
     folder = tmp_path / "model"
     shutil.copytree(models / "fixed", folder)
-    path = folder / file
-    fields = json.loads(path.read_text(encoding="utf-8"))
-    path.unlink()
-    path.write_text(json.dumps(fields | change))
+    tiny.edit(folder / file, **change)
     with pytest.raises(kind, match=message):
         isorun.MultiVectorEmbedder(folder, backend="ort-cpu")
 

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 import isorun
+import tiny
 
 FAMILIES = ["bert", pytest.param("roberta", marks=pytest.mark.long), "xlmroberta"]
 
@@ -46,8 +47,7 @@ def test_answers(family: str, tasks: Path, pairs: list[tuple[str, str]]) -> None
 def test_a_tokenizer_that_pads_on_the_left_is_refused(tasks: Path, tmp_path: Path) -> None:
     """transformers 4 then puts the context before the question."""
     folder = Path(shutil.copytree(tasks / "roberta-answers", tmp_path / "left"))
-    path = folder / "tokenizer_config.json"
-    path.write_text(json.dumps({**json.loads(path.read_text(encoding="utf-8")), "padding_side": "left"}))
+    tiny.edit(folder / "tokenizer_config.json", padding_side="left")
     with pytest.raises(isorun.UnsupportedModel, match=r"padding_side='left'.*context first"):
         isorun.QuestionAnswerer(folder, backend="ort-cpu")
 
