@@ -118,7 +118,7 @@ class Tokenizer:
             self.library.normalizer = normalizers.Sequence(steps)
 
     @classmethod
-    def beside(cls, model: str | os.PathLike[str], limit: int | None = None, **options: bool) -> Self:
+    def beside(cls, model: str | os.PathLike[str], **options: bool) -> Self:
         """The tokenizer that belongs to a model file or to a checkpoint's folder, with further arguments of the class.
 
         For ``m.onnx``: ``m.tokenizer.json``, else ``tokenizer.json`` in the same folder or its parent (where Optimum
@@ -131,7 +131,7 @@ class Tokenizer:
         candidates = list(places_of(Path(model)))
         for candidate in candidates:
             if candidate.is_file():
-                return cls(candidate, limit, **options)
+                return cls(candidate, **options)
         for folder in dict.fromkeys(candidate.parent for candidate in candidates):
             vocabulary_files.reject_sentencepiece(folder)
         tested = ", ".join(str(candidate) for candidate in candidates if candidate.name.endswith(FILE))

@@ -327,11 +327,9 @@ class TextModel:
         """Texts, which begin with the prompt, as tokens; without a warning of truncation."""
         return Encoded(self._encodings(texts, self.max_length) if texts else [], prompt)
 
-    def _encode(
-        self, texts: Sequence[Text], *, offsets: bool = False, overlap: int | None = None, max_length: int | None = None
-    ) -> list[Encoding]:
+    def _encode(self, texts: Sequence[Text], *, offsets: bool = False, overlap: int | None = None) -> list[Encoding]:
         """The tokens of texts; arguments are those of :meth:`isorun.models.tokenizer.Tokenizer.encodings`."""
-        limit = self.max_length if max_length is None else max_length
+        limit = self.max_length
         encodings = self._encodings(texts, limit, offsets=offsets, overlap=overlap)
         if overlap is None:
             warn_of_truncation(encodings, limit)

@@ -145,7 +145,7 @@ class QuestionAnswerer(TokenModel):
         check_count(longest, "max_answer_tokens")
         check_flag(no_answer, "no_answer")
         assert self.max_length is not None
-        self._check_overlap(stride, self.max_length)
+        self._check_overlap(stride)
         items = texts_or_pairs_of(pairs, "pairs")
         for position, item in enumerate(items):
             if isinstance(item, str):

@@ -37,11 +37,6 @@ class SparseLookup:
         self._weight = weight
         self.max_length: int | None = max_length or self.tokenizer.settings.limit
 
-    @property
-    def dimension(self) -> int:
-        """The number of words."""
-        return len(self._weight)
-
     def rows(self, texts: Sequence[str]) -> list[SparseVector]:
         """The vector of each text."""
         if not texts:

@@ -98,7 +98,7 @@ class TokenClassifier(TokenModel):
         ignored = frozenset(checked_strings(ignore_labels, "ignore_labels"))
         if stride is not None and strategy == "none":
             raise InvalidArgument('strategy must not be "none" with a stride: windows share tokens. Use "simple"')
-        self._check_overlap(stride, self.max_length)
+        self._check_overlap(stride)
 
         def finish(part: Part, outputs: list[Array]) -> list[Entity]:
             grouped = entities(self._tokens(part, softmax(outputs[0])), self.labels, strategy, self.tokenizer.join)

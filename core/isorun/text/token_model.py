@@ -6,9 +6,6 @@ import asyncio
 from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
-import numpy as np
-import numpy.typing as npt
-
 from isorun.errors import InvalidArgument
 from isorun.models.tokenizer import Text
 from isorun.system.arguments import check_count
@@ -41,7 +38,6 @@ class TokenModel(TextModel):
         finish: Callable[[Part, list[Array]], Result],
         *,
         overlap: int | None = None,
-        max_length: int | None = None,
         progress: bool | None = None,
     ) -> list[list[Result]]:
         """What each part of each text results in.
@@ -50,21 +46,20 @@ class TokenModel(TextModel):
             texts: texts or pairs.
             finish: from a part and the model's outputs for it, a row for each token, to its result.
             overlap: how many tokens a window of a long text shares with the one before; ``None`` to cut long texts.
-            max_length: the maximum number of tokens of a part; ``None`` for the model's.
             progress: as for :meth:`isorun.Embedder.embed`.
         """
         results: list[list[Result]] = []
         with progress_bar(len(texts), progress) as bar:
             for window in windows(texts):
-                parts, owners = self._parts(window, overlap, max_length)
-                finished: list[Result | None] = [None] * len(parts)
+                parts, owners = self._parts(window, overlap)
+                finished: dict[int, Result] = {}
                 for batch, outputs in self._run(self._batches_of([part.encoding for part in parts])):
                     for row, position in enumerate(batch.positions):
                         part = parts[position]
                         size = len(part.encoding.ids)
                         finished[position] = finish(part, [output[row, :size] for output in outputs])
                         bar.update(int(position == 0 or owners[position] != owners[position - 1]))
-                results += _grouped(finished, owners, len(window))
+                results += _grouped([finished[position] for position in range(len(parts))], owners, len(window))
         return results
 
     async def _aresults(
@@ -73,13 +68,12 @@ class TokenModel(TextModel):
         finish: Callable[[Part, list[Array]], Result],
         *,
         overlap: int | None = None,
-        max_length: int | None = None,
     ) -> list[list[Result]]:
         """As :meth:`_results`, sharing batches with other callers."""
         if not texts:
             return []
         self.session.check_room(len(texts))
-        parts, owners = await asyncio.to_thread(self._parts, texts, overlap, max_length)
+        parts, owners = await asyncio.to_thread(self._parts, texts, overlap)
         outputs = await self._aoutputs([part.encoding for part in parts])
         finished = [
             finish(part, [output[0, : len(part.encoding.ids)] for output in own])
@@ -87,34 +81,28 @@ class TokenModel(TextModel):
         ]
         return _grouped(finished, owners, len(texts))
 
-    def _parts(
-        self, texts: Sequence[Text], overlap: int | None, max_length: int | None
-    ) -> tuple[list[Part], npt.NDArray[np.int64]]:
+    def _parts(self, texts: Sequence[Text], overlap: int | None) -> tuple[list[Part], list[int]]:
         """The parts of texts, and the position of each one's text."""
-        limit = self.max_length if max_length is None else max_length
-        encodings = self._encode(texts, offsets=True, overlap=overlap, max_length=limit)
-        parts, owners = [], []
+        encodings = self._encode(texts, offsets=True, overlap=overlap)
+        parts: list[Part] = []
+        owners: list[int] = []
         for owner, (text, encoding) in enumerate(zip(texts, encodings, strict=True)):
             windows = [encoding] if overlap is None else [encoding, *encoding.overflowing]
             parts += [Part(text, window) for window in windows]
             owners += [owner] * len(windows)
-        return parts, np.array(owners, np.int64)
+        return parts, owners
 
-    def _check_overlap(self, overlap: int | None, max_length: int | None) -> None:
+    def _check_overlap(self, overlap: int | None) -> None:
         if overlap is None:
             return
         check_count(overlap, "stride", least=0)
-        special = self.tokenizer.added_tokens()
-        if max_length is not None and overlap >= max_length - special:
-            raise InvalidArgument(
-                f"stride must be less than the {max_length - special} tokens of text in a window, got {overlap}"
-            )
+        if self.max_length is not None and overlap >= (room := self.max_length - self.tokenizer.added_tokens()):
+            raise InvalidArgument(f"stride must be less than the {room} tokens of text in a window, got {overlap}")
 
 
-def _grouped(results: Sequence[Result | None], owners: npt.NDArray[np.int64], texts: int) -> list[list[Result]]:
+def _grouped(results: Sequence[Result], owners: Sequence[int], texts: int) -> list[list[Result]]:
     groups: list[list[Result]] = [[] for _ in range(texts)]
     for result, owner in zip(results, owners, strict=True):
-        assert result is not None
         groups[owner].append(result)
     return groups
 
