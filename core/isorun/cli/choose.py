@@ -130,8 +130,7 @@ def _row(choice: Choice, candidate: Candidate, base: float | None) -> tuple[Any,
     speed = "-" if taken is None else f"{1e3 / taken:.1f}" if choice.goal == THROUGHPUT else f"{taken:.2f}"
     ratio = "-" if taken is None or base is None else f"{base / taken:.2f} x"
     cosine = "-" if candidate.cosine is None else f"{candidate.cosine:.6f}"
-    chosen = (candidate.backend, candidate.precision) == (choice.backend, choice.precision)
-    note = "recommended" if chosen else ""
+    note = "recommended" if _is_chosen(candidate, choice) else ""
     if candidate.reason:
         note = "failed" if candidate.cosine is None or candidate.cosine >= choice.required else "inaccurate"
     kept = "{value:.3f} ({low:.3f}-{high:.3f})".format(**candidate.neighbours) if candidate.neighbours else "-"
@@ -142,9 +141,7 @@ def _row(choice: Choice, candidate: Candidate, base: float | None) -> tuple[Any,
 
 
 def _recommendation(choice: Choice, default: Candidate | None) -> str:
-    chosen = next(
-        (candidate for candidate in choice.candidates if (candidate.backend, candidate.precision) == _key(choice)), None
-    )
+    chosen = next((candidate for candidate in choice.candidates if _is_chosen(candidate, choice)), None)
     if chosen is None:
         return "Nothing can be recommended: no candidate ran and was accurate enough."
     why = "it is the fastest that is accurate enough"
@@ -168,8 +165,8 @@ def _recommendation(choice: Choice, default: Candidate | None) -> str:
     )
 
 
-def _key(choice: Choice) -> tuple[str, str]:
-    return choice.backend, choice.precision
+def _is_chosen(candidate: Candidate, choice: Choice) -> bool:
+    return (candidate.backend, candidate.precision) == (choice.backend, choice.precision)
 
 
 def _print(text: str) -> None:
