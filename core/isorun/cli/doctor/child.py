@@ -28,6 +28,11 @@ def tell(**event: Any) -> None:
     subprocesses.tell(sys.argv[1], **event)
 
 
+def report(finding: Finding) -> None:
+    """Report a finding."""
+    tell(finding=asdict(finding))
+
+
 def names() -> None:
     """List the installed backends; one that isorun refuses is a finding."""
     tell(subject="the list of backends", doing="reading entry points", command=packages.pip("check"))
@@ -36,17 +41,9 @@ def names() -> None:
             tell(backend=entry.name)
             continue
         last = [namesake for namesake in registry.entries() if namesake.name == entry.name][-1]
-        tell(
-            finding=asdict(
-                Finding(
-                    f"the backend {entry.name}",
-                    "error",
-                    entry.refusal,
-                    "isorun does not use it, since it cannot tell which is meant",
-                    packages.pip("uninstall", "-y", last.distribution),
-                )
-            )
-        )
+        why = "isorun does not use it, since it cannot tell which is meant"
+        command = packages.pip("uninstall", "-y", last.distribution)
+        report(Finding(f"the backend {entry.name}", "error", entry.refusal, why, command))
 
 
 def examine(name: str) -> None:
@@ -65,7 +62,7 @@ def examine(name: str) -> None:
         members = registry.members(name)
     except BackendUnavailable as error:
         why = f"{error.reason}. {error.remedy}"
-        tell(finding=asdict(Finding(subject, "error", "it cannot be loaded", why, command)))
+        report(Finding(subject, "error", "it cannot be loaded", why, command))
         return
     for full_name in [name] if members is None else [f"{name}:{member}" for member in members]:
         tell(subject=f"the backend {full_name}", doing="diagnosing it", command=command)
@@ -76,7 +73,7 @@ def examine_packages(*names: str) -> None:
     """Report packages with several owners or missing files."""
     for name in names:
         for finding in packages.findings(name):
-            tell(finding=asdict(finding))
+            report(finding)
 
 
 def _imports(package: str) -> bool:
@@ -86,7 +83,7 @@ def _imports(package: str) -> bool:
         import_runtime(package)
     except Exception as error:  # noqa: BLE001 - any error is the finding
         why = f"{type(error).__name__}: {error}"
-        tell(finding=asdict(Finding(subject, "error", "it is installed but cannot be imported", why, command)))
+        report(Finding(subject, "error", "it is installed but cannot be imported", why, command))
         return False
     return True
 
@@ -108,7 +105,7 @@ def examine_operators(name: str) -> None:
     """Test the known faults of a backend's runtime."""
     subject, command = f"the backend {name}", packages.pip("install", "--upgrade", registry.entry(name).distribution)
     for finding in operators.findings(name, lambda step: tell(subject=subject, doing=step, command=command)):
-        tell(finding=asdict(finding))
+        report(finding)
 
 
 _TASKS: dict[str, Callable[..., None]] = {
