@@ -16,7 +16,6 @@ from isorun.system.arguments import check_count, check_text
 from isorun.system.cleanup import closed_on_error
 from isorun.text.encoded import Encoded
 from isorun.text.heads import head_outputs, labels_of, reject_modules
-from isorun.text.inputs import texts_or_pairs_of
 from isorun.text.model import Array, TextModel
 
 FUNCTIONS = {"softmax": softmax, "sigmoid": ACTIVATIONS["Sigmoid"], "none": ACTIVATIONS["Identity"]}
@@ -115,7 +114,7 @@ class Classifier(TextModel):
         self, texts: Iterable[Text] | Encoded, *, top_k: int | None = 1, function: str | None = None
     ) -> list[list[Class]]:
         """As :meth:`classify`, without blocking the event loop."""
-        items = texts if isinstance(texts, Encoded) else texts_or_pairs_of(texts)
+        items = self._items_or_tokens(texts)
         return self._classes(await self._arun(items, self._finisher(function), (len(self.labels),)), top_k)
 
     def scores(
@@ -126,8 +125,7 @@ class Classifier(TextModel):
         Raises:
             InvalidFeeds, InvalidArgument: as :meth:`classify`.
         """
-        items = texts if isinstance(texts, Encoded) else texts_or_pairs_of(texts)
-        return self._collect(items, self._finisher(function), (len(self.labels),), progress)
+        return self._collect(self._items_or_tokens(texts), self._finisher(function), (len(self.labels),), progress)
 
     def _choose(self, outputs: dict[str, int]) -> list[str]:
         from isorun.graph.builders.heads import SEQUENCE

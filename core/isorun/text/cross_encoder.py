@@ -22,7 +22,7 @@ from isorun.system.arguments import check_flag
 from isorun.system.cleanup import closed_on_error
 from isorun.text.encoded import Encoded, TokenIds
 from isorun.text.heads import LOGITS, head_outputs, labels_of, reject_modules
-from isorun.text.inputs import checked, texts_of, texts_or_pairs_of
+from isorun.text.inputs import checked, texts_of
 from isorun.text.model import Array, TextModel
 from isorun.text.ranked import Ranked, ranked
 
@@ -103,15 +103,14 @@ class CrossEncoder(TextModel):
             InvalidFeeds: an item is neither a str nor a pair of str, or not valid Unicode.
             InvalidArgument: ``texts`` is a single text or pair, a table or a collection without order.
         """
-        items = texts if isinstance(texts, Encoded) else texts_or_pairs_of(texts)
-        scores = self._collect(items, self._finisher(activation), (len(self.labels),), progress)
+        scores = self._collect(self._items_or_tokens(texts), self._finisher(activation), (len(self.labels),), progress)
         return self._shaped(scores, softmax=softmax)
 
     async def apredict(
         self, texts: Iterable[Text] | Encoded, *, softmax: bool = False, activation: str | None = None
     ) -> Array:
         """As :meth:`predict`, without blocking the event loop."""
-        items = texts if isinstance(texts, Encoded) else texts_or_pairs_of(texts)
+        items = self._items_or_tokens(texts)
         return self._shaped(await self._arun(items, self._finisher(activation), (len(self.labels),)), softmax=softmax)
 
     def rank(

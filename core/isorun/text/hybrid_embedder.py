@@ -15,7 +15,6 @@ from isorun.models.tokenizer import Tokens
 from isorun.models.vectors import TOKENS
 from isorun.system.paths import inside
 from isorun.text.encoded import Encoded
-from isorun.text.inputs import texts_of
 from isorun.text.max_sim import Vectors, max_sim
 from isorun.text.model import Array, Mask, TextModel
 from isorun.text.sparse_vectors import SparseVector, SparseVectors
@@ -99,13 +98,11 @@ class HybridEmbedder(TextModel):
         Warns:
             TruncationWarning: texts exceed ``max_length`` and were cut.
         """
-        items = texts if isinstance(texts, Encoded) else texts_of(texts)
-        return self._joined(self._rows(items, self._finish, progress))
+        return self._joined(self._rows(self._items_or_tokens(texts), self._finish, progress))
 
     async def aembed(self, texts: Iterable[str] | Encoded) -> HybridVectors:
         """As :meth:`embed`, without blocking the event loop."""
-        items = texts if isinstance(texts, Encoded) else texts_of(texts)
-        return self._joined(await self._arows(items, self._finish))
+        return self._joined(await self._arows(self._items_or_tokens(texts), self._finish))
 
     def score(self, queries: HybridVectors, documents: HybridVectors) -> HybridScores:
         """Score documents for queries by each kind of embedding.

@@ -323,6 +323,9 @@ class TextModel:
     def _items(self, texts: Iterable[Text]) -> Sequence[Text]:
         return texts_or_pairs_of(texts) if self.reads_pairs else texts_of(texts)
 
+    def _items_or_tokens(self, texts: Iterable[Text] | Encoded) -> Sequence[Text] | Encoded:
+        return texts if isinstance(texts, Encoded) else self._items(texts)
+
     def _encoded(self, texts: Sequence[Text], prompt: str = "") -> Encoded:
         """Texts, which begin with the prompt, as tokens; without a warning of truncation."""
         return Encoded(self._encodings(texts, self.max_length) if texts else [], prompt)
