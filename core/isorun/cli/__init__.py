@@ -72,16 +72,11 @@ def main(argv: Sequence[str] | None = None) -> int:
         return _PIPE_CLOSED
     except KeyboardInterrupt:
         code = INTERRUPTED
-    except (IsorunError, OSError) as error:
+    except (IsorunError, OSError, MemoryError) as error:
         if debug:
             raise
         print(f"isorun: {_described(error)}", file=sys.stderr)
         return _code(error)
-    except MemoryError as error:
-        if debug:
-            raise
-        print(f"isorun: Out of memory: {error or 'an allocation failed'}", file=sys.stderr)
-        return BAD_INPUT
     finally:
         warnings.formatwarning = usual
     if code == INTERRUPTED:
@@ -180,7 +175,7 @@ def _run(arguments: list[str]) -> int:
     return 0
 
 
-def _code(error: IsorunError | OSError) -> int:
+def _code(error: Exception) -> int:
     if isinstance(error, ParityError):
         return CHECK_FAILED
     if isinstance(error, BackendUnavailable | BackendFailed | UnsupportedModel | EnvironmentBroken):
@@ -188,8 +183,10 @@ def _code(error: IsorunError | OSError) -> int:
     return BAD_INPUT
 
 
-def _described(error: IsorunError | OSError) -> str:
+def _described(error: Exception) -> str:
     """An error's message; where the system does not say what is full, with the candidates."""
+    if isinstance(error, MemoryError):
+        return f"Out of memory: {error or 'an allocation failed'}"
     if not isinstance(error, OSError) or error.errno != errno.ENOSPC or error.filename is not None:
         return str(error)
     try:
