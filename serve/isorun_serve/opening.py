@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from isorun.errors import InvalidArgument, InvalidModel, did_you_mean
+from isorun.graph.tasks import ANSWERS, SEQUENCE, TOKENS
 from isorun.models import heads, sentences
 from isorun.models.lowering import info_of
 from isorun.models.tokenizer import places_of
@@ -22,8 +23,7 @@ from isorun.text.sparse_embedder import POOLED, SparseEmbedder
 from isorun_serve.models import CLASSIFY, EMBED, RERANK, SPARSE, TASKS, TENSORS, Models, Served
 
 _RESERVED = re.compile(r"/(?:ready|infer)$|/versions/")
-_CLASSES_OF_TEXTS = "sequence-classification"
-_NOT_SERVED = ("token-classification", "question-answering")
+_NOT_SERVED = (TOKENS, ANSWERS)
 _CLASSES: Mapping[str, type[SparseEmbedder | CrossEncoder | Classifier]] = {
     SPARSE: SparseEmbedder,
     RERANK: CrossEncoder,
@@ -169,7 +169,7 @@ def task_of(path: Path) -> str:
             f"{path} is a model for {heads.TITLES[head]}, which no protocol of this server has. Add --task "
             f"NAME={EMBED} for the vectors of its encoder, or name its ONNX file with --task NAME={TENSORS}"
         )
-    if head != _CLASSES_OF_TEXTS:
+    if head != SEQUENCE:
         return EMBED
     labels = config.get("num_labels", len(config.get("id2label") or ("LABEL_0", "LABEL_1")))
     return RERANK if labels == 1 else CLASSIFY

@@ -9,8 +9,9 @@
 - ``ops/``: the fused operators, their dialects, lowering
 - ``builders/``: the fused form from a checkpoint's weights
 - ``pipeline.py``: every pass, in order; ``inspect.py``: a summary of a graph
+- ``tasks.py``: what heads are for
 
-Nothing here is imported until a model must be read. A session on a cached model reads none.
+Nothing else here is imported until a model must be read. A session on a cached model reads none.
 """
 
 from __future__ import annotations

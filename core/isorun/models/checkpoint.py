@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from isorun.errors import InvalidModel, UnsupportedModel, did_you_mean
+from isorun.graph.tasks import SEQUENCE, WORDS
 from isorun.models import (
     config_keys,
     heads,
@@ -140,8 +141,6 @@ def _encoder(folder: Path, settings: Mapping[str, Any], kept: SentenceSettings) 
 
 def _with_splade(folder: Path, head: Head | None, splade: tuple[str, str] | None) -> Head | None:
     """A head whose logits become one vector for each text, where the modules say so."""
-    from isorun.graph.builders.heads import WORDS
-
     if splade is None:
         return head
     heads.check_task(folder, WORDS, "SpladePooling needs the scores of words")
@@ -152,7 +151,6 @@ def _with_splade(folder: Path, head: Head | None, splade: tuple[str, str] | None
 def _rotary(folder: Path, settings: Mapping[str, Any], kept: SentenceSettings) -> tuple[ir.Model, Unused]:
     """The graph of an encoder with rotary positions."""
     from isorun.graph.builders import rotary
-    from isorun.graph.builders.heads import SEQUENCE
 
     def invalid(why: str) -> InvalidModel:
         return InvalidModel(f"{path}: {why}")

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from isorun.errors import InvalidModel, UnsupportedModel, did_you_mean
+from isorun.graph.tasks import ANSWERS, SEQUENCE, TASKS, TOKENS, WORDS
 from isorun.models import config_keys
 from isorun.models.weights import SafeTensors
 
@@ -15,10 +16,10 @@ if TYPE_CHECKING:
     from isorun.graph.builders.heads import Head
 
 TITLES: Mapping[str, str] = {
-    "sequence-classification": "classes of texts",
-    "token-classification": "classes of tokens",
-    "question-answering": "answers",
-    "masked-language-model": "masked words",
+    SEQUENCE: "classes of texts",
+    TOKENS: "classes of tokens",
+    ANSWERS: "answers",
+    WORDS: "masked words",
 }
 """The tasks in words."""
 _POOLINGS = {"cls": "first", "bos": "first", "mean": "mean", "late": "late"}
@@ -45,7 +46,6 @@ def of(
         InvalidModel: a setting of the head is invalid.
     """
     from isorun.graph.builders import activations
-    from isorun.graph.builders.heads import WORDS
 
     task = named(settings, invalid)
     if task is None or task not in known:
@@ -103,15 +103,13 @@ def check_task(folder: Path, task: str, instead: str) -> None:
 
     Args:
         folder: the checkpoint.
-        task: one of :data:`isorun.graph.builders.heads.TASKS`.
+        task: one of :data:`isorun.graph.tasks.TASKS`.
         instead: what to use such a checkpoint with.
 
     Raises:
         InvalidModel: ``config.json`` names no such head, or only the encoder was saved.
         UnsupportedModel: isorun does not build it for this kind of encoder.
     """
-    from isorun.graph.builders.heads import TASKS
-
     path, settings = folder / "config.json", config_keys.read(folder)
     names = settings.get("architectures") or []
     ending = next(ending for ending, named in TASKS.items() if named == task)
@@ -154,8 +152,6 @@ def named(settings: Mapping[str, Any], invalid: Callable[[str], InvalidModel]) -
     Raises:
         InvalidModel: it is not a list of names.
     """
-    from isorun.graph.builders.heads import TASKS
-
     architectures = settings.get("architectures") or []
     if not isinstance(architectures, list) or not all(isinstance(name, str) for name in architectures):
         raise invalid(f"architectures must be a list of names, got {architectures!r}")
@@ -165,8 +161,6 @@ def named(settings: Mapping[str, Any], invalid: Callable[[str], InvalidModel]) -
 
 def labels(settings: Mapping[str, Any], task: str | None, words: int, invalid: Callable[[str], InvalidModel]) -> int:
     """The width of the logits: the number of classes (2 by default), of words, or the two ends of an answer."""
-    from isorun.graph.builders.heads import ANSWERS, WORDS
-
     if task in (ANSWERS, WORDS):
         return 2 if task == ANSWERS else words
     if "id2label" in settings:
@@ -189,8 +183,6 @@ def _selected(head: Head, settings: Mapping[str, Any]) -> Head:
 
 def _missing(head: Head, task: str, weights: SafeTensors) -> str | None:
     """The first tensor of a head for masked words if it is not stored: models are published with the encoder alone."""
-    from isorun.graph.builders.heads import WORDS
-
     tensor = f"{head.dense}.weight"
     return tensor if task == WORDS and head.dense is not None and tensor not in weights else None
 

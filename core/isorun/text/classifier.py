@@ -10,6 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from isorun.errors import InvalidArgument, did_you_mean
+from isorun.graph.tasks import SEQUENCE
 from isorun.models.activations import ACTIVATIONS, softmax
 from isorun.models.tokenizer import Text
 from isorun.system.arguments import check_count, check_text
@@ -128,8 +129,6 @@ class Classifier(TextModel):
         return self._collect(self._items_or_tokens(texts), self._finisher(function), (len(self.labels),), progress)
 
     def _choose(self, outputs: dict[str, int]) -> list[str]:
-        from isorun.graph.builders.heads import SEQUENCE
-
         return head_outputs(
             self.folder,
             outputs,

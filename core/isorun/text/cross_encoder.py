@@ -11,6 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from isorun.errors import InvalidArgument, InvalidFeeds, UnsupportedModel, did_you_mean
+from isorun.graph.tasks import SEQUENCE
 from isorun.models import checkpoint
 from isorun.models.activations import ACTIVATIONS
 from isorun.models.activations import softmax as probabilities
@@ -161,8 +162,6 @@ class CrossEncoder(TextModel):
         return settings
 
     def _choose(self, outputs: dict[str, int]) -> list[str]:
-        from isorun.graph.builders.heads import SEQUENCE
-
         if self._template is not None:
             return [LOGITS]
         return head_outputs(self.folder, outputs, SEQUENCE, instead="For vectors of texts use Embedder")

@@ -8,6 +8,7 @@ from typing import NamedTuple
 import numpy as np
 
 from isorun.errors import InvalidArgument, InvalidFeeds, InvalidModel
+from isorun.graph.tasks import WORDS
 from isorun.models.activations import softmax
 from isorun.models.tokenizer import Tokenizer
 from isorun.system.arguments import check_count, checked_strings
@@ -159,8 +160,6 @@ class FillMask(TokenModel):
         return filled
 
     def _choose(self, outputs: dict[str, int]) -> list[str]:
-        from isorun.graph.builders.heads import WORDS
-
         return head_outputs(self.folder, outputs, WORDS, instead="Use a model that is trained with masks")
 
 

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from isorun.errors import InvalidModel, UnsupportedModel
+from isorun.graph.tasks import TOKENS, WORDS
 from isorun.models import heads, keys, sentences
 from isorun.models.sentence_settings import SentenceSettings
 
@@ -20,7 +21,7 @@ def head_outputs(
     Args:
         folder: the checkpoint, or the folder with the settings of an ONNX file.
         outputs: the names and ranks of an ONNX file's outputs; empty for a checkpoint.
-        task: one of :data:`isorun.graph.builders.heads.TASKS`.
+        task: one of :data:`isorun.graph.tasks.TASKS`.
         names: what its outputs are called.
         instead: what to use a model without such a head with.
 
@@ -41,8 +42,6 @@ def head_outputs(
 
 def _check_file(folder: Path, outputs: dict[str, int], task: str, names: Sequence[str], instead: str) -> None:
     """Reject an ONNX file that is known to be for another task: outputs of all tasks have the same name."""
-    from isorun.graph.builders.heads import TOKENS, WORDS
-
     rank = 3 if task in (TOKENS, WORDS) else 2
     if others := [f"{name!r} has {outputs[name]}" for name in names if outputs[name] not in (0, rank)]:
         raise InvalidModel(f"For {task}, outputs must have {rank} dimensions, and {others[0]}. {instead}")

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from isorun.errors import InvalidFeeds
+from isorun.graph.tasks import ANSWERS
 from isorun.models.activations import softmax
 from isorun.models.tokenizer import Text
 from isorun.system.arguments import check_count, check_flag
@@ -179,8 +180,6 @@ class QuestionAnswerer(TokenModel):
                 )
 
     def _choose(self, outputs: dict[str, int]) -> list[str]:
-        from isorun.graph.builders.heads import ANSWERS
-
         return head_outputs(
             self.folder, outputs, ANSWERS, _LOGITS, instead="Use a model that is trained for extractive answers"
         )

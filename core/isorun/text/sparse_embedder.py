@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from isorun.errors import InvalidArgument, InvalidModel, InvalidType, UnsupportedModel
+from isorun.graph.tasks import WORDS
 from isorun.models.modules import STATIC_SPARSE, TRANSFORMERS, Modules
 from isorun.system.arguments import check_count, check_items
 from isorun.system.cleanup import closed_on_error
@@ -193,8 +194,6 @@ class SparseEmbedder(PromptedModel):
         return items, lookup, max_active_dims or self._maximum
 
     def _choose(self, outputs: dict[str, int]) -> str:
-        from isorun.graph.builders.heads import WORDS
-
         settings = self.settings
         if settings.saved_as not in (None, "SparseEncoder") or settings.pooling or settings.layers:
             kind = "Embedder" if settings.late_interaction is None else "MultiVectorEmbedder"

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable
 
 from isorun.errors import InvalidArgument, did_you_mean
+from isorun.graph.tasks import TOKENS
 from isorun.models.activations import softmax
 from isorun.system.arguments import check_text, checked_strings
 from isorun.text.entities import STRATEGIES, Entity, Token, entities, without_overlaps
@@ -125,8 +126,6 @@ class TokenClassifier(TokenModel):
         return tokens
 
     def _choose(self, outputs: dict[str, int]) -> list[str]:
-        from isorun.graph.builders.heads import TOKENS
-
         return head_outputs(self.folder, outputs, TOKENS, instead="For classes of texts use Classifier")
 
 

@@ -12,7 +12,7 @@ import head_table
 import tiny
 from archives import unpack
 from isorun.graph import pipeline
-from isorun.graph.builders.heads import TASKS
+from isorun.graph.tasks import TASKS
 from isorun.models import checkpoint, heads
 
 LISTED = [(kind, task) for kind, tasks in heads.families().items() for task in sorted(tasks)]

@@ -13,7 +13,7 @@ import safetensors.numpy
 import isorun
 import tiny
 from archives import FOLDER, unpack
-from isorun.graph.builders import heads as layers
+from isorun.graph.tasks import TOKENS, WORDS
 from isorun.models import checkpoint, heads
 
 with tarfile.open(FOLDER / "heads.tar.xz") as packed:
@@ -103,7 +103,7 @@ def test_debertas_own_head_is_the_one_that_the_setting_names(tmp_path: Path) -> 
     for part in ("bias", "transform.dense", "transform.LayerNorm"):
         without(folder, f"cls.predictions.{part}", f"lm_predictions.lm_head.{part.removeprefix('transform.')}")
     with pytest.raises(isorun.InvalidModel, match=r"no tensor 'cls\.predictions\.transform\.dense\.weight'"):
-        heads.check_task(folder, layers.WORDS, "")
+        heads.check_task(folder, WORDS, "")
     assert_answers(tiny.changed(folder, legacy=False), CPU, "auto")
 
 
@@ -112,7 +112,7 @@ def test_an_encoder_alone_has_no_head_whatever_the_config_names(family: str, tmp
     folder = without(unpack("heads", tmp_path, f"{family}-MaskedLM"), "cls.")
     checkpoint.build(folder, tmp_path / "built.onnx")
     with pytest.raises(isorun.InvalidModel, match=r"no tensor 'cls\.\S+dense\.weight'.*use another"):
-        heads.check_task(folder, layers.WORDS, "use another")
+        heads.check_task(folder, WORDS, "use another")
     (folder / "1_SpladePooling").mkdir()
     (folder / "1_SpladePooling" / "config.json").write_text('{"pooling_strategy": "max"}')
     kinds = {"": "sparse_encoder.models.MLMTransformer", "1_SpladePooling": "sparse_encoder.models.SpladePooling"}
@@ -124,4 +124,4 @@ def test_an_encoder_alone_has_no_head_whatever_the_config_names(family: str, tmp
 
 def test_the_kinds_without_a_head_have_none() -> None:
     assert heads.known("gpt2") == {}
-    assert set(heads.known("t5")) == {layers.TOKENS}
+    assert set(heads.known("t5")) == {TOKENS}

@@ -6,7 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from isorun.graph.builders.heads import ANSWERS, SEQUENCE, TOKENS, WORDS, Head
+from isorun.graph.builders.heads import Head
+from isorun.graph.tasks import ANSWERS, SEQUENCE, TOKENS, WORDS
 
 WORD_TABLE = "embeddings.word_embeddings"
 """The table that heads for masked words share."""

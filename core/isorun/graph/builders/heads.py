@@ -4,27 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from types import MappingProxyType
 
 import numpy as np
 import onnx_ir as ir
 
 from isorun.graph.builders import activations
 from isorun.graph.builders.builder import Builder
-
-SEQUENCE, TOKENS, ANSWERS, WORDS = (
-    *("sequence-classification", "token-classification", "question-answering"),
-    "masked-language-model",
-)
-TASKS: Mapping[str, str] = MappingProxyType(
-    {
-        "ForSequenceClassification": SEQUENCE,
-        "ForTokenClassification": TOKENS,
-        "ForQuestionAnswering": ANSWERS,
-        "ForMaskedLM": WORDS,
-    }
-)
-"""The tasks, by the endings of transformers' names of models in ``architectures``."""
+from isorun.graph.tasks import ANSWERS, SEQUENCE
 
 SPARSE = "sparse_embedding"
 """The output with the weights of words in a text."""
@@ -103,7 +89,7 @@ def add(builder: Builder, task: str, head: Head, labels: int, read: Read) -> lis
 
     Args:
         builder: of the graph.
-        task: one of the values of :data:`TASKS`.
+        task: one of the values of :data:`isorun.graph.tasks.TASKS`.
         head: its layers.
         labels: the width of the logits.
         read: what it reads.

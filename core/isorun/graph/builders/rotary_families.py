@@ -7,7 +7,8 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from isorun.graph.builders.architectures import BERT_WORDS, ROBERTA_HEADS, ROBERTA_WORDS
-from isorun.graph.builders.heads import ANSWERS, SEQUENCE, TOKENS, WORDS, Head
+from isorun.graph.builders.heads import Head
+from isorun.graph.tasks import ANSWERS, SEQUENCE, TOKENS, WORDS
 
 
 @dataclass(frozen=True)

@@ -6,8 +6,9 @@ import numpy as np
 import pytest
 
 import tiny
-from isorun.graph.builders import architectures, encoder, encoder_config, heads
+from isorun.graph.builders import architectures, encoder, encoder_config
 from isorun.graph.io import files
+from isorun.graph.tasks import SEQUENCE
 
 
 class Watched:
@@ -48,6 +49,6 @@ def test_every_tensor_is_checked_before_any_is_read_and_read_once(config, tmp_pa
 def test_sequence_classifier_reads_the_pooler(config):
     from dataclasses import replace
 
-    head = {"task": heads.SEQUENCE, "head": architectures.BERT.heads[heads.SEQUENCE]}
+    head = {"task": SEQUENCE, "head": architectures.BERT.heads[SEQUENCE]}
     with pytest.raises(AssertionError, match="pooler"):
         encoder.encoder(replace(config, pooler=False, **head), Watched(), "tiny")

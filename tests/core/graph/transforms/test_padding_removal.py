@@ -18,9 +18,9 @@ from onnx.reference import ReferenceEvaluator
 
 import small_bert
 from isorun.errors import UnsupportedModel
-from isorun.graph import model_info
+from isorun.graph import model_info, tasks
 from isorun.graph.analysis import mask_input
-from isorun.graph.builders import architectures, heads
+from isorun.graph.builders import architectures
 from isorun.graph.io import files
 from isorun.graph.ops import functions, lower
 from isorun.graph.transforms import padding_removal
@@ -54,7 +54,7 @@ MASKS = {
 
 def model(task: str | None = None) -> ir.Model:
     head = None if task is None else replace(architectures.BERT.heads[task], activation="gelu")
-    labels = {heads.ANSWERS: 2, heads.WORDS: small_bert.VOCABULARY}.get(task or "", 3)
+    labels = {tasks.ANSWERS: 2, tasks.WORDS: small_bert.VOCABULARY}.get(task or "", 3)
     return small_bert.build(task=task, head=head, labels=labels)
 
 
@@ -126,7 +126,7 @@ def test_any_mask_of_any_shape(
     assert_same(packed(backend, dialect).run(None, fed), UNTOUCHED.run(None, fed), fed["attention_mask"])
 
 
-@pytest.mark.parametrize("head", heads.TASKS.values())
+@pytest.mark.parametrize("head", tasks.TASKS.values())
 @pytest.mark.parametrize(
     ("backend", "dialect"),
     [pytest.param(*pair, marks=[pytest.mark.long] if index else []) for index, pair in enumerate(PAIRS)],
