@@ -25,7 +25,6 @@ from isorun.text.sparse_vectors import SparseVector, SparseVectors, largest, spa
 
 POOLED = "sparse_embedding"
 """The output of a graph that pools the scores of words."""
-_LOGITS = "logits"
 
 
 class SparseEmbedder(PromptedModel):
@@ -200,7 +199,7 @@ class SparseEmbedder(PromptedModel):
             raise UnsupportedModel(f"The model makes dense vectors. Use isorun.{kind}")
         if outputs.get(POOLED) == 2 or (not outputs and settings.splade is not None):
             return POOLED
-        return head_outputs(self.folder, outputs, WORDS, [_LOGITS], instead="For dense vectors use Embedder")[0]
+        return head_outputs(self.folder, outputs, WORDS, instead="For dense vectors use Embedder")[0]
 
     def _finish(self, output: Array, mask: Mask, maximum: int | None) -> list[SparseVector]:
         if output.ndim == 3:
