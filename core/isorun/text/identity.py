@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import base64
-import hashlib
 import json
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields
@@ -14,6 +13,7 @@ import numpy as np
 from isorun.compilation import corpus
 from isorun.errors import InvalidArgument, InvalidType
 from isorun.quality import Interval, agreement
+from isorun.system.cache import sha256
 from isorun.text import vector_types
 
 _VERSION = 3
@@ -64,7 +64,7 @@ class VectorIdentity:
     stored: str
 
     def __str__(self) -> str:
-        return f"isorun-{_VERSION}-{_digest(asdict(self))[:24]}"
+        return f"isorun-{_VERSION}-{sha256(json.dumps(asdict(self), sort_keys=True).encode())[:24]}"
 
     def as_dict(self) -> dict[str, Any]:
         """Plain data for JSON, with the string as ``identity``."""
@@ -195,13 +195,7 @@ def settings_in(details: Mapping[str, Any], batch_tokens: int | None) -> str:
 
 def digest_of(*parts: Any) -> str:
     """A digest of arrays and plain data."""
-    return hashlib.sha256(
-        b"|".join(part.tobytes() if isinstance(part, np.ndarray) else repr(part).encode() for part in parts)
-    ).hexdigest()
-
-
-def _digest(data: Mapping[str, Any]) -> str:
-    return hashlib.sha256(json.dumps(data, sort_keys=True).encode()).hexdigest()
+    return sha256(b"|".join(part.tobytes() if isinstance(part, np.ndarray) else repr(part).encode() for part in parts))
 
 
 def _short(value: Any) -> str:
