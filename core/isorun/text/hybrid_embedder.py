@@ -17,6 +17,7 @@ from isorun.system.paths import inside
 from isorun.text.encoded import Encoded
 from isorun.text.max_sim import Vectors, max_sim
 from isorun.text.model import Array, Mask, TextModel
+from isorun.text.scored_tokens import ids_of
 from isorun.text.sparse_vectors import SparseVector, SparseVectors
 
 TOKEN_LAYER, WORD_LAYER = "colbert_linear.pt", "sparse_linear.pt"
@@ -80,10 +81,9 @@ class HybridEmbedder(TextModel):
     def _prepare(self) -> None:
         self._token_layer, self._word_layer = self._layers()
         self.dimension = self._token_layer.weight.shape[1]
-        special, library = self.tokenizer.special_tokens, self.tokenizer.library
-        unweighted = (library.token_to_id(special[name]) for name in _UNWEIGHTED if name in special)
-        self._unweighted = np.array([number for number in unweighted if number is not None], np.int64)
-        self._words = library.get_vocab_size()
+        special = self.tokenizer.special_tokens
+        self._unweighted = ids_of(self.tokenizer, (special[name] for name in _UNWEIGHTED if name in special))
+        self._words = self.tokenizer.library.get_vocab_size()
 
     def embed(self, texts: Iterable[str] | Encoded, *, progress: bool | None = None) -> HybridVectors:
         """Embed texts.

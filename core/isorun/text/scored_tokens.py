@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -44,7 +44,7 @@ class Reader:
         self.expansion: Expansion | None = settings.expansion
         _mark(tokenizer, settings.markers)
         self._skipped_tasks = settings.skiplist_tasks
-        self._skipped = _ids(tokenizer, settings.skiplist_words)
+        self._skipped = ids_of(tokenizer, settings.skiplist_words)
         self._filler = None if self.expansion is None else _filler(tokenizer, self.expansion)
 
     def read(self, tokens: Tokens, task: str | None) -> ScoredTokens:
@@ -81,7 +81,7 @@ def _mark(tokenizer: Tokenizer, markers: Collection[str]) -> None:
             break
 
 
-def _ids(tokenizer: Tokenizer, words: Collection[str]) -> npt.NDArray[np.int64]:
+def ids_of(tokenizer: Tokenizer, words: Iterable[str]) -> npt.NDArray[np.int64]:
     """The ids of words that are tokens."""
     ids = (tokenizer.library.token_to_id(word) for word in words)
     return np.array([number for number in ids if number is not None], np.int64)
