@@ -313,7 +313,7 @@ def _config(
     for size, key in architecture.sizes.items():
         sizes[size] = settings.get(key, architecture.defaults.get(size))
         usual = size in architecture.defaults and sizes[size] == architecture.defaults[size]
-        if not (usual or _is_count(sizes[size])):
+        if not usual and (type(sizes[size]) is not int or sizes[size] < 1):
             raise invalid(f"{key} must be an integer above 0, got {sizes[size]!r}")
     if architecture.builder != "t5" and sizes["hidden_size"] % sizes["num_attention_heads"]:
         width, count = architecture.sizes["hidden_size"], architecture.sizes["num_attention_heads"]
@@ -364,7 +364,3 @@ def _padding_id(
     if type(padding_id) is not int or not 0 <= padding_id < words:
         raise invalid(f"pad_token_id must be an integer from 0 to {words - 1}, got {padding_id!r}")
     return padding_id
-
-
-def _is_count(value: object) -> bool:
-    return type(value) is int and value > 0

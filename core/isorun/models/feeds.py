@@ -96,7 +96,9 @@ class FeedChecker:
         array_type = self._array_type
         shapes = []
         try:
-            if len(feeds) != len(self._specs) and (self._all_required or not self._names_fit(feeds)):
+            if len(feeds) != len(self._specs) and (
+                self._all_required or not self._required <= feeds.keys() <= self._specs.keys()
+            ):
                 return False
             for name, dtype in self._dtypes:
                 array = feeds[name]
@@ -142,9 +144,6 @@ class FeedChecker:
             if name not in self._outputs:
                 raise InvalidFeeds(f"The model has no output {name!r}{did_you_mean(name, self._outputs)}")
         return tuple(names) or self._outputs
-
-    def _names_fit(self, feeds: Feeds) -> bool:
-        return self._required <= feeds.keys() <= self._specs.keys()
 
     def with_arrays(self, feeds: Feeds) -> Feeds:
         """Convert feeds to plain arrays if no information is lost; other feeds are returned unchanged.
