@@ -47,12 +47,11 @@ _ON_THIS_THREAD = 4  # texts; more are tokenized off the event loop
 
 
 class Batch(NamedTuple):
-    """Texts that run together: their positions among all texts, their tokens, and their feeds."""
+    """Texts that run together: their positions among all texts, and their feeds."""
 
     positions: list[int]
-    encodings: list[Tokens]
     feeds: dict[str, npt.NDArray[Any]]
-    mask: npt.NDArray[np.int64]
+    mask: Mask
 
 
 class TextModel:
@@ -317,8 +316,7 @@ class TextModel:
         while at < len(order):
             rows = order[at : at + max(1, budget // max(1, int(lengths[order[at]])))]
             at += len(rows)
-            chosen = [encodings[row] for row in rows]
-            yield Batch([start + int(row) for row in rows], chosen, *self._feeds(chosen))
+            yield Batch([start + int(row) for row in rows], *self._feeds([encodings[row] for row in rows]))
 
     def _items(self, texts: Iterable[Text]) -> Sequence[Text]:
         return texts_or_pairs_of(texts) if self.reads_pairs else texts_of(texts)
