@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import orjson
@@ -111,12 +111,9 @@ def _tei(error: ApiError, status: int) -> dict[str, Any]:
     return {"error": error.message, "error_type": kinds.get(status, "Validation")}
 
 
-def _cohere(error: ApiError, _: int) -> dict[str, Any]:
-    return {"message": error.message}
-
-
-def _oip(error: ApiError, _: int) -> dict[str, Any]:
-    return {"error": error.message}
-
-
-_FORMS = {"openai": _openai, "tei": _tei, "cohere": _cohere, "oip": _oip}
+_FORMS: Mapping[str, Callable[[ApiError, int], dict[str, Any]]] = {
+    "openai": _openai,
+    "tei": _tei,
+    "cohere": lambda error, _: {"message": error.message},
+    "oip": lambda error, _: {"error": error.message},
+}
