@@ -10,7 +10,6 @@ unpacked. It is not installed, since it requires PyTorch.
 
 from __future__ import annotations
 
-import hashlib
 import importlib.util
 import logging
 import os
@@ -28,7 +27,8 @@ from typing import Any
 from isorun.errors import FetchFailed, InvalidModel, did_you_mean
 from isorun.models import modules, sentences
 from isorun.models.weights import PICKLED, SAFETENSORS, weight_files
-from isorun.system.cache import Cache, expanded, size_of
+from isorun.system.cache import Cache, expanded, sha256, size_of
+from isorun.system.cache.files import sha256_of
 from isorun.system.interruption import interrupts
 from isorun.system.subprocesses import guarded, run
 
@@ -125,8 +125,7 @@ def _check_folder(folder: Path) -> None:
 def _key(identity: str) -> str:
     """A readable folder name, unique to a hub id and to the files that are kept."""
     readable = re.sub(r"[^A-Za-z0-9]+", "-", identity)
-    kept = repr((identity, _PATTERNS))
-    return f"{readable}-{hashlib.sha256(kept.encode()).hexdigest()[:12]}"
+    return f"{readable}-{sha256(repr((identity, _PATTERNS)).encode())[:12]}"
 
 
 def _silent(what: str, done: int, total: int) -> None:
@@ -292,9 +291,7 @@ def _check(identity: str, source: str, folder: Path) -> None:
     expected = _WEIGHTS_SHA256.get(identity)
     if expected is None:
         return
-    with (folder / "model.safetensors").open("rb") as file:
-        actual = hashlib.file_digest(file, "sha256").hexdigest()
-    if actual != expected:
+    if (actual := sha256_of(folder / SAFETENSORS)) != expected:
         raise FetchFailed(
             f"The weights of {identity} from {source} have the wrong SHA-256: expected {expected}, got {actual}. "
             "Nothing was kept. Try again; if the result is the same, the source or a proxy has changed them"
