@@ -12,39 +12,12 @@ import pytest
 
 import isorun
 import sentence_models
+from columns import Column, Frame
 from isolation import wait_until
 from isorun.errors import InvalidArgument, InvalidFeeds, IsorunError
 
 TEXTS = ["bread", "a man", "eats a man"]
 PAIRS = [("man", text) for text in TEXTS]
-
-
-class Series:
-    """A column of pandas whose index is not the position."""
-
-    shape = (3,)
-
-    def to_list(self) -> list[str]:
-        return list(TEXTS)
-
-    def __len__(self) -> int:
-        return 3
-
-    def __getitem__(self, label: int) -> str:
-        return TEXTS[(label + 1) % 3]
-
-
-class Frame:
-    """A table with one column."""
-
-    columns = property(lambda self: ["a"])
-    shape = (3, 1)
-
-    def __len__(self) -> int:
-        return 3
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(["a"])
 
 
 @pytest.fixture(scope="module")
@@ -80,7 +53,7 @@ COLLECTIONS: dict[str, Callable[[], Any]] = {
     "generator": lambda: (text for text in TEXTS),
     "array": lambda: np.array(TEXTS),
     "array of objects": lambda: np.array(TEXTS, object),
-    "column": Series,
+    "column": lambda: Column(TEXTS, "to_list"),
 }
 
 

@@ -1,4 +1,4 @@
-"""What callers may pass as texts. pandas, Polars and PyArrow are represented by objects with their methods."""
+"""What callers may pass as texts."""
 
 from __future__ import annotations
 
@@ -16,38 +16,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import isorun
+from columns import Column, Frame
 from isorun.errors import InvalidArgument, InvalidFeeds, IsorunError
 from isorun.text.inputs import checked, stream_of, text_or_pair, texts_of, texts_or_pairs_of
 from isorun.text.ranked import ranked
 
 TEXTS = ["b", "", "ç 🙂", "b"]
-
-
-class Column:
-    """A column with a shape, a method that lists it, and items that are not str when iterated over."""
-
-    def __init__(self, items: list[Any], method: str) -> None:
-        self.shape = (len(items),)
-        self._items = items
-        setattr(self, method, lambda: self._items)
-
-    def __len__(self) -> int:
-        return len(self._items)
-
-    def __getitem__(self, label: object) -> Any:
-        raise KeyError(label)
-
-    def __iter__(self) -> Any:
-        return iter(range(len(self._items)))
-
-
-class Frame:
-    """A table of pandas or Polars: iterating over it yields the names of its columns."""
-
-    columns = property(lambda self: ["text"])
-
-    def __iter__(self) -> Any:
-        return iter(["text"])
 
 
 class Table:
