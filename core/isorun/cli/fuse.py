@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -24,27 +24,6 @@ FUSED = "fused"
 AS_GIVEN = "fp32"  # types stay as they are
 INT8 = "int8"
 PADDINGS = ("keep", "remove")  # `auto` needs both graphs, and a file holds one
-
-
-@dataclass(frozen=True, slots=True)
-class _Fusion:
-    """What was fused.
-
-    Attributes:
-        kinds: for each kind of fused operator, how many candidates were found and how many were fused.
-        refusals: the candidates that were not fused.
-        not_encoder: why the graph stays as given; empty if it is an encoder.
-        already: whether the graph was given in the fused form.
-    """
-
-    kinds: dict[str, dict[str, int]]
-    refusals: Sequence[Refusal]
-    not_encoder: str
-    already: bool
-
-    @property
-    def complete(self) -> bool:
-        return not self.not_encoder and not self.refusals
 
 
 app = typer.Typer(rich_markup_mode=None, add_completion=False)
@@ -110,30 +89,22 @@ def fuse(
 
     with console.working(f"Fusing {model}"), files.reading(str(model)):
         graph, fusion = _fuse(model, kept)
-    described = {
-        "model": model,
-        "is_encoder": not fusion.not_encoder,
-        "complete": fusion.complete,
-        "already_fused": fusion.already,
-        "reason": fusion.not_encoder or None,
-        "kinds": fusion.kinds,
-        "refusals": [asdict(refusal) for refusal in fusion.refusals],
-        "written": None,
-    }
-    if require_complete and not fusion.complete:
+    described = {"model": model, **fusion, "written": None}
+    not_encoder = fusion["reason"]
+    if require_complete and not fusion["complete"]:
         _print(described, as_json)
-        why = fusion.not_encoder or f"{len(fusion.refusals)} candidates could not be fused"
+        why = not_encoder or f"{len(fusion['refusals'])} candidates could not be fused"
         console.note(f"isorun: {model} is not fused completely: {why}. Nothing was written")
         raise typer.Exit(CHECK_FAILED)
-    if fusion.not_encoder and padding == "remove":
-        raise UnsupportedModel(f"Padding cannot be removed from {model}: {fusion.not_encoder}. Omit --padding")
+    if not_encoder and padding == "remove":
+        raise UnsupportedModel(f"Padding cannot be removed from {model}: {not_encoder}. Omit --padding")
 
     with (
         console.working(f"Writing {output}"),
         whole(output, [model, *(model.parent / name for name in weights)]) as temporary,
     ):
         notes: dict[str, Any] = {}
-        if fusion.not_encoder and not weights and precision == AS_GIVEN and kept is None:
+        if not_encoder and not weights and precision == AS_GIVEN and kept is None:
             shutil.copyfile(model, temporary)
         else:
             with files.reading(str(model), except_for=OSError):  # an OSError may be about the file of `--calibrate`
@@ -142,7 +113,7 @@ def fuse(
                     packed=padding == "remove",
                     precision=precision if precision in precisions.PRECISIONS else None,
                     table=int8.load(quantized.folder) if quantized else None,
-                    dialect=dialect if dialect != FUSED and not fusion.not_encoder else None,
+                    dialect=dialect if dialect != FUSED and fusion["is_encoder"] else None,
                 )
                 notes = pipeline.transform(graph, target).notes
                 if quantized:
@@ -154,7 +125,7 @@ def fuse(
         tokenizer = models.copy_text_files(model, temporary)
     described["written"] = {
         "path": output,
-        "dialect": None if fusion.not_encoder else dialect,
+        "dialect": dialect if fusion["is_encoder"] else None,
         "padding": padding,
         "precision": precision,
         "notes": notes,
@@ -188,7 +159,7 @@ def _calibrate(path: Path, outputs: list[str] | None, texts: Path | None) -> Qua
     return compiler.calibrate(backend, compiler.config(backend), samples)
 
 
-def _fuse(path: Path, outputs: list[str] | None) -> tuple[ir.Model, _Fusion]:
+def _fuse(path: Path, outputs: list[str] | None) -> tuple[ir.Model, dict[str, Any]]:
     """A model in the fused form, or as given if it is not an encoder, and what was fused."""
     from isorun.graph import pipeline
     from isorun.graph.matching.report import KINDS
@@ -202,7 +173,7 @@ def _fuse(path: Path, outputs: list[str] | None) -> tuple[ir.Model, _Fusion]:
             kinds = {name: {"found": present.count(name), "fused": present.count(name)} for name in present}
             for refusal in report.refusals:
                 kinds.setdefault(refusal.kind, {"found": 0, "fused": 0})["found"] += 1
-            return model, _Fusion(kinds, report.refusals, "", already=True)
+            return model, _described(kinds, report.refusals, "", already=True)
     kinds = {
         kind: {"found": report.found[kind], "fused": report.fused[kind] if report.is_encoder else 0}
         for kind in KINDS
@@ -212,7 +183,28 @@ def _fuse(path: Path, outputs: list[str] | None) -> tuple[ir.Model, _Fusion]:
     if not report.is_encoder:
         no_attention = "none of its attentions could be fused" if report.found["SelfAttention"] else ""
         reason = report.unread or no_attention or "no self-attention was found in it"
-    return model, _Fusion(kinds, report.refusals, reason, already=False)
+    return model, _described(kinds, report.refusals, reason, already=False)
+
+
+def _described(
+    kinds: dict[str, dict[str, int]], refusals: Sequence[Refusal], not_encoder: str, *, already: bool
+) -> dict[str, Any]:
+    """What was fused, for JSON.
+
+    Args:
+        kinds: for each kind of fused operator, how many candidates were found and how many were fused.
+        refusals: the candidates that were not fused.
+        not_encoder: why the graph stays as given; empty if it is an encoder.
+        already: whether the graph was given in the fused form.
+    """
+    return {
+        "is_encoder": not not_encoder,
+        "complete": not not_encoder and not refusals,
+        "already_fused": already,
+        "reason": not_encoder or None,
+        "kinds": kinds,
+        "refusals": [asdict(refusal) for refusal in refusals],
+    }
 
 
 def _print(described: dict[str, Any], as_json: bool) -> None:
