@@ -102,7 +102,7 @@ def checkpoint_folder(name: str, cache: Cache, progress: Progress | None = None)
     def make(folder: Path) -> dict[str, Any]:
         scratch = folder / "download"
         scratch.mkdir()
-        source, download = _download(identity, scratch, progress or _silent)
+        source, download = _download(identity, scratch, progress or (lambda *_: None))
         _keep(download, folder)
         shutil.rmtree(scratch)
         _check(identity, source, folder)
@@ -126,10 +126,6 @@ def _key(identity: str) -> str:
     """A readable folder name, unique to a hub id and to the files that are kept."""
     readable = re.sub(r"[^A-Za-z0-9]+", "-", identity)
     return f"{readable}-{sha256(repr((identity, _PATTERNS)).encode())[:12]}"
-
-
-def _silent(what: str, done: int, total: int) -> None:
-    """The default progress callback."""
 
 
 def _download(identity: str, scratch: Path, progress: Progress) -> tuple[str, Path]:

@@ -150,7 +150,7 @@ class _Unpickler(pickle.Unpickler):
         known: Mapping[tuple[str, str], Callable[..., Any]] = {
             ("collections", "OrderedDict"): OrderedDict,
             ("torch._utils", "_rebuild_tensor_v2"): _tensor,
-            ("torch._utils", "_rebuild_parameter"): _parameter,
+            ("torch._utils", "_rebuild_parameter"): lambda tensor, *_: tensor,
         }
         if (module, name) not in known:
             raise pickle.UnpicklingError(f"it names {module}.{name}, which is not part of a tensor")
@@ -172,7 +172,3 @@ def _tensor(storage: _Storage, offset: int, shape: tuple[int, ...], strides: tup
     if math.prod(shape) and needed > storage.size:
         raise pickle.UnpicklingError(f"a tensor needs {needed} values, and its storage has {storage.size}")
     return Stored(storage, offset, tuple(shape), tuple(strides))
-
-
-def _parameter(tensor: Stored, *_: Any) -> Stored:
-    return tensor
