@@ -223,7 +223,8 @@ def parse(items: Mapping[int, Any], path: str) -> Labels:
         InvalidArgument: they are no labels, of several kinds, or too few.
     """
     for number, item in items.items():
-        _check(path, number, item)
+        if not isinstance(item, dict) or item.keys() not in (*_KINDS.values(), _DOCUMENT):
+            raise InvalidArgument(f"{path}, line {number}: expected {_expected()}, got {json.dumps(item)[:80]}")
     kinds = {kind for item in items.values() for kind, keys in _KINDS.items() if keys == item.keys()}
     if len(kinds) != 1:
         what = f"mixes {' and '.join(sorted(kinds))}" if kinds else "has no labels"
@@ -269,11 +270,6 @@ def parse(items: Mapping[int, Any], path: str) -> Labels:
     return Labels(
         kind, tuple(places), tuple(rows), tuple(map(str, gold) if kind == "classes" else gold), tuple(set(documents))
     )
-
-
-def _check(path: str, number: int, item: Any) -> None:
-    if not isinstance(item, dict) or item.keys() not in (*_KINDS.values(), _DOCUMENT):
-        raise InvalidArgument(f"{path}, line {number}: expected {_expected()}, got {json.dumps(item)[:80]}")
 
 
 def _is_text(value: Any) -> bool:
