@@ -53,7 +53,10 @@ def cache(
     for item in items:
         sizes[item.kind] += item.bytes
     left = maintenance.clear(held.root) if clear else {}
-    damaged = _verify(held) if verify else {}
+    damaged: dict[Path, str] = {}
+    if verify:
+        with console.transfer("Verifying") as progress:
+            damaged = maintenance.damaged(held.root, full=True, progress=progress)
     if as_json:
         listed = {kind: {"entries": count, "bytes": sizes[kind]} for kind, count in counts.items()}
         document = {"folder": str(held.root), "bytes": sizes.total(), "kinds": listed, "cleared": clear}
@@ -110,11 +113,6 @@ def _identity(model: str) -> tuple[str, Path | None]:
         return model.lower(), None
     source = open_model(model, Cache())  # another cache, which does not keep what it opens
     return source.content, source.path.parent
-
-
-def _verify(held: Cache) -> dict[Path, str]:
-    with console.transfer("Verifying") as progress:
-        return maintenance.damaged(held.root, full=True, progress=progress)
 
 
 def _table(counts: Counter[str], sizes: Counter[str]) -> None:
