@@ -1,12 +1,20 @@
-"""A cell of a run from what is stored of it: its trial and its rounds."""
+"""A cell of a run from what is stored of it: its trial, and its rounds combined."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from itertools import compress
 from pathlib import Path
+from statistics import median
 from typing import Any, Protocol
 
-from isorun_matrix.measurement.aggregate import Measured, aggregate
+import numpy as np
+
+from isorun_matrix.measurement import parity
+from isorun_matrix.measurement.figures import Energy, Figures, Measurement, Memory, Round, Trial
+from isorun_matrix.measurement.statistics import latencies
+from isorun_matrix.measurement.statistics.latencies import Throughput
 from isorun_matrix.results import reader
 from isorun_matrix.results.layout import SAMPLES
 from isorun_matrix.results.records import (
@@ -50,10 +58,8 @@ def assemble(folder: Stored, planned: PlannedCell, spec: RecordedSpec) -> CellRe
     state: dict[str, Any] = _status(trial, rounds, spec.rounds)
     if measured:
         places = [folder.round_folder(planned.id, planned.key or "", result.round.number) for result in measured]
-        state["result"] = aggregate(
-            None if trial is None else trial.result,
-            [_measured(result, place) for result, place in zip(measured, places, strict=True)],
-        )
+        samples = [reader.read_samples(place / SAMPLES) for place in places]
+        state["result"] = _figures(None if trial is None else trial.result, measured, samples)
         if state["status"] == "ok" and state["result"].parity.verdict == "fail":
             state |= {"status": "parity-failed", "reason": state["result"].parity.summary}
         quality = state["result"].quality
@@ -78,7 +84,74 @@ def _status(trial: TrialResult | None, rounds: list[RoundResult], wanted: int) -
     return {name: getattr(last, name) for name in ("status", "reason", "remedy", "log")}
 
 
-def _measured(result: RoundResult, place: Path) -> Measured:
-    assert result.result is not None
-    samples = reader.read_samples(place / SAMPLES)
-    return Measured(result.round.number, result.round.position, result.started or "", result.result, samples)
+def _figures(trial: Trial | None, rounds: Sequence[RoundResult], samples: Sequence[np.ndarray]) -> Figures:
+    """Combine one or more rounds. Disturbed ones are left out of the figures, unless all are disturbed.
+
+    Args:
+        trial: what was found before; its parity counts.
+        rounds: those that measured.
+        samples: of each of them: (runs,), int64, nanoseconds.
+    """
+    measurements = [result.result for result in rounds if result.result is not None]
+    all_disturbed = all(measurement.disturbed for measurement in measurements)
+    used = [all_disturbed or not measurement.disturbed for measurement in measurements]
+    taken = list(compress(measurements, used))
+    times = np.concatenate(list(compress(samples, used)))
+
+    def middle(read: Callable[[Measurement], float | None]) -> float | None:
+        values = [value for measurement in taken if (value := read(measurement)) is not None]
+        return median(values) if values else None
+
+    medians = [measurement.latency_ms.p50 or measurement.latency_ms.mean for measurement in taken]
+    first = taken[0]
+    energies = [measurement.energy for measurement in taken if measurement.energy is not None]
+    by_device = [measurement.device_ms for measurement in taken if measurement.device_ms is not None]
+    tokens = middle(lambda measurement: measurement.throughput.tokens_per_s)
+    return Figures(
+        parity=parity.merge(
+            [*([] if trial is None else [trial.parity]), *(measurement.parity for measurement in measurements)]
+        ),
+        latency_ms=replace(latencies.latency(times), p50=median(medians)),
+        p50_interval=latencies.rank_interval(medians),
+        cpu_ms=middle(lambda measurement: measurement.cpu_ms),
+        energy=Energy(median(energy.joules for energy in energies), energies[0].counters) if energies else None,
+        device_ms=latencies.of_rounds(by_device) if by_device else None,
+        spread_ms=latencies.spread(times),
+        throughput=Throughput(
+            median(measurement.throughput.requests_per_s for measurement in taken),
+            median(measurement.throughput.rows_per_s for measurement in taken),
+            tokens,
+        ),
+        load_ms=median(measurement.load_ms for measurement in taken),
+        first_run_ms=median(measurement.first_run_ms for measurement in taken),
+        warmup_runs=int(median(measurement.warmup_runs for measurement in taken)),
+        steady=2 * sum(measurement.steady for measurement in taken) > len(taken),
+        memory_mib=Memory(
+            middle(lambda measurement: measurement.memory_mib.before_load),
+            middle(lambda measurement: measurement.memory_mib.peak),
+            middle(lambda measurement: measurement.memory_mib.gpu),
+        ),
+        load_average=first.load_average,
+        waited=middle(lambda measurement: measurement.waited),
+        stolen=middle(lambda measurement: measurement.stolen),
+        threads=first.threads,
+        repeated=median(measurement.repetition.repeated_ms / measurement.repetition.varied_ms for measurement in taken),
+        quality=None if trial is None else trial.quality,
+        provenance=taken[-1].provenance,
+        notes=first.notes,
+        rounds=[
+            Round(
+                result.round.number,
+                result.round.position,
+                result.started or "",
+                measurement.latency_ms.p50 or measurement.latency_ms.mean,
+                measurement.cpu_ms,
+                measurement.waited,
+                measurement.stolen,
+                measurement.disturbed,
+                is_used,
+                measurement.memory_mib.of_session,
+            )
+            for result, measurement, is_used in zip(rounds, measurements, used, strict=True)
+        ],
+    )
