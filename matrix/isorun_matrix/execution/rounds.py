@@ -22,7 +22,7 @@ def lacking(rounds: Rounds, wanted: int, repeats: int) -> list[str]:
         wanted: how many undisturbed rounds a cell needs.
         repeats: how many more than that it gets at most.
     """
-    disturbed = {number for number in _numbers(rounds) if _is_disturbed(rounds, number)}
+    disturbed = disturbed_rounds(rounds)
     names = []
     for name, results in rounds.items():
         measured = {result.round.number for result in results if result.status in MEASURED and _whole(rounds, result)}
@@ -31,9 +31,14 @@ def lacking(rounds: Rounds, wanted: int, repeats: int) -> list[str]:
     return names
 
 
-def disturbed_rounds(rounds: Rounds) -> int:
-    """How many rounds were disturbed."""
-    return sum(_is_disturbed(rounds, number) for number in _numbers(rounds))
+def disturbed_rounds(rounds: Rounds) -> set[int]:
+    """The numbers of the rounds in which a cell was disturbed."""
+    return {
+        result.round.number
+        for results in rounds.values()
+        for result in results
+        if result.result is not None and result.result.disturbed
+    }
 
 
 def shuffled(names: Sequence[str], *seeds: int | str) -> list[str]:
@@ -41,19 +46,6 @@ def shuffled(names: Sequence[str], *seeds: int | str) -> list[str]:
     order = list(names)
     random.Random("/".join(map(str, seeds))).shuffle(order)
     return order
-
-
-def _numbers(rounds: Rounds) -> set[int]:
-    return {result.round.number for results in rounds.values() for result in results}
-
-
-def _is_disturbed(rounds: Rounds, number: int) -> bool:
-    return any(
-        result.result is not None and result.result.disturbed
-        for results in rounds.values()
-        for result in results
-        if result.round.number == number
-    )
 
 
 def _whole(rounds: Rounds, result: RoundResult) -> bool:

@@ -146,7 +146,7 @@ class _Runner:
     def _more_repeats(self, workloads: Workloads) -> int:
         """How many rounds above those that the spec requires, so that each disturbed one is repeated."""
         results = {cell.id: self._rounds(cell) for cell in self._cells(workloads)}
-        return self._spec.repeats + rounds.disturbed_rounds(results)
+        return self._spec.repeats + len(rounds.disturbed_rounds(results))
 
     def _measure_all(self, workloads: Workloads, cells: Sequence[Cell]) -> None:
         """Compute the references of workloads, unless they exist, and try and measure the cells that need it."""
