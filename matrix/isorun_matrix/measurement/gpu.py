@@ -35,14 +35,12 @@ class Gpu:
 def describe() -> list[Gpu]:
     """The GPUs now."""
     with _nvml() as nvml:
-        return [] if nvml is None else [_gpu(nvml, handle) for handle in _handles(nvml)]
+        return [_gpu(nvml, handle) for handle in _handles(nvml)]
 
 
 def held_mib(processes: Collection[int]) -> float | None:
     """The memory on all GPUs that processes (by their ids) hold now, in MiB; ``None`` where it is unknown."""
     with _nvml() as nvml:
-        if nvml is None:
-            return None
         used = [
             process.usedGpuMemory
             for handle in _handles(nvml)
@@ -55,8 +53,7 @@ def held_mib(processes: Collection[int]) -> float | None:
 def millijoules() -> list[int]:
     """What each GPU has used since its driver was loaded; those that do not count are left out."""
     with _nvml() as nvml:
-        handles = [] if nvml is None else _handles(nvml)
-        counted = [_query(nvml, "nvmlDeviceGetTotalEnergyConsumption", handle) for handle in handles]
+        counted = [_query(nvml, "nvmlDeviceGetTotalEnergyConsumption", handle) for handle in _handles(nvml)]
     return [count for count in counted if count is not None]
 
 
@@ -111,7 +108,7 @@ def _nvml() -> Iterator[Any]:
 
 
 def _handles(nvml: Any) -> list[Any]:
-    count = _query(nvml, "nvmlDeviceGetCount") or 0
+    count = 0 if nvml is None else _query(nvml, "nvmlDeviceGetCount") or 0
     handles = [_query(nvml, "nvmlDeviceGetHandleByIndex", index) for index in range(count)]
     return [handle for handle in handles if handle is not None]
 
