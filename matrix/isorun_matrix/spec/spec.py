@@ -168,14 +168,9 @@ class Spec(Strict):
         yield from self._machine_problems()
 
     def _machine_problems(self) -> Iterator[Problem]:
-        named: list[tuple[tuple[int | str, ...], list[str] | None]] = [
-            (("backends", index, "machines"), entry.machines) for index, entry in enumerate(self.backends)
-        ]
-        named += [(("models", name, "machines"), model.machines) for name, model in self.models.items()]
-        for place, machines in named:
-            for machine in machines or ():
-                if machine not in self.machines:
-                    yield place, f"unknown machine {machine!r}{did_you_mean(machine, self.machines)}"
+        for place, machine in self._named_machines():
+            if machine not in self.machines:
+                yield place, f"unknown machine {machine!r}{did_you_mean(machine, self.machines)}"
         for machine in self.machines:
             if not any(self.on(machine).combinations()):
                 yield (
@@ -197,8 +192,13 @@ class Spec(Strict):
     @property
     def is_divided(self) -> bool:
         """Whether backends or models name machines, so that machines run different cells."""
-        named = [entry.machines for entry in self.backends] + [entry.machines for entry in self.models.values()]
-        return any(machines is not None for machines in named)
+        return any(self._named_machines())
+
+    def _named_machines(self) -> Iterator[Problem]:
+        """The machines that backends and models name, with their places."""
+        for kind, entries in (("backends", enumerate(self.backends)), ("models", self.models.items())):
+            for key, entry in entries:
+                yield from (((kind, key, "machines"), machine) for machine in entry.machines or ())
 
     def _idle_selections(self) -> Iterator[Problem]:
         cells = list(self.combinations(selected=False))
