@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated, Any, Self
 
-from pydantic import BeforeValidator, Field, ValidationInfo, WithJsonSchema, field_validator, model_validator
+from pydantic import AfterValidator, BeforeValidator, Field, ValidationInfo, WithJsonSchema, model_validator
 
 from isorun.errors import did_you_mean, near_file
 from isorun.models import presets
@@ -49,14 +49,38 @@ Texts = Annotated[
 ]
 
 
+def _onnx_file(value: str, info: ValidationInfo) -> str:
+    path = located(value, info)
+    if path.is_dir():
+        raise ValueError(f"{path} is a folder. Use checkpoint for the folder of a checkpoint.")
+    return str(existing_file(value, info))
+
+
+def _checkpoint(value: str, info: ValidationInfo) -> str:
+    path = located(value, info)
+    if path.is_dir():
+        return str(path)
+    if path.is_file():
+        raise ValueError(f"{path} is a file. Use path for an ONNX file.")
+    if value.startswith((".", "/", "~")):
+        raise ValueError(f"folder not found: {path}")
+    return value
+
+
+def _known_preset(value: str) -> str:
+    if value not in presets.NAMES:
+        raise ValueError(f"unknown preset {value!r}{did_you_mean(value, presets.NAMES)}")
+    return value
+
+
 class Model(Strict):
     """A model, from exactly one of ``path``, ``checkpoint`` and ``preset``."""
 
-    path: str | None = Field(default=None, description="an ONNX file")
-    checkpoint: str | None = Field(
+    path: Annotated[str, AfterValidator(_onnx_file)] | None = Field(default=None, description="an ONNX file")
+    checkpoint: Annotated[str, AfterValidator(_checkpoint)] | None = Field(
         default=None, description="a known name such as all-MiniLM-L6-v2, a hub id, or a folder"
     )
-    preset: str | None = Field(
+    preset: Annotated[str, AfterValidator(_known_preset)] | None = Field(
         default=None, description="a model with random weights", json_schema_extra={"examples": [*presets.NAMES]}
     )
     seed: int | None = Field(default=None, ge=0, description="of a preset's weights")
@@ -66,39 +90,6 @@ class Model(Strict):
     machines: list[Name] | None = Field(
         default=None, min_length=1, description="names of the machines that it runs on; all by default"
     )
-
-    @field_validator("path")
-    @classmethod
-    def _file(cls, value: str | None, info: ValidationInfo) -> str | None:
-        if value is None:
-            return None
-        path = located(value, info)
-        if path.is_dir():
-            raise ValueError(f"{path} is a folder. Use checkpoint for the folder of a checkpoint.")
-        if not path.is_file():
-            raise ValueError(f"file not found: {path}{near_file(path)}")
-        return str(path)
-
-    @field_validator("checkpoint")
-    @classmethod
-    def _folder(cls, value: str | None, info: ValidationInfo) -> str | None:
-        if value is None:
-            return None
-        path = located(value, info)
-        if path.is_dir():
-            return str(path)
-        if path.is_file():
-            raise ValueError(f"{path} is a file. Use path for an ONNX file.")
-        if value.startswith((".", "/", "~")):
-            raise ValueError(f"folder not found: {path}")
-        return value
-
-    @field_validator("preset")
-    @classmethod
-    def _known(cls, value: str | None) -> str | None:
-        if value is not None and value not in presets.NAMES:
-            raise ValueError(f"unknown preset {value!r}{did_you_mean(value, presets.NAMES)}")
-        return value
 
     @model_validator(mode="after")
     def _check(self) -> Self:
