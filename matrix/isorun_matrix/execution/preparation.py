@@ -8,6 +8,7 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from isorun.cli import console
 from isorun.errors import IsorunError, SpecError
 from isorun.models import hub
 from isorun.system import json_files
@@ -215,7 +216,7 @@ class Preparation:
         described = asdict(job)
         if job.checkpoint is not None:
             try:
-                with self._progress.fetching() as progress:
+                with console.transfer() as progress:
                     described["checkpoint"] = str(hub.checkpoint_folder(job.checkpoint, Cache(), progress))
             except IsorunError as error:
                 return Failure(f"model {job.id!r} could not be fetched: {error}")

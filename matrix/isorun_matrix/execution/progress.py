@@ -8,17 +8,13 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager
-from typing import TYPE_CHECKING, Any, Self
+from contextlib import contextmanager
+from typing import Any, Self
 
 from isorun.cli import console
 from isorun_matrix.report import columns, remarks
 from isorun_matrix.results.records import CellResult
 from isorun_matrix.text import printable
-
-if TYPE_CHECKING:
-    from isorun.models.hub import Progress as Fetching
-
 
 _LINE_SECONDS = 60.0
 
@@ -36,10 +32,6 @@ class Lines:
     def note(self, text: str) -> None:
         """Print a line."""
         console.note(text)
-
-    def fetching(self) -> AbstractContextManager[Fetching]:
-        """While a checkpoint is fetched: yields a function to call with the bytes so far."""
-        return console.transfer()
 
     @contextmanager
     def working(self, what: str) -> Iterator[None]:
