@@ -32,14 +32,11 @@ class Slower:
     Attributes:
         operator: its type.
         before, after: the time that all nodes of it take in a run, in milliseconds.
-        shown: whether the difference is more than chance explains, at 95 % for all operators together, and more than
-            1 % of the run.
     """
 
     operator: str
     before: float
     after: float
-    shown: bool
 
 
 def explain(subject: Subject, found: Found, progress: Lines) -> list[str]:
@@ -55,16 +52,17 @@ def explain(subject: Subject, found: Found, progress: Lines) -> list[str]:
         longer = slower(subject, found.last_good, found.first_bad, progress)
     except IsorunError as error:
         return [f"Its operators cannot be profiled: {error}"]
-    lines = [f"{item.operator}: {item.before:.3f} ms to {item.after:.3f} ms in a run" for item in longer if item.shown]
-    if not lines:
+    if not longer:
         return ["No operator is shown to take longer by itself."]
+    lines = [f"{item.operator}: {item.before:.3f} ms to {item.after:.3f} ms in a run" for item in longer]
     return ["Operators that take longer, all nodes of a type together, by how much they add:", *lines[:_SHOWN]]
 
 
 def slower(subject: Subject, good: str, bad: str, progress: Lines) -> list[Slower]:
     """The operators that take longer in ``bad``, those that add most first.
 
-    Both releases run in turns, in six sessions each.
+    The difference is more than chance explains, at 95 % for all operators together, and more than 1 % of the run. Both
+    releases run in turns, in six sessions each.
     """
     rounds: dict[str, list[dict[str, float]]] = {good: [], bad: []}
     for index in range(_SESSIONS):
@@ -75,9 +73,8 @@ def slower(subject: Subject, good: str, bad: str, progress: Lines) -> list[Slowe
     operators = []
     for name in names:
         before, after = ([profile.get(name, 0.0) for profile in rounds[release]] for release in (good, bad))
-        if (added := median(after) - median(before)) > 0:
-            shown = added > least and _is_shown(before, after, len(names))
-            operators.append(Slower(name, median(before), median(after), shown))
+        if median(after) - median(before) > least and _is_shown(before, after, len(names)):
+            operators.append(Slower(name, median(before), median(after)))
     return sorted(operators, key=lambda operator: operator.before - operator.after)
 
 
