@@ -67,17 +67,14 @@ class RunFolder:
         try:
             self._check(resume=resume)
             self.path.mkdir(parents=True, exist_ok=True)
-            lock = FileLock(self.path / _LOCK)
-            lock.acquire(timeout=0)
+            lock = FileLock(self.path / _LOCK).acquire(timeout=0)
         except Timeout:
             raise SpecError(f"Another run is using {self.path}. Wait for it, or choose another --out.") from None
         except OSError as error:
             raise SpecError(f"Cannot write to {self.path} ({error}). Choose another --out.") from error
-        try:
+        with lock:
             self._check(resume=resume)  # again: another run may have ended between the check and the lock
             yield
-        finally:
-            lock.release()
 
     def _check(self, *, resume: bool) -> None:
         """Reject a folder in which a run could overwrite or remove files of others."""

@@ -71,16 +71,13 @@ class Record:
             SpecError: another process uses it.
         """
         self._path.parent.mkdir(parents=True, exist_ok=True)
-        lock = FileLock(self._path.with_name(".lock"))
         try:
-            lock.acquire(timeout=0)
+            lock = FileLock(self._path.with_name(".lock")).acquire(timeout=0)
         except Timeout:
             raise SpecError(f"Another bisection is using {self._path.parent}. Choose another --out") from None
-        try:
+        with lock:
             self.write()
             yield
-        finally:
-            lock.release()
 
     def step(self, release: str, judge: Callable[[str], Step]) -> Step:
         """The step of a release: the one that is stored, else a new one."""
