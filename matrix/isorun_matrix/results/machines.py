@@ -23,12 +23,10 @@ class MachineRuns:
     """The runs of several machines.
 
     Attributes:
-        folder: which contains them.
         runs: by the name of the machine.
         feeds: for each machine, the SHA-256 of the feeds of each cell, by its id.
     """
 
-    folder: str
     runs: Mapping[str, Run]
     feeds: Mapping[str, Mapping[str, str]]
 
@@ -63,7 +61,7 @@ def read(path: Path) -> MachineRuns:
     runs_by_name = {name: folder.run() for name, folder in own.items()}
     names = dict.fromkeys(name for run in runs_by_name.values() for name in run.spec.machines if name in runs_by_name)
     runs = {name: runs_by_name[name] for name in (names | dict.fromkeys(runs_by_name))}
-    return MachineRuns(str(path), runs, {name: _feeds(own[name]) for name in runs})
+    return MachineRuns(runs, {name: _feeds(own[name]) for name in runs})
 
 
 def merge(folders: Sequence[str], out: Path) -> MachineRuns:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from isorun_matrix.report import summary
 from isorun_matrix.results.machines import MachineRuns
@@ -35,7 +35,7 @@ class Machine:
     name: str
     run: Run
     feeds: Mapping[str, str]
-    groups: Mapping[str, summary.Group] = field(default_factory=dict)
+    groups: Mapping[str, summary.Group]
 
     @classmethod
     def of(cls, runs: MachineRuns, name: str) -> Machine:

@@ -87,7 +87,7 @@ def of(feeds: Sequence[str] = (), **runs: list[CellResult]) -> report.Overview:
     found = {name: run(*cells) for name, cells in runs.items()}
     digests = feeds or ["same"] * len(runs)
     fed = {name: dict.fromkeys((each.id for each in runs[name]), one) for name, one in zip(runs, digests, strict=True)}
-    return report.overview(machines.MachineRuns("/run", found, fed))
+    return report.overview(machines.MachineRuns(found, fed))
 
 
 def other_shape(each: CellResult) -> CellResult:
@@ -115,7 +115,7 @@ def test_machines_with_other_models_or_feeds_are_not_ranked() -> None:
 def test_unknown_feeds_are_not_marked() -> None:
     runs = {"zen": run(cell("a", p50=4.0)), "xeon": run(cell("a", p50=8.0))}
     fed = {"zen": {runs["zen"].cells[0].id: "one"}, "xeon": {}}
-    found = report.overview(machines.MachineRuns("/run", runs, fed))
+    found = report.overview(machines.MachineRuns(runs, fed))
     assert [value.text for value in found.blocks[0].rows["a fp32"]] == ["4.00", "8.00"]
 
 
