@@ -49,7 +49,7 @@ def report(
     if output is not None:
         _check_output(output, folders)
     if len(folders) == 1 and machines.is_of_several(folders[0]):
-        _report_machines(machines.read(folders[0]), form, output)
+        show_machines(machines.read(folders[0]), form, output)
         return
     if len(folders) > 1 and form not in (Format.html, Format.csv):
         raise typer.BadParameter("several runs need --format html or csv. To compare them, use isorun matrix compare")
@@ -100,12 +100,8 @@ def show(run: Run) -> None:
     out.print(terminal.render(run, out.width))
 
 
-def show_machines(runs: MachineRuns) -> None:
-    """Print the runs of several machines, side by side."""
-    _report_machines(runs, Format.terminal, None)
-
-
-def _report_machines(runs: MachineRuns, form: Format, output: Path | None) -> None:
+def show_machines(runs: MachineRuns, form: Format = Format.terminal, output: Path | None = None) -> None:
+    """Print the runs of several machines, side by side, or write them to a file."""
     import json
 
     from isorun.cli import console
