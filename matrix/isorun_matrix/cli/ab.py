@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 
 from isorun.cli import CHECK_FAILED
+from isorun_matrix.cli.run import Out, Resume, new_folder, running
 
 
 def ab(
@@ -22,12 +23,8 @@ def ab(
     model: Annotated[
         list[str] | None, typer.Option(metavar="NAME=PATH", help="The file or folder of a model in B.")
     ] = None,
-    out: Annotated[
-        Path | None, typer.Option(metavar="DIR", help="The folder for results. Default: a new one in isorun-results.")
-    ] = None,
-    resume: Annotated[
-        bool, typer.Option("--resume", help="Continue the run in --out and keep what is already measured.")
-    ] = False,
+    out: Out = None,
+    resume: Resume = False,
     fail_above: Annotated[
         float | None,
         typer.Option(metavar="PERCENT", min=0, help="Exit with 1 if B is not ok, or slower by more than PERCENT."),
@@ -39,7 +36,6 @@ def ab(
     """
     from isorun.cli import console
     from isorun.isolation import environments
-    from isorun_matrix.cli.run import new_folder, running
     from isorun_matrix.execution import progress, rerun, runner
     from isorun_matrix.execution.choice import Choice
     from isorun_matrix.report.comparison import ab as comparison

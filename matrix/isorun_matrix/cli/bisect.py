@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from isorun.cli import CHECK_FAILED
+from isorun_matrix.cli.run import Out, new_folder, running
 
 if TYPE_CHECKING:
     from isorun_matrix.execution.bisection.search import Found, Step
@@ -82,9 +83,7 @@ def bisect(
         int | None,
         typer.Option(metavar="N", min=3, help="Rounds in which releases are measured; not for --differs. Default: 12."),
     ] = None,
-    out: Annotated[
-        Path | None, typer.Option(metavar="DIR", help="The folder for results. Default: a new one in isorun-results.")
-    ] = None,
+    out: Out = None,
     resume: Annotated[
         bool, typer.Option("--resume", help="Continue the bisection in --out and keep what is already measured.")
     ] = False,
@@ -102,7 +101,6 @@ def bisect(
     from isorun.models.source import open_model
     from isorun.parity import DEFAULT_TOLERANCES
     from isorun.system.cache import Cache
-    from isorun_matrix.cli.run import new_folder, running
     from isorun_matrix.execution import progress
     from isorun_matrix.execution.bisection import record, releases, search
     from isorun_matrix.execution.bisection.subject import Subject
@@ -156,7 +154,8 @@ def bisect(
         steps = [asdict(judged) for judged in kept.steps.values()]
         console.json_out({"request": request, "steps": steps, "found": outcome and asdict(outcome), "causes": causes})
     else:
-        rows = [(item.release, item.verdict, item.evidence) for item in _sorted(kept.steps, candidates)]
+        judged = [kept.steps[release] for release in candidates if release in kept.steps]
+        rows = [(item.release, item.verdict, item.evidence) for item in judged]
         console.table((named, "", f"against {candidates[0]}"), rows)
         print()
         print("\n".join(_conclusion(named, candidates, last, outcome, causes)))
@@ -201,10 +200,6 @@ def _judge(
     if criterion == "memory":
         return judge, lambda _: ["isorun does not measure the memory of single operators."]
     return judge, lambda found: operators.explain(subject, found, shown)
-
-
-def _sorted(steps: Mapping[str, Step], releases: list[str]) -> list[Step]:
-    return [steps[release] for release in releases if release in steps]
 
 
 def _conclusion(package: str, releases: list[str], last: Step, found: Found | None, causes: list[str]) -> list[str]:

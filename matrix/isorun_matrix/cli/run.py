@@ -20,6 +20,10 @@ if TYPE_CHECKING:
     from isorun_matrix.spec.spec import Spec
 
 _OUT = "isorun-results"
+Resume = Annotated[bool, typer.Option("--resume", help="Continue the run in --out and keep what is already measured.")]
+Out = Annotated[
+    Path | None, typer.Option(metavar="DIR", help="The folder for results. Default: a new one in isorun-results.")
+]
 
 
 class Remeasure(StrEnum):
@@ -38,9 +42,7 @@ def run(
         Path | None,
         typer.Option(metavar="DIR", help="The folder for results. Default: a new folder in isorun-results."),
     ] = None,
-    resume: Annotated[
-        bool, typer.Option("--resume", help="Continue the run in --out and keep what is already measured.")
-    ] = False,
+    resume: Resume = False,
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="List the environments to create and the cells to run, and stop.")
     ] = False,
