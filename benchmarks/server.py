@@ -36,10 +36,10 @@ def serve(generator: str, backend: str, sequence: int, p99_ms: float, seconds: f
     from isorun.models import presets
     from isorun.system.cache import Cache
     from isorun.system.disturbance import Attempts
-    from isorun_matrix.jobs import Scenario
     from isorun_matrix.measurement.load.figures import Trial
     from isorun_matrix.measurement.load.generator import Generator
     from isorun_matrix.measurement.load.targets import SessionTarget
+    from isorun_matrix.spec.load_scenario import Load
 
     rng = np.random.default_rng()
     session = isorun.Session(presets.build(PRESET, 0, Cache()), backend)
@@ -75,7 +75,7 @@ def serve(generator: str, backend: str, sequence: int, p99_ms: float, seconds: f
         return Trial(rate, len(arrivals), len(arrivals) / float(arrivals[-1]), p50, p90, p99)
 
     with tempfile.TemporaryDirectory() as folder:
-        scenario = Scenario("server", "server", None, p99_ms, "session", 1, seconds, 1800.0)
+        scenario = Load(scenario="server", p99_ms=p99_ms, seconds=seconds, time_limit=1e7)
         target = SessionTarget(session, feeds, scenario.workers)
         loadgen = Generator(scenario, target, SETS, secrets.randbits(31), Path(folder))
         measure: Callable[[float], Trial] = by_itself

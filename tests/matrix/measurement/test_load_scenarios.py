@@ -14,12 +14,12 @@ import numpy as np
 import pytest
 
 from isorun import Session
-from isorun_matrix.jobs import Scenario
 from isorun_matrix.measurement.load import scenarios
 from isorun_matrix.measurement.load.figures import Trial
 from isorun_matrix.measurement.load.generator import Generator
 from isorun_matrix.measurement.load.search import search
 from isorun_matrix.measurement.load.targets import SessionTarget
+from isorun_matrix.spec.load_scenario import Load
 
 
 def at(rate: float, p99: float) -> Trial:
@@ -97,9 +97,8 @@ def no_pause(left: int) -> None:
     """The other cells of a run would have their turns now."""
 
 
-def scenario(kind: str, **changes: Any) -> Scenario:
-    given = {"name": kind, "clients": None, "p99_ms": None, "through": "session", "workers": 1}
-    return Scenario(**{"scenario": kind, **given, "seconds": 0.3, "time_limit": 9.0, **changes})
+def scenario(kind: str, **changes: Any) -> Load:
+    return Load(**{"scenario": kind, "seconds": 0.3, "time_limit": 9.0, **changes})
 
 
 @pytest.mark.parametrize("kind", ["closed", "single-stream", "offline"])

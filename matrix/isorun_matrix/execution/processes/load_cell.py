@@ -22,6 +22,7 @@ from isorun_matrix.measurement.load import scenarios
 from isorun_matrix.measurement.load.figures import LoadFigures
 from isorun_matrix.measurement.load.targets import target_of
 from isorun_matrix.results.layout import FEEDS
+from isorun_matrix.spec.load_scenario import Load
 
 _QUEUE = 10_000_000  # the scenario says how many requests wait
 _ALONE = 5  # runs that tell how long a request takes on its own
@@ -29,13 +30,13 @@ _ALONE = 5  # runs that tell how long a request takes on its own
 
 def measure(job: LoadJob, folder: Path, pause: Callable[[Paused], None]) -> LoadFigures:
     """Measure a cell in a scenario."""
-    cell, files = job.cell, Path(job.reference_folder)
+    cell, files, scenario = job.cell, Path(job.reference_folder), Load.model_validate(job.load)
     timed = [feeds.load(files / FEEDS, name) for name in feeds.timed(job.reference.cases)]
     with open_session(job, max_queue=_QUEUE) as session:
         timing.warm_up(session, timed, max(1, cell.warmup), cell.seconds)
         alone = timing.TimedRuns(session, timed, job.seed)
         alone.measure(_ALONE)
-        target = target_of(session, timed, job.load)
+        target = target_of(session, timed, scenario)
         state, processes = resources(), family()
 
         def wait(left: int) -> None:
@@ -45,7 +46,7 @@ def measure(job: LoadJob, folder: Path, pause: Callable[[Paused], None]) -> Load
 
         try:
             return scenarios.measure(
-                job.load,
+                scenario,
                 target,
                 rows=cell.batch,
                 sets=len(timed),

@@ -10,9 +10,9 @@ from pathlib import Path
 from typing import Any
 
 from isorun.errors import IsorunError
-from isorun_matrix.jobs import Scenario
 from isorun_matrix.measurement.load.figures import PERCENTILES, SLOTS, Trial
 from isorun_matrix.measurement.load.targets import Target
+from isorun_matrix.spec.load_scenario import Load
 
 _PACKAGE = "mlcommons-loadgen"
 _REQUESTS = {"server": 300, "single-stream": 100, "offline": 1}
@@ -25,7 +25,7 @@ _SUMMARY = "mlperf_log_summary.txt"
 class Generator:
     """LoadGen with the settings of a scenario."""
 
-    def __init__(self, scenario: Scenario, target: Target, sets: int, seed: int, logs: Path) -> None:
+    def __init__(self, scenario: Load, target: Target, sets: int, seed: int, logs: Path) -> None:
         try:
             import mlperf_loadgen
         except ImportError as error:

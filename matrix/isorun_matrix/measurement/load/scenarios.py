@@ -16,18 +16,17 @@ from time import perf_counter_ns
 import numpy as np
 
 from isorun.system.disturbance import Attempts
-from isorun_matrix.jobs import Scenario
 from isorun_matrix.measurement.load.figures import PERCENTILES, SLOTS, LoadFigures, Trial
 from isorun_matrix.measurement.load.generator import Generator
 from isorun_matrix.measurement.load.search import search
 from isorun_matrix.measurement.load.targets import Target
-from isorun_matrix.spec.load_scenario import TRIALS
+from isorun_matrix.spec.load_scenario import TRIALS, Load
 
 _REPEATS = 12
 
 
 def measure(
-    scenario: Scenario,
+    scenario: Load,
     target: Target,
     *,
     rows: int,
@@ -89,7 +88,7 @@ class _Watched:
         return self.trials[-1]
 
 
-def _closed(scenario: Scenario, target: Target) -> Trial:
+def _closed(scenario: Load, target: Target) -> Trial:
     """Clients that each wait for an answer before they send the next request, and send at least one."""
     assert scenario.clients is not None
     begin = perf_counter_ns()

@@ -11,7 +11,7 @@ from typing import Any, Protocol
 
 from isorun import Session
 from isorun.types import Feeds
-from isorun_matrix.jobs import Scenario
+from isorun_matrix.spec.load_scenario import Load
 
 Done = Callable[[], None]
 
@@ -88,7 +88,7 @@ class SchedulerTarget:
             raise self._errors[0]
 
 
-def target_of(session: Session, feeds: Sequence[Feeds], scenario: Scenario) -> Target:
+def target_of(session: Session, feeds: Sequence[Feeds], scenario: Load) -> Target:
     """What answers the requests of a scenario."""
     if scenario.through == "scheduler":
         return SchedulerTarget(session, feeds)
