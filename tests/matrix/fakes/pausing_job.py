@@ -31,4 +31,4 @@ def work(job, folder, pause):
 
 
 if __name__ == "__main__":
-    main.in_turns(Job, work)
+    main.main(Job, work)

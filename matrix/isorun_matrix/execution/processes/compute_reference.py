@@ -12,6 +12,7 @@ from isorun import Session
 from isorun.errors import UnsupportedModel
 from isorun_matrix.execution.processes import main
 from isorun_matrix.execution.processes.main import Paused
+from isorun_matrix.execution.processes.session import named
 from isorun_matrix.jobs import Reference, ReferenceJob, from_json
 from isorun_matrix.measurement import feeds, search
 from isorun_matrix.results.layout import FEEDS, JOB, REFERENCE_OUTPUTS, SEARCH
@@ -34,11 +35,10 @@ def _reference(session: Session, job: ReferenceJob, folder: Path, pause: Callabl
     for spec in session.get_outputs():
         if spec.dtype is None:
             raise UnsupportedModel(f"Output {spec.name!r} is {spec.type}; only numeric tensors can be compared")
-    names = [spec.name for spec in session.get_outputs()]
     outputs = {}
     for done, (case, arrays) in enumerate(cases.items()):
         pause(Paused(len(cases) - done, 0.0, on_cpu=True))
-        outputs[case] = dict(zip(names, session.run(names, arrays), strict=True))
+        outputs[case] = named(session, session.run(None, arrays))
     varied = feeds.varied(workload, info, next(iter(cases.values())))
     feeds.save(folder / FEEDS, {**cases, **varied})
     feeds.save(folder / REFERENCE_OUTPUTS, outputs)
@@ -56,4 +56,4 @@ def _reference(session: Session, job: ReferenceJob, folder: Path, pause: Callabl
 
 
 if __name__ == "__main__":
-    main.in_turns(ReferenceJob, references)
+    main.main(ReferenceJob, references)

@@ -60,4 +60,4 @@ def measure(job: LoadJob, folder: Path, pause: Callable[[Paused], None]) -> Load
 
 
 if __name__ == "__main__":
-    main.in_turns(LoadJob, measure)
+    main.main(LoadJob, measure)

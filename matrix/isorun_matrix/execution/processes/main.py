@@ -4,7 +4,7 @@ An :class:`~isorun.errors.IsorunError` becomes the outcome. Any other exception 
 exit code, from which the parent derives the status (:mod:`isorun_matrix.execution.processes.launch`).
 
 The parent says when to work, and until when (``time.monotonic``), by a message on a channel. A job may answer
-that it pauses (:func:`in_turns`); the next message lets it go on.
+that it pauses; the next message lets it go on.
 """
 
 from __future__ import annotations
@@ -42,18 +42,14 @@ class Paused:
     on_cpu: bool
 
 
-def main(kind: type[Job], work: Callable[[Job, Path], Any]) -> None:
+def main(kind: type[Job], work: Callable[[Job, Path, Callable[[Paused], None]], Any]) -> None:
     """Do the job in a folder, which the command line names.
 
     Args:
         kind: the dataclass of the job.
-        work: called with the job and its folder; returns a dataclass that JSON can hold.
+        work: called with the job, its folder, and a function that pauses: it returns when the parent lets it go on.
+            Returns a dataclass that JSON can hold.
     """
-    in_turns(kind, lambda job, folder, _: work(job, folder))
-
-
-def in_turns(kind: type[Job], work: Callable[[Job, Path, Callable[[Paused], None]], Any]) -> None:
-    """As :func:`main`, but ``work`` also gets a function that pauses: it returns when the parent lets it go on."""
     folder = Path(sys.argv[1])
     parent = Parent()
 

@@ -112,4 +112,4 @@ def measure(job: CellJob, folder: Path, pause: Callable[[Paused], None]) -> Meas
 
 
 if __name__ == "__main__":
-    main.in_turns(CellJob, measure)
+    main.main(CellJob, measure)

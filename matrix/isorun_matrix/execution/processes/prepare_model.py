@@ -17,7 +17,7 @@ from isorun_matrix.execution.processes import main
 from isorun_matrix.jobs import ModelJob, PreparedModel
 
 
-def prepare(job: ModelJob, _: Path) -> PreparedModel:
+def prepare(job: ModelJob, *_: object) -> PreparedModel:
     """Prepare a model, whose checkpoint is a folder."""
     cache = Cache()
     origin = presets.build(job.preset, job.seed, cache) if job.preset else Path(job.path or job.checkpoint or "")

@@ -16,7 +16,7 @@ from isorun_matrix.measurement.figures import Trial
 from isorun_matrix.results.layout import FEEDS, REFERENCE_OUTPUTS, SEARCH
 
 
-def attempt(job: CellJob, _: Path) -> Trial:
+def attempt(job: CellJob, *_: object) -> Trial:
     """Try a cell.
 
     Raises:
