@@ -50,16 +50,10 @@ def cosine(value: float) -> str:
     return f"1 - {1 - value:.0e}" if 0 < 1 - value < 5e-7 else f"{value:.6f}"
 
 
-def shortened(names: Sequence[str]) -> str:
+def shortened(names: Sequence[str], separator: str = ", ", last: str = " and ") -> str:
     """The first few names, and how many more there are."""
     more = len(names) - _SHOWN
-    return ", ".join(names[:_SHOWN]) + (f" and {more} more" if more > 0 else "")
-
-
-def alternatives(names: Sequence[str]) -> str:
-    """The first few names to choose from, and how many more there are."""
-    more = len(names) - _SHOWN
-    return " or ".join(names[:_SHOWN]) + (f" or {more} more" if more > 0 else "")
+    return separator.join(names[:_SHOWN]) + (f"{last}{more} more" if more > 0 else "")
 
 
 def counts(items: Mapping[str, int]) -> str:

@@ -12,7 +12,7 @@ from isorun_matrix.jobs import CONTROL
 from isorun_matrix.measurement.figures import Round
 from isorun_matrix.measurement.statistics import verdicts
 from isorun_matrix.measurement.statistics.verdicts import Medians, Ratio
-from isorun_matrix.report.formatting import NONE, alternatives, number, shortened
+from isorun_matrix.report.formatting import NONE, number, shortened
 from isorun_matrix.results.records import CellResult, Run
 from isorun_matrix.spec.shapes import Shape
 
@@ -93,7 +93,7 @@ class Group:
             return NONE
         verdict = self.verdict(self.fastest)
         equal = [] if verdict == "fastest" else self._others(verdict)
-        return alternatives([self.fastest.name, *(cell.name for cell in equal)])
+        return shortened([self.fastest.name, *(cell.name for cell in equal)], " or ", " or ")
 
     @property
     def certainty(self) -> str:
