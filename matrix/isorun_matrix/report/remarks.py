@@ -82,8 +82,7 @@ def notes(group: Group) -> list[str]:
 def warnings(group: Group) -> Iterator[str]:
     """What makes figures doubtful."""
     measured = [(cell, cell.result) for cell in group.cells if cell.result is not None]
-    few = [f"{cell.name} ({sum(not measured.disturbed for measured in result.rounds)})" for cell, result in measured]
-    few = [text for text, (cell, _) in zip(few, measured, strict=True) if len(calm_rounds(cell)) < NEEDED]
+    few = [f"{cell.name} ({len(calm)})" for cell, _ in measured if len(calm := calm_rounds(cell)) < NEEDED]
     if few:
         yield f"fewer than {NEEDED} undisturbed rounds, so without a verdict: {shortened(few)}"
     disturbed = {
@@ -101,10 +100,10 @@ def warnings(group: Group) -> Iterator[str]:
     busy = [name for name, result in loaded if result.trials and all(trial.disturbed for trial in result.trials)]
     if busy:
         yield f"disturbed in every measurement under load, which a quiet machine may rank otherwise: {shortened(busy)}"
-    calm = [(cell, result) for cell, result in measured if not result.disturbed]
-    cached = [f"{cell.name} ({result.repeated:.2f} x)" for cell, result in calm if result.cached]
+    quiet = [(cell, result) for cell, result in measured if not result.disturbed]
+    cached = [f"{cell.name} ({result.repeated:.2f} x)" for cell, result in quiet if result.cached]
     if cached:
         yield f"faster where feeds repeat, as if answers were cached: {shortened(cached)}"
-    unsteady = [cell.name for cell, result in calm if not result.steady]
+    unsteady = [cell.name for cell, result in quiet if not result.steady]
     if unsteady:
         yield f"the warm-up (`seconds`) was too short to show steady times: {shortened(unsteady)}"
