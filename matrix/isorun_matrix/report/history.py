@@ -90,8 +90,8 @@ def _of_the_same(
 
 def _measured_at(run: Run) -> tuple[str, str]:
     """When a run was measured last, as it may have been continued after others, and when it began."""
-    rounds = (measured for cell in run.cells if cell.result is not None for measured in cell.result.rounds)
-    return max((measured.started for measured in rounds), default=run.created), run.created
+    started = (measured.started for cell in run.cells for measured in summary.rounds(cell))
+    return max(started, default=run.created), run.created
 
 
 def _cells(ordered: Sequence[Run], patterns: Sequence[str]) -> tuple[list[str], list[dict[str, CellResult]]]:

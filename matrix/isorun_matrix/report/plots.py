@@ -15,7 +15,7 @@ from typing import Any
 from markupsafe import escape
 
 from isorun_matrix.measurement.statistics.latencies import samples_needed
-from isorun_matrix.report import tradeoff
+from isorun_matrix.report import summary, tradeoff
 from isorun_matrix.report.summary import Group
 from isorun_matrix.results.records import CellResult
 
@@ -54,10 +54,12 @@ def boxes(group: Group) -> Plot | None:
 
 def accuracy(group: Group) -> Plot | None:
     """Latency against error, where cells differ in precision: what is both slower and less accurate is no choice."""
-    shown = [cell for cell in group.cells if cell.result is not None and cell.result.parity.rms]
-    if len({cell.precision for cell in shown}) < 2:
+    shown = [(cell, cell.result) for cell in group.cells if cell.result is not None and cell.result.parity.rms]
+    if len({cell.precision for cell, _ in shown}) < 2:
         return None
-    series = [_series(cell.name, [_median(cell)], [_error(cell)], _correct(cell)) for cell in shown]
+    series = [
+        _series(cell.name, [result.latency_ms.p50], [result.parity.rms], _correct(cell)) for cell, result in shown
+    ]
     return _lines("Latency and error", series, "p50, ms", "relative rms error", marks=True)
 
 
@@ -75,7 +77,9 @@ def quality(group: Group) -> Plot | None:
     front = tradeoff.best(group)
     if len(front) > 1:
         kept_by = {cell.id: kept.share.value for cell, _, kept in shown}
-        line = _series("beaten by none", [_median(cell) for cell in front], [kept_by[cell.id] for cell in front], True)
+        line = _series(
+            "beaten by none", [summary.median(cell) for cell in front], [kept_by[cell.id] for cell in front], True
+        )
         series.append(line | {"front": True})
     title = f"kept of {shown[0][2].whole}, share"
     return _lines("Latency and what vectors keep", series, "p50, ms", title, marks=True, near=True)
@@ -143,11 +147,3 @@ def _wide(values: Iterable[float]) -> bool:
 
 def _correct(cell: CellResult) -> bool:
     return cell.status in ("ok", "quality-failed")
-
-
-def _median(cell: CellResult) -> float | None:
-    return None if cell.result is None else cell.result.latency_ms.p50
-
-
-def _error(cell: CellResult) -> float | None:
-    return None if cell.result is None else cell.result.parity.rms

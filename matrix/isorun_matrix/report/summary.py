@@ -71,8 +71,8 @@ class Group:
         both have; without any, of all rounds that both have."""
         if self.baseline is None:
             return None
-        for rounds in (calm_rounds, _rounds):
-            first, own = rounds(self.baseline), rounds(cell)
+        for medians in (calm_rounds, _all_rounds):
+            first, own = medians(self.baseline), medians(cell)
             if common := [math.log(first[number] / own[number]) for number in first if number in own]:
                 return math.exp(statistics.median(common))
         return None
@@ -220,24 +220,24 @@ def one_by_one(shapes: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
     return forms
 
 
-def _rounds(cell: CellResult) -> Medians:
+def rounds(cell: CellResult) -> Sequence[Round]:
+    """The rounds of a cell; none if it was not measured."""
+    return () if cell.result is None else cell.result.rounds
+
+
+def _all_rounds(cell: CellResult) -> Medians:
     """The median of a cell in each round."""
-    return {} if cell.result is None else {measured.number: measured.p50 for measured in cell.result.rounds}
+    return {measured.number: measured.p50 for measured in rounds(cell)}
 
 
 def calm_rounds(cell: CellResult) -> Medians:
     """The median of a cell in each undisturbed round."""
-    return (
-        {}
-        if cell.result is None
-        else {measured.number: measured.p50 for measured in cell.result.rounds if not measured.disturbed}
-    )
+    return {measured.number: measured.p50 for measured in rounds(cell) if not measured.disturbed}
 
 
 def cpu_rounds(cell: CellResult) -> Medians:
     """The CPU time of a run in each round, which other programs change little."""
-    rounds = () if cell.result is None else cell.result.rounds
-    return {measured.number: measured.cpu_ms for measured in rounds if measured.cpu_ms}
+    return {measured.number: measured.cpu_ms for measured in rounds(cell) if measured.cpu_ms}
 
 
 def judges(of: str, cell: CellResult, other: CellResult) -> bool:
@@ -248,9 +248,7 @@ def judges(of: str, cell: CellResult, other: CellResult) -> bool:
     """
     if of != "cpu":
         return True
-    cores = [
-        max(map(_busy_cores, member.result.rounds if member.result else ()), default=0.0) for member in (cell, other)
-    ]
+    cores = [max(map(_busy_cores, rounds(member)), default=0.0) for member in (cell, other)]
     return min(cores) > 0 and max(cores) <= _AS_BUSY * min(cores)
 
 

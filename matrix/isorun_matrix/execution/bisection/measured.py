@@ -14,6 +14,7 @@ from isorun_matrix.execution.bisection.subject import Subject
 from isorun_matrix.execution.choice import Choice
 from isorun_matrix.execution.progress import Lines
 from isorun_matrix.measurement.statistics.verdicts import Medians
+from isorun_matrix.report import summary
 from isorun_matrix.report.comparison import ab
 from isorun_matrix.report.comparison.ab import Compared
 from isorun_matrix.report.formatting import number
@@ -25,8 +26,7 @@ from isorun_matrix.spec.pairs import Pair
 
 def _memory_rounds(cell: CellResult) -> Medians:
     """What the session of a cell took at its peak in each round, in MiB: its worker's memory included."""
-    rounds = () if cell.result is None else cell.result.rounds
-    return {measured.number: measured.session_mib for measured in rounds if measured.session_mib}
+    return {measured.number: measured.session_mib for measured in summary.rounds(cell) if measured.session_mib}
 
 
 MEMORY: Measures = {"memory": _memory_rounds}
