@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -59,13 +59,6 @@ REFERENCE_SECONDS = 10.0
 """About how long a reference takes on a quick machine."""
 
 
-@dataclass(frozen=True)
-class Failure:
-    """Why something that others need is not available."""
-
-    reason: str
-
-
 class Preparation:
     """Prepares a run in its folder.
 
@@ -73,7 +66,7 @@ class Preparation:
         plan: the models, workloads and cells.
         seed: of the run, from its spec or drawn at random.
         machine: the identity of this machine.
-        models: by name, once they are prepared.
+        models: by name, once they are prepared; of one that is not available, why.
         keys: of workloads and cells by id: what their results depend on.
         requests: as the keys, without what only the prepared model tells.
         failures: why cells cannot be measured in this session, by id.
@@ -107,10 +100,10 @@ class Preparation:
         self.plan: Plan = plan(
             spec, self.seed, {name: environment.capabilities for name, environment in isolated.items()}
         )
-        self.models: dict[str, PreparedModel | Failure] = {}
+        self.models: dict[str, PreparedModel | str] = {}
         self.keys: dict[str, str] = {}
         self.requests: dict[str, str] = {}
-        self.failures: dict[str, Failure] = {}
+        self.failures: dict[str, str] = {}
         self.wanted = {workload.id for workload in self.plan.workloads}
 
     def run(self) -> None:
@@ -134,14 +127,14 @@ class Preparation:
         for job in self.plan.models:
             self._progress.started(f"Preparing {job.id}")
             self.models[job.id] = prepared = self._prepare(job)
-            if isinstance(prepared, Failure):
-                raise SpecError(prepared.reason)
+            if isinstance(prepared, str):
+                raise SpecError(prepared)
             models[job.id] = prepared
         self.record()
         self.keys = {name: key.key for name, key in self._workload_keys().items()}
         for workload in self.plan.workloads:
-            if isinstance(reference := self.reference(workload, models[workload.model]), Failure):
-                raise SpecError(reference.reason)
+            if isinstance(reference := self.reference(workload, models[workload.model]), str):
+                raise SpecError(reference)
         return models, {workload.id: self.keys[workload.id] for workload in self.plan.workloads}
 
     def record(self) -> None:
@@ -157,15 +150,15 @@ class Preparation:
                     PlannedCell(
                         **cell.identity,
                         key=self.keys.get(cell.id),
-                        failure=encodable(self.failures[cell.id].reason) if cell.id in self.failures else None,
+                        failure=encodable(self.failures[cell.id]) if cell.id in self.failures else None,
                     )
                     for cell in self.plan.cells
                 ],
             )
         )
 
-    def reference(self, workload: Workload, model: PreparedModel) -> Reference | Failure:
-        """The reference of a workload: the one in the folder, else one that is computed now."""
+    def reference(self, workload: Workload, model: PreparedModel) -> Reference | str:
+        """The reference of a workload: the one in the folder, else one that is computed now; or why there is none."""
         digest = self.keys[workload.id]
         reference = self._folder.find_reference(workload.id, digest)
         if reference is None and self._choice.prepared is not None:
@@ -175,7 +168,7 @@ class Preparation:
             reference = self._folder.find_reference(workload.id, digest)
         if reference is None or reference.result is None:
             reference = self._compute(workload, model)
-        return reference.result or Failure(f"the reference of {workload.id} could not be computed: {reference.reason}")
+        return reference.result or f"the reference of {workload.id} could not be computed: {reference.reason}"
 
     def _compute(self, workload: Workload, model: PreparedModel) -> ReferenceResult:
         """Compute the reference of a workload, and in the same process those that the model's other shapes lack."""
@@ -212,22 +205,23 @@ class Preparation:
         record = ReferenceResult.from_plain({"key": digest, **status})
         return self._folder.write(work, self._folder.reference(workload, digest), record)
 
-    def _prepare(self, job: ModelJob) -> PreparedModel | Failure:
+    def _prepare(self, job: ModelJob) -> PreparedModel | str:
+        """The model of a job, or why it is not available."""
         described = asdict(job)
         if job.checkpoint is not None:
             try:
                 with console.transfer() as progress:
                     described["checkpoint"] = str(hub.checkpoint_folder(job.checkpoint, Cache(), progress))
             except IsorunError as error:
-                return Failure(f"model {job.id!r} could not be fetched: {error}")
+                return f"model {job.id!r} could not be fetched: {error}"
         work, status = run_job(self._folder, "prepare_model", described, job.time_limit)
         self._folder.write(work, self._folder.model(job.id), ModelResult.from_plain({"key": key(job), **status}))
         if status["result"] is None:
-            return Failure(f"model {job.id!r} could not be prepared: {status['reason']}")
+            return f"model {job.id!r} could not be prepared: {status['reason']}"
         prepared = from_json(PreparedModel, status["result"])  # and not the record, which cannot hold every path
         required = (self._choice.fingerprints or {}).get(job.id, prepared.fingerprint)
         if prepared.fingerprint != required:
-            return Failure(
+            return (
                 f"model {job.id!r} is not the one of the original run: its fingerprint is {prepared.fingerprint}, not "
                 f"{required}. Give the path of the original with --model {job.id}=PATH"
             )
@@ -260,12 +254,13 @@ class Preparation:
     def _keep_without_check(self, cell: Cell) -> None:
         """Where the model or the environment of a cell is not available, keep what was measured for the same request,
         under its own key."""
-        failure = self.models[cell.model]
-        if not isinstance(failure, Failure):
-            reason = None if cell.environment is None else self._environment.environments[cell.environment].failure
-            if reason is None:
-                return
-            failure = Failure(reason)
+        model, failure = self.models[cell.model], None
+        if isinstance(model, str):
+            failure = model
+        elif cell.environment is not None:
+            failure = self._environment.environments[cell.environment].failure
+        if failure is None:
+            return
         self.failures[cell.id] = failure
         if measured := self._folder.key_of(cell.id, self.requests[cell.id]):
             self.keys[cell.id] = measured

@@ -16,7 +16,7 @@ from typing import Any
 
 from isorun_matrix.execution import environments, host_lock, rounds
 from isorun_matrix.execution.choice import Choice
-from isorun_matrix.execution.preparation import REFERENCE_SECONDS, Failure, Preparation
+from isorun_matrix.execution.preparation import REFERENCE_SECONDS, Preparation
 from isorun_matrix.execution.processes.launch import Process, run_job
 from isorun_matrix.execution.processes.take_turns import take_turns
 from isorun_matrix.execution.progress import Lines
@@ -101,7 +101,7 @@ class _Runner:
 
     def _announce(self, lacking: Collection[str]) -> None:
         for failure, count in Counter(self._prepared.failures.values()).items():
-            self._progress.note(f"{count} cells cannot be measured now: {failure.reason}")
+            self._progress.note(f"{count} cells cannot be measured now: {failure}")
         cells = [cell for cell in self._prepared.plan.cells if not cell.control]
         done = [cell for cell in cells if self._rounds(cell) and cell.id not in lacking]
         if done:
@@ -158,7 +158,7 @@ class _Runner:
             if not own or not isinstance(model, PreparedModel):
                 continue
             reference = self._prepared.reference(workload, model)
-            if isinstance(reference, Failure):
+            if isinstance(reference, str):
                 self._prepared.failures |= dict.fromkeys((cell.id for cell in own), reference)
                 self._prepared.record()
                 for cell in own:
