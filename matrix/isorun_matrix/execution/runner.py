@@ -137,11 +137,11 @@ class _Runner:
         cells = [cell for cell in self._cells(workloads) if cell.id not in failed]
         results = {cell.id: self._rounds(cell) for cell in cells}
         names = rounds.lacking(results, self._spec.rounds, self._repeats.get(workloads, self._spec.repeats))
-        chosen = [cell for cell in cells if cell.id in names or not self._was_tried(cell)]
+        chosen = [cell for cell in cells if cell.id in names or self._trial(cell) is None]
         return chosen if any(not cell.control for cell in chosen) else []
 
-    def _was_tried(self, cell: Cell) -> bool:
-        return self._folder.trial(cell.id, self._prepared.keys[cell.id]) is not None
+    def _trial(self, cell: Cell) -> TrialResult | None:
+        return self._folder.trial(cell.id, self._prepared.keys[cell.id])
 
     def _more_repeats(self, workloads: Workloads) -> int:
         """How many rounds above those that the spec requires, so that each disturbed one is repeated."""
@@ -238,7 +238,7 @@ class _Runner:
 
     def _try(self, cell: Cell, model: PreparedModel, reference: Reference) -> bool:
         """Whether a cell can be measured; it is tried unless it was before."""
-        earlier = self._folder.trial(cell.id, self._prepared.keys[cell.id])
+        earlier = self._trial(cell)
         if earlier is not None and earlier.status in MEASURED:
             self._progress.ended(_TRIAL_SECONDS)
             return True

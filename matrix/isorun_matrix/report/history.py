@@ -81,7 +81,9 @@ def _of_the_same(
     """A cell in each run; ``None`` where it measured something else than in the last run that measured it."""
     cells = [cells.get(name) for cells in by_id]
     subjects = [
-        None if cell is None or (subject := summary.subject(run, cell)) is None else (*subject, _processor(run))
+        None
+        if cell is None or (subject := summary.subject(run, cell)) is None
+        else (*subject, run.environment.cpu.model, run.environment.cpu.usable_cores)
         for run, cell in zip(ordered, cells, strict=True)
     ]
     last = next((subject for subject in reversed(subjects) if subject is not None), None)
@@ -105,10 +107,6 @@ def _cells(ordered: Sequence[Run], patterns: Sequence[str]) -> tuple[list[str], 
     if not names:
         raise SpecError(f"No cell matches {' or '.join(map(repr, patterns))}")
     return names, by_id
-
-
-def _processor(run: Run) -> tuple[str | None, int]:
-    return run.environment.cpu.model, run.environment.cpu.usable_cores
 
 
 def _calm(cell: CellResult | None) -> float | None:

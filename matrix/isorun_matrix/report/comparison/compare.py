@@ -111,7 +111,7 @@ def compare(runs: Sequence[Run], history: Sequence[Run] = ()) -> Comparison:
             )
     settings = [dict(_settings(run)) for run in runs]
     by_id = [{cell.id: cell for cell in run.cells if not cell.control} for run in runs]
-    noise = [_noise(run) for run in runs]
+    noise = [{(group.model, group.shape): group.noise or 0.0 for group in summary.groups(run.cells)} for run in runs]
     differences = [_differences(settings[0], own) for own in settings]
     same: list[Run] = []
     for run, own in zip(runs, differences, strict=True):
@@ -219,10 +219,6 @@ def _values(first: CellResult, other: CellResult) -> tuple[Medians, Medians, str
         if min(map(len, values)) >= verdicts.NEEDED and summary.judges(of, first, other):
             return *values, of
     return summary.calm_rounds(first), summary.calm_rounds(other), "p50"
-
-
-def _noise(run: Run) -> dict[tuple[str, str], float]:
-    return {(group.model, group.shape): group.noise or 0.0 for group in summary.groups(run.cells)}
 
 
 def _settings(run: Run) -> Iterator[tuple[str, Any]]:
