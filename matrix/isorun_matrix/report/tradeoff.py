@@ -9,12 +9,11 @@ from isorun_matrix.results.records import CellResult
 
 def best(group: Group) -> list[CellResult]:
     """The correct cells that no other one beats in both speed and what vectors keep, the fastest first."""
-    ranked = sorted((p50, -_kept(cell), cell.id) for cell in _measured(group) if (p50 := median(cell)) is not None)
-    cells = {cell.id: cell for cell in group.cells}
+    timed = [cell for cell in _measured(group) if median(cell) is not None]
     front: list[CellResult] = []
-    for _, lost, name in ranked:
-        if not front or -lost > _kept(front[-1]):
-            front.append(cells[name])
+    for cell in sorted(timed, key=lambda cell: (median(cell), -_kept(cell), cell.id)):
+        if not front or _kept(cell) > _kept(front[-1]):
+            front.append(cell)
     return front
 
 

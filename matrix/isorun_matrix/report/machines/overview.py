@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 from isorun_matrix.measurement.statistics import verdicts
 from isorun_matrix.report import summary
@@ -35,7 +36,7 @@ class Overview:
 
 def overview(runs: MachineRuns) -> Overview:
     """Compare the machines of a run."""
-    machines = [Machine.of(runs, name) for name in runs.runs]
+    machines = [Machine(name, run, runs.feeds[name]) for name, run in runs.runs.items()]
     titles = list(dict.fromkeys(title for machine in machines for title in machine.groups))
     figures = [block for title in titles for block in _blocks(machines, title)]
     by_title = means.of(machines, titles) if len(titles) > 1 else {}
@@ -56,7 +57,7 @@ def _blocks(machines: Sequence[Machine], title: str) -> Iterator[Block]:
     scenarios = list(dict.fromkeys(load.name for cell in cells for load in cell.loads))
     figures: list[tuple[str, Callable[[Machine, CellResult], float | None]]] = [
         ("p50 ms", lambda _, cell: summary.median(cell)),
-        *((f"{name}, requests/s", _rate_in(name)) for name in scenarios),
+        *((f"{name}, requests/s", partial(_rate_in, name)) for name in scenarios),
         ("CPU ms", lambda _, cell: None if cell.result is None else cell.result.cpu_ms),
         ("cost of a million requests", _cost),
         ("joules for a request", _energy),
@@ -89,12 +90,9 @@ def _value(
     return Value(figure, number(figure) + (f" ({letters})" if letters else ""), machine.groups[title].leads(cell))
 
 
-def _rate_in(scenario: str) -> Callable[[Machine, CellResult], float | None]:
-    def rate(_: Machine, cell: CellResult) -> float | None:
-        figures = next((load.result for load in cell.loads if load.name == scenario), None)
-        return None if figures is None else figures.requests_per_s
-
-    return rate
+def _rate_in(scenario: str, _: Machine, cell: CellResult) -> float | None:
+    figures = next((load.result for load in cell.loads if load.name == scenario), None)
+    return None if figures is None else figures.requests_per_s
 
 
 def _rate(cell: CellResult) -> float | None:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 from isorun_matrix.report import summary
-from isorun_matrix.results.machines import MachineRuns
 from isorun_matrix.results.records import CellResult, RecordedMachine, Run
 
 
@@ -30,17 +30,15 @@ class Block:
 
 @dataclass(frozen=True)
 class Machine:
-    """A machine: its run, its entry in the spec, and the groups of its cells."""
+    """A machine, its run, and the digests of the feeds of its cells."""
 
     name: str
     run: Run
     feeds: Mapping[str, str]
-    groups: Mapping[str, summary.Group]
 
-    @classmethod
-    def of(cls, runs: MachineRuns, name: str) -> Machine:
-        groups = {group.title: group for group in summary.groups(runs.runs[name].cells)}
-        return cls(name, runs.runs[name], runs.feeds[name], groups)
+    @cached_property
+    def groups(self) -> Mapping[str, summary.Group]:
+        return {group.title: group for group in summary.groups(self.run.cells)}
 
     @property
     def entry(self) -> RecordedMachine:
