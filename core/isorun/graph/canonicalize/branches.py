@@ -109,7 +109,7 @@ def _replace(node: ir.Node, branch: ir.Graph) -> None:
         current.name = f"{prefix}.{index}"
         for value in current.outputs:
             value.name = f"{prefix}.{value.name}"
-    graph.insert_before(node, nodes)
+    node.prepend(nodes)
     for old, new in zip(node.outputs, outputs, strict=True):
         new.type, new.shape = new.type or old.type, new.shape or old.shape
         subgraph.replace(old, new)

@@ -100,7 +100,7 @@ class Node:
         self._count += 1
         label = f"{self.node.name or self.node.outputs[0].name}.{name}.{self._count}"
         inserted = ir.node(name, list(inputs), attributes, domain=domain, num_outputs=outputs, name=label)
-        self.model.graph.insert_before(self.node, inserted)
+        self.node.prepend(inserted)
         return inserted.outputs
 
 

@@ -78,7 +78,7 @@ def _add(layer: DenseLayer, columns: np.ndarray) -> None:
     total = columns if layer.bias is None else array(layer.bias) + columns
     bias = subgraph.constant(graph, f"{layer.weight.name}.bias", ir.tensor(total))
     add = ir.node("Add", [product, bias])
-    graph.insert_after(producer, add)
+    producer.append(add)
     add.outputs[0].type, add.outputs[0].shape = output.type, output.shape
     subgraph.replace(output, add.outputs[0])
     add.replace_input_with(0, product)

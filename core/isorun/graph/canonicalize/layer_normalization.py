@@ -45,7 +45,7 @@ def _fuse(model: ir.Model, mean: ir.Node) -> bool:
     if match is None:
         return False
     value, source, gamma, beta, epsilon = match
-    _replace(model, value, "", "LayerNormalization", [source, gamma, *([] if beta is None else [beta])], epsilon)
+    _replace(value, "", "LayerNormalization", [source, gamma, *([] if beta is None else [beta])], epsilon)
     model.graph.opset_imports[""] = max(model.graph.opset_imports[""], 17)
     return True
 
@@ -59,7 +59,7 @@ def _fuse_rms(model: ir.Model, mean: ir.Node) -> None:
     match = _match(model, entry, square, _rms_norm)
     if match is not None:
         value, source, gamma, _, epsilon = match
-        _replace(model, value, functions.DOMAIN, functions.RMS_NORM, [source, gamma], epsilon)
+        _replace(value, functions.DOMAIN, functions.RMS_NORM, [source, gamma], epsilon)
 
 
 def _move_rms(graph: ir.Graph, node: ir.Node) -> None:
@@ -82,7 +82,7 @@ def _move_rms(graph: ir.Graph, node: ir.Node) -> None:
         functions.RMS_NORM, [source, gamma], {"epsilon": epsilon}, domain=functions.DOMAIN, name=node.name
     )
     normalization.outputs[0].type, normalization.outputs[0].shape = node.outputs[0].type, node.outputs[0].shape
-    graph.insert_before(node, normalization)
+    node.prepend(normalization)
     subgraph.replace(node.outputs[0], normalization.outputs[0])
     graph.remove(node, safe=True)
 
@@ -105,13 +105,13 @@ def _match(model: ir.Model, entry: ir.Value, first: ir.Node, formula: Formula) -
     return match
 
 
-def _replace(model: ir.Model, value: ir.Value, domain: str, kind: str, inputs: list[ir.Value], epsilon: float) -> None:
+def _replace(value: ir.Value, domain: str, kind: str, inputs: list[ir.Value], epsilon: float) -> None:
     before = value.producer()
     assert before is not None
     attributes: dict[str, int | float] = {"epsilon": epsilon} if domain else {"axis": -1, "epsilon": epsilon}
     node = ir.node(kind, inputs, attributes, domain=domain, name=f"{before.name}.normalized")
     node.outputs[0].type, node.outputs[0].shape = value.type, value.shape
-    model.graph.insert_before(before, node)
+    before.prepend(node)
     subgraph.replace(value, node.outputs[0])
 
 

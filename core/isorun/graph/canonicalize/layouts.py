@@ -87,7 +87,7 @@ def _move_past(value: ir.Value, use: ir.Node) -> list[ir.Node]:
         return []
     moved = ir.node(use.op_type, inputs, attributes=use.attributes, name=use.name)
     transposition = ir.node("Transpose", moved.outputs, {"perm": perm})
-    use.graph.insert_before(use, [moved, transposition])
+    use.prepend([moved, transposition])
     old, new = use.outputs[0], transposition.outputs[0]
     new.type, new.shape = old.type, old.shape
     moved.outputs[0].type = old.type

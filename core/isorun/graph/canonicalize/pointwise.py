@@ -76,5 +76,5 @@ def _split(value: ir.Value, count: int, before: ir.Node) -> list[ir.Value]:
     assert isinstance(graph, ir.Graph)
     attributes = {"axis": -1} | ({"num_outputs": count} if graph.opset_imports[""] >= 18 else {})
     node = ir.node("Split", [value], attributes, num_outputs=count)
-    graph.insert_before(before, node)
+    before.prepend(node)
     return list(node.outputs)

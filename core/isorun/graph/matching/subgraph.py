@@ -277,7 +277,7 @@ def put(
     assert isinstance(graph, ir.Graph)
     name = f"{producer.name}.{kind}" + (f".{replaced.index()}" if len(producer.outputs) > 1 else "")
     node = ir.node(kind, list(inputs), attributes, domain=functions.DOMAIN, name=name)
-    graph.insert_before(producer, node)
+    producer.prepend(node)
     output = node.outputs[0]
     if shape is not None:
         sizes_of = constant(graph, "isorun.shape", ir.tensor(np.array(shape, np.int64)))
@@ -290,10 +290,8 @@ def put(
 
 def insert(before: ir.Node, operator: str, inputs: Sequence[ir.Value], **attributes: int | list[int]) -> ir.Value:
     """Insert a standard node before another node, and return its output."""
-    graph = before.graph
-    assert isinstance(graph, ir.Graph)
     node = ir.node(operator, list(inputs), attributes)
-    graph.insert_before(before, node)
+    before.prepend(node)
     return node.outputs[0]
 
 

@@ -154,8 +154,6 @@ def _axes(node: ir.Node) -> list[int] | None:
 
 
 def _reduction(node: ir.Node, target: int) -> None:
-    graph = node.graph
-    assert isinstance(graph, ir.Graph)
     if target >= _REDUCTIONS_CHANGED and "axes" in node.attributes:
         numbers = np.array(node.attributes["axes"].as_ints(), np.int64)
         del node.attributes["axes"]
@@ -202,7 +200,7 @@ def _gelu(node: ir.Node, _target: int) -> None:
     nodes.append(ir.node("Mul", [nodes[-1].outputs[0], half]))
     for index, part in enumerate(nodes):
         part.outputs[0].name = _named(node, f"part{index}")
-    graph.insert_before(node, nodes)
+    node.prepend(nodes)
     old, new = node.outputs[0], nodes[-1].outputs[0]
     if old.is_graph_output():
         new.name, new.type, new.shape = old.name, old.type, old.shape
@@ -217,9 +215,7 @@ def _named(node: ir.Node, label: str) -> str:
 
 
 def _constant(before: ir.Node, label: str, array: np.ndarray) -> ir.Value:
-    graph = before.graph
-    assert isinstance(graph, ir.Graph)
     node = ir.node("Constant", [], {"value": ir.tensor(array)})
     node.outputs[0].name = _named(before, label)
-    graph.insert_before(before, node)
+    before.prepend(node)
     return node.outputs[0]

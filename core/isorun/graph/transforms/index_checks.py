@@ -64,11 +64,10 @@ def outlasting(lookup: Lookup) -> Lookup:
     node, index = lookup.node, lookup.value
     if not is_fused(node) or index is None:
         return lookup
-    assert node.graph is not None
     before = ir.node("Identity", [index], name=f"{node.name}.{lookup.slot}")
     result = before.outputs[0]
     result.name, result.type, result.shape = before.name, index.type, index.shape
-    node.graph.insert_before(node, before)
+    node.prepend(before)
     node.replace_input_with(lookup.slot, result)
     return Lookup(before, 0, lookup.span)
 
@@ -109,11 +108,10 @@ def _path(node: ir.Node, graph: ir.Graph, owners: Mapping[ir.Graph, ir.Node]) ->
 
 def _result(owner: ir.Node, body: ir.Graph, count: ir.Value, prefix: str) -> ir.Value:
     """The sum of a count over all runs of a body that computes it: (1)."""
-    assert isinstance(owner.graph, ir.Graph)
     if owner.op_type == "Loop":
-        return _carried(owner.graph, owner, body, count, prefix)
+        return _carried(owner, body, count, prefix)
     for graph in (graph for attribute in owner.attributes.values() for graph in _graphs(attribute)):
-        graph.outputs.append(count if graph is body else _zero(graph, f"{prefix}.zero"))  # the other branch
+        graph.outputs.append(count if graph is body else _zero(f"{prefix}.zero", graph))  # the other branch
     owner.resize_outputs(len(body.outputs))
     if owner.op_type == "If":
         return _declared(owner.outputs[-1], prefix)
@@ -127,15 +125,15 @@ def _result(owner: ir.Node, body: ir.Graph, count: ir.Value, prefix: str) -> ir.
     total = ir.node("ReduceSum", [flat.outputs[0]], attributes={"keepdims": 1}, name=f"{prefix}.sum")
     for node in (axes, flat, total):
         node.outputs[0].name = node.name
-    owner.graph.insert_after(owner, (axes, flat, total))
+    owner.append((axes, flat, total))
     return _declared(total.outputs[0], f"{prefix}.sum")
 
 
-def _carried(graph: ir.Graph, loop: ir.Node, body: ir.Graph, count: ir.Value, prefix: str) -> ir.Value:
+def _carried(loop: ir.Node, body: ir.Graph, count: ir.Value, prefix: str) -> ir.Value:
     """The sum over a Loop, from iteration to iteration: OpenVINO returns old results for a loop that does not run."""
     states = max(len(loop.inputs) - 2, 0)
     loop.resize_inputs(3 + states)
-    loop.replace_input_with(2 + states, _zero(graph, f"{prefix}.zero", before=loop))
+    loop.replace_input_with(2 + states, _zero(f"{prefix}.zero", loop))
     before = _declared(ir.Value(), f"{prefix}.before")
     body.inputs.append(before)
     total = ir.node("Add", [before, count], name=f"{prefix}.total")
@@ -148,12 +146,13 @@ def _carried(graph: ir.Graph, loop: ir.Node, body: ir.Graph, count: ir.Value, pr
     return _declared(loop.outputs[states], prefix)
 
 
-def _zero(graph: ir.Graph, name: str, before: ir.Node | None = None) -> ir.Value:
+def _zero(name: str, at: ir.Graph | ir.Node) -> ir.Value:
+    """A count of 0, at the end of a graph or before a node."""
     node = ir.node("Constant", [], attributes={"value": ir.tensor(np.zeros(1, np.int64))}, name=name)
-    if before is None:
-        graph.append(node)
+    if isinstance(at, ir.Graph):
+        at.append(node)
     else:
-        graph.insert_before(before, node)
+        at.prepend(node)
     return _declared(node.outputs[0], name)
 
 
@@ -172,8 +171,7 @@ class _Check:
     """
 
     def __init__(self, lookup: Lookup, prefix: str) -> None:
-        assert lookup.node.graph is not None
-        self._graph, self._lookup, self._prefix = lookup.node.graph, lookup, prefix
+        self._lookup, self._prefix = lookup, prefix
         self._nodes = 0
 
     def count(self) -> ir.Value:
@@ -217,5 +215,5 @@ class _Check:
     def _insert(self, node: ir.Node) -> ir.Value:
         node.name = node.outputs[0].name = f"{self._prefix}.{self._nodes}"
         self._nodes += 1
-        self._graph.insert_before(self._lookup.node, node)
+        self._lookup.node.prepend(node)
         return node.outputs[0]

@@ -152,7 +152,7 @@ def _attend(graph: ir.Graph, last: _Last, query: ir.Value) -> None:
         return product if bias is None else place.node("", "Add", [product, _thirds(graph, bias, part, begin, end)])
 
     both = ir.node("Split", [dense(hidden, "key_value", 1, 3)], {"axis": -1}, num_outputs=2)
-    graph.insert_before(node, both)
+    node.prepend(both)
     position = place.constant("position", np.array([last.position]))
     biases = [place.node("", "Gather", [value, position], axis=2) for value in on_scores if value is not None]
     attributes = {name: attribute.value for name, attribute in node.attributes.items()}

@@ -310,8 +310,7 @@ class _Fusion:
             product = subgraph.insert(before, "Add", [product, bias])
         widths = self._number("isorun.widths", [len(projection.columns) for projection in projections])
         node = ir.node("Split", [product, widths], {"axis": -1}, num_outputs=len(projections))
-        assert before.graph is not None
-        before.graph.insert_before(before, node)
+        before.prepend(node)
         for value in node.outputs:
             value.shape, value.type = ir.Shape([None] * (2 if pattern.flat else 3)), layers[0].output.type
         return node.outputs
@@ -375,8 +374,7 @@ def _computed(
     inputs = functions.ordered(kind, {**others, "x": value})
     name = f"{value.name}.{kind}"
     node = ir.node(kind, inputs, attributes, domain=functions.DOMAIN, name=name)
-    assert before.graph is not None
-    before.graph.insert_before(before, node)
+    before.prepend(node)
     result = node.outputs[0]
     result.name, result.shape, result.type = name, value.shape, value.type
     return result

@@ -289,9 +289,9 @@ class _Conversion:
         node = ir.node("Cast", [value], {"to": int(dtype)}, name=f"{value.name}.{label}")
         producer = value.producer()
         if producer is None:
-            self._graph.insert_before(next(iter(self._graph)), node)
+            self._graph[0].prepend(node)
         else:
-            self._graph.insert_after(producer, node)
+            producer.append(node)
         cast = node.outputs[0]
         cast.name, cast.type, cast.shape = f"{value.name}.{label}", ir.TensorType(dtype), value.shape
         return cast

@@ -126,7 +126,7 @@ def _cast_input(graph: ir.Graph, value: ir.Value) -> None:
     whole.outputs[0].type = ir.TensorType(ir.DataType.FLOAT)
     for node, index in users:
         node.replace_input_with(index, whole.outputs[0])
-    graph.insert_before(graph[0], whole)
+    graph[0].prepend(whole)
 
 
 def _cast_output(graph: ir.Graph, index: int, value: ir.Value, dtype: ir.DataType) -> None:
