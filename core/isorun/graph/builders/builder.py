@@ -53,7 +53,7 @@ class Builder:
     @staticmethod
     def input(name: str) -> ir.Value:
         """An input, int64 (batch, sequence)."""
-        return ir.Value(name=name, shape=ir.Shape(["batch", "sequence"]), type=ir.TensorType(ir.DataType.INT64))
+        return ir.val(name, ir.DataType.INT64, ["batch", "sequence"])
 
     def output(self, name: str, value: ir.Value, *shape: int | str) -> ir.Value:
         """Add a graph output; ``Identity`` keeps the name of the value, which other nodes may read."""
@@ -94,16 +94,15 @@ class Builder:
 
     def lazy(self, name: str, read: Callable[[], np.ndarray], shape: tuple[int, ...]) -> ir.Value:
         tensor = ir.LazyTensor(lambda: ir.tensor(read()), dtype=ir.DataType.FLOAT, shape=ir.Shape(shape), name=name)
-        return self.initializer(name, tensor, shape)
+        return self._initializer(name, tensor)
 
     def constant(self, name: str, array: np.ndarray) -> ir.Value:
-        return self.initializer(name, ir.tensor(array, name=name), array.shape)
+        return self._initializer(name, ir.tensor(array, name=name))
 
-    def initializer(self, name: str, tensor: ir.TensorProtocol, shape: tuple[int, ...]) -> ir.Value:
+    def _initializer(self, name: str, tensor: ir.TensorProtocol) -> ir.Value:
         """Add an initializer, unless there is one of that name."""
         if name not in self._initializers:
-            kind = ir.TensorType(tensor.dtype)
-            self._initializers[name] = ir.Value(name=name, const_value=tensor, shape=ir.Shape(shape), type=kind)
+            self._initializers[name] = ir.val(name, const_value=tensor)
         return self._initializers[name]
 
     def fused(self, kind: str, name: str, inputs: Sequence[ir.Value | None], **attributes: float) -> ir.Value:

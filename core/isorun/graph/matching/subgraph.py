@@ -82,7 +82,7 @@ def projection(value: ir.Value | None) -> DenseLayer | None:
         return None
     assert split.inputs[0] is not None
     tensor = lazy(lambda: _block_diagonal(map(array, weights)), dtype(weights[0]), np.sum([*map(sizes, weights)], 0))
-    weight = ir.Value(name=weights[0].name, const_value=tensor, shape=tensor.shape, type=ir.TensorType(tensor.dtype))  # type: ignore[arg-type]
+    weight = ir.val(weights[0].name, const_value=tensor)
     return DenseLayer(split.inputs[0], weight, bias, value, len(layers))
 
 
@@ -333,7 +333,7 @@ def constant(graph: ir.Graph, name: str, tensor: ir.TensorProtocol) -> ir.Value:
     while unique in graph.initializers:
         count += 1
         unique = f"{name}.{count}"
-    value = ir.Value(name=unique, const_value=tensor, shape=tensor.shape, type=ir.TensorType(tensor.dtype))  # type: ignore[arg-type]
+    value = ir.val(unique, const_value=tensor)
     graph.register_initializer(value)
     return value
 

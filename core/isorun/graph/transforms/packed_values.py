@@ -99,11 +99,8 @@ class PackedValues:
         if values not in self._constants:
             parts = values if isinstance(values, tuple) else ("scalar", values)
             name = f"{self._prefix}.constant.{'_'.join(map(str, parts))}"
-            tensor = ir.tensor(np.array(values, np.int64), name=name)
-            shape = ir.Shape(np.shape(values))
-            value = ir.Value(name=name, const_value=tensor, shape=shape, type=ir.TensorType(tensor.dtype))
-            self.graph.initializers.add(value)
-            self._constants[values] = value
+            self._constants[values] = ir.val(name, const_value=ir.tensor(np.array(values, np.int64), name=name))
+            self.graph.initializers.add(self._constants[values])
         return self._constants[values]
 
     def node(

@@ -279,9 +279,7 @@ class _Conversion:
         lazy = ir.LazyTensor(
             lambda: ir.tensor(tensor.numpy().astype(dtype.numpy())), dtype=dtype, shape=ir.Shape(sizes(value))
         )
-        half = ir.Value(
-            name=f"{value.name}.{self._name}", const_value=lazy, shape=lazy.shape, type=ir.TensorType(dtype)
-        )
+        half = ir.val(f"{value.name}.{self._name}", const_value=lazy)
         self._graph.register_initializer(half)
         return half
 

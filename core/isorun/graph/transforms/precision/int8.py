@@ -297,11 +297,7 @@ class _Quantizer:
 
     def _constant(self, name: str, array: npt.NDArray[Any]) -> ir.Value:
         if name not in self._graph.initializers:
-            tensor = ir.tensor(array, name=name)
-            value = ir.Value(
-                name=name, const_value=tensor, shape=ir.Shape(array.shape), type=ir.TensorType(tensor.dtype)
-            )
-            self._graph.initializers.add(value)
+            self._graph.initializers.add(ir.val(name, const_value=ir.tensor(array, name=name)))
         return self._graph.initializers[name]
 
     def _node(self, kind: str, name: str, inputs: list[ir.Value], **attributes: int) -> ir.Value:
