@@ -15,6 +15,7 @@ import numpy as np
 import onnx_ir as ir
 
 from isorun.graph.analysis.batch_sizes import BATCHES, BatchSizes
+from isorun.graph.analysis.evaluate import subgraphs
 from isorun.graph.ops import functions
 from isorun.graph.ops.inline import inlined
 
@@ -116,7 +117,7 @@ class _Search:
             dependent: the names of the values that depend on rows; those of the nodes' results are added.
         """
         for node in graph:
-            graphs = _subgraphs(node)
+            graphs = subgraphs(node)
             captured = {value.name for inner in graphs for node in inner for value in node.inputs if value is not None}
             data = node.inputs[: _READS.get(node.op_type)] if node.domain == "" else node.inputs
             read = [value for value in data if value is not None and value.name in dependent]
@@ -345,13 +346,3 @@ class _Search:
             return [int(number) for number in np.reshape(numbers, -1)] if numbers is not None and numbers.size else None
         attribute = node.attributes.get(name)
         return None if attribute is None else [int(axis) for axis in attribute.as_ints()] or None
-
-
-def _subgraphs(node: ir.Node) -> list[ir.Graph]:
-    graphs: list[ir.Graph] = []
-    for attribute in node.attributes.values():
-        if attribute.type == ir.AttributeType.GRAPH:
-            graphs.append(attribute.as_graph())
-        elif attribute.type == ir.AttributeType.GRAPHS:
-            graphs.extend(attribute.as_graphs())
-    return graphs

@@ -6,8 +6,6 @@ and the inference is repeated, until nothing more is found.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import numpy as np
 import onnx_ir as ir
 
@@ -147,7 +145,7 @@ def _evaluate(model: ir.Model, known: dict[str, np.ndarray]) -> bool:
             known[value.name or ""] = result
             name, outputs = value.name, value.is_graph_output()
             constant = ir.node("Constant", [], {"value": ir.tensor(result)})
-            model.graph.insert_before(node, constant)
+            node.prepend(constant)
             if outputs:
                 continue
             value.name = f"{name}.evaluated"
@@ -163,7 +161,7 @@ def _evaluate(model: ir.Model, known: dict[str, np.ndarray]) -> bool:
 
 def _results(node: ir.Node, opset: int) -> tuple[np.ndarray, ...] | None:
     """A node's results, if they are small and follow from shapes."""
-    if node.domain != "" or node.op_type == "Constant" or any(_subgraphs(node)):
+    if node.domain != "" or node.op_type == "Constant":
         return None
     if node.op_type in ("Shape", "Size"):
         shape = _fixed(node.inputs[0]) if node.inputs[0] is not None else None
@@ -185,11 +183,6 @@ def _results(node: ir.Node, opset: int) -> tuple[np.ndarray, ...] | None:
         return None
     small = all(isinstance(result, np.ndarray) and result.size <= _MAX_ELEMENTS for result in results)
     return results if small else None
-
-
-def _subgraphs(node: ir.Node) -> Iterator[ir.Attr]:
-    graphs = (ir.AttributeType.GRAPH, ir.AttributeType.GRAPHS)
-    return (attribute for attribute in node.attributes.values() if attribute.type in graphs)
 
 
 def _fixed(value: ir.Value) -> Shape | None:

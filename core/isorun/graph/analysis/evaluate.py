@@ -202,6 +202,17 @@ def sizes(value: ir.Value) -> tuple[int, ...]:
     return tuple(int(size) for size in value.const_value.shape)  # type: ignore[arg-type]
 
 
+def subgraphs(node: ir.Node) -> list[ir.Graph]:
+    """The graphs of a node's attributes, such as the branches of an ``If``."""
+    graphs: list[ir.Graph] = []
+    for attribute in node.attributes.values():
+        if attribute.type == ir.AttributeType.GRAPH:
+            graphs.append(attribute.as_graph())
+        elif attribute.type == ir.AttributeType.GRAPHS:
+            graphs.extend(attribute.as_graphs())
+    return graphs
+
+
 def data_inputs(value: ir.Value, stop: frozenset[ir.Value] = frozenset()) -> set[ir.Value]:
     """The graph inputs whose data, not only shape, a value depends on, other than through the values to stop at."""
     sources = (source for source in ancestors(value, stop) if source not in stop)

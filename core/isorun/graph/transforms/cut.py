@@ -9,6 +9,7 @@ import numpy as np
 import onnx_ir as ir
 
 from isorun.errors import UnsupportedModel
+from isorun.graph.analysis.evaluate import subgraphs
 
 
 def expose_values(model: ir.Model) -> list[str]:
@@ -84,17 +85,10 @@ def _type_of(value: ir.Value) -> ir.TensorType:
 def _reads(node: ir.Node) -> Iterator[ir.Value]:
     """What a node reads, in the graphs of its attributes too."""
     yield from (value for value in node.inputs if value is not None)
-    for attribute in node.attributes.values():
-        if attribute.type == ir.AttributeType.GRAPH:
-            graphs = [attribute.as_graph()]
-        elif attribute.type == ir.AttributeType.GRAPHS:
-            graphs = list(attribute.as_graphs())
-        else:
-            continue
-        for graph in graphs:
-            yield from graph.outputs
-            for inner in graph:
-                yield from _reads(inner)
+    for graph in subgraphs(node):
+        yield from graph.outputs
+        for inner in graph:
+            yield from _reads(inner)
 
 
 def _is_constant(value: ir.Value) -> bool:

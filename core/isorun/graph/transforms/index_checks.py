@@ -14,6 +14,7 @@ import numpy as np
 import onnx_ir as ir
 
 from isorun.errors import UnsupportedModel
+from isorun.graph.analysis.evaluate import subgraphs
 from isorun.graph.analysis.index_bounds import Lookup
 from isorun.graph.analysis.intervals import dtype_of
 from isorun.graph.ops.functions import is_fused
@@ -80,18 +81,7 @@ def describe(lookup: Lookup) -> str:
 
 def _owners(graph: ir.Graph) -> dict[ir.Graph, ir.Node]:
     """The node that each subgraph belongs to."""
-    return {
-        body: node
-        for node in graph.all_nodes()
-        for attribute in node.attributes.values()
-        for body in _graphs(attribute)
-    }
-
-
-def _graphs(attribute: ir.Attr) -> Sequence[ir.Graph]:
-    if attribute.type == ir.AttributeType.GRAPH:
-        return [attribute.as_graph()]
-    return attribute.as_graphs() if attribute.type == ir.AttributeType.GRAPHS else []
+    return {body: node for node in graph.all_nodes() for body in subgraphs(node)}
 
 
 def _path(node: ir.Node, graph: ir.Graph, owners: Mapping[ir.Graph, ir.Node]) -> list[tuple[ir.Node, ir.Graph]] | None:
@@ -110,7 +100,7 @@ def _result(owner: ir.Node, body: ir.Graph, count: ir.Value, prefix: str) -> ir.
     """The sum of a count over all runs of a body that computes it: (1)."""
     if owner.op_type == "Loop":
         return _carried(owner, body, count, prefix)
-    for graph in (graph for attribute in owner.attributes.values() for graph in _graphs(attribute)):
+    for graph in subgraphs(owner):
         graph.outputs.append(count if graph is body else _zero(f"{prefix}.zero", graph))  # the other branch
     owner.resize_outputs(len(body.outputs))
     if owner.op_type == "If":
