@@ -147,17 +147,16 @@ class _RotaryBuilder(Builder):
             read = self._norm(f"{prefix}.{attended_norm}", hidden, f"{name}.attention_norm")
         context = self._attend(name, prefix, read, mask, turn, window)
         width = config.num_attention_heads * config.head_size
-        attended = self._dense(prefix, family.attention_output, context, width, config.hidden_size, f"{name}.attended")
-        norm = self._below(prefix, family.after[0])
-        hidden = self._sum(
-            prefix, family.attention_output, "attention_output", attended, hidden, norm, name, family.post
-        )
+        output, down = f"{prefix}.{family.attention_output}", f"{prefix}.{family.down}"
+        after_attention, after_mlp = (norm and f"{prefix}.{norm}" for norm in family.after)
+        product = self.dense(output, context, width, config.hidden_size, f"{name}.attended")
+        hidden = self._sum(output, "attention_output", product, hidden, after_attention, name, family.post)
         read = hidden if mlp_norm is None else self._norm(f"{prefix}.{mlp_norm}", hidden, f"{name}.mlp_norm")
         inner = self._mlp(name, prefix, read)
-        down = self._dense(prefix, family.down, inner, config.intermediate_size, config.hidden_size, f"{name}.down")
+        product = self.dense(down, inner, config.intermediate_size, config.hidden_size, f"{name}.down")
         final = index == len(config.layer_kinds) - 1 and not family.rms and not family.post
-        norm = family.final_norm if final else self._below(prefix, family.after[1])
-        return self._sum(prefix, family.down, "down", down, hidden, norm, f"{name}.mlp", final or family.post)
+        norm = family.final_norm if final else after_mlp
+        return self._sum(down, "down", product, hidden, norm, f"{name}.mlp", final or family.post)
 
     def _attend(
         self,
@@ -203,34 +202,29 @@ class _RotaryBuilder(Builder):
     def _mlp(self, name: str, prefix: str, read: ir.Value) -> ir.Value:
         config, family = self._config, self._family
         width, inner = config.hidden_size, config.intermediate_size
+        whole, halves = f"{prefix}.{family.gate}", []
         if family.plain:
-            product = self._dense(prefix, family.gate, read, width, inner, f"{name}.gate")
-            bias = self.weight(f"{prefix}.{family.gate}.bias", inner)
+            product = self.dense(whole, read, width, inner, f"{name}.gate")
+            bias = self.weight(f"{whole}.bias", inner)
             return activations.activated(self, config.activation, f"{name}.activation", product, inner, bias)
         if family.up is not None:
-            gate, up = (
-                self._biased(
-                    prefix, part, self._dense(prefix, part, read, width, inner, f"{name}.{label}"), "gate", inner
-                )
-                for label, part in (("gate", family.gate), ("up", family.up))
-            )
-            return activations.gated(self, config.activation, f"{name}.activation", gate, up, inner)
-        whole = f"{prefix}.{family.gate}"
-        halves = []
-        for label, begin in (("gate", inner * family.gate_second), ("up", inner * (not family.gate_second))):
-            shape, end = (2 * inner, width), begin + inner
-            weight = self.slice(f"{whole}.weight.{label}", f"{whole}.weight", shape, begin, end)
-            product = self.node("MatMul", f"{name}.{label}", [read, weight])
-            if "gate" in config.biases:
-                bias = self.slice(f"{whole}.bias.{label}", f"{whole}.bias", shape[:1], begin, end)
-                product = self.node("Add", f"{name}.{label}.biased", [product, bias])
-            halves.append(product)
+            for label, part in (("gate", whole), ("up", f"{prefix}.{family.up}")):
+                product = self.dense(part, read, width, inner, f"{name}.{label}")
+                halves.append(self._biased(part, product, "gate", inner))
+        else:
+            for label, begin in (("gate", inner * family.gate_second), ("up", inner * (not family.gate_second))):
+                shape, end = (2 * inner, width), begin + inner
+                weight = self.slice(f"{whole}.weight.{label}", f"{whole}.weight", shape, begin, end)
+                product = self.node("MatMul", f"{name}.{label}", [read, weight])
+                if "gate" in config.biases:
+                    bias = self.slice(f"{whole}.bias.{label}", f"{whole}.bias", shape[:1], begin, end)
+                    product = self.node("Add", f"{name}.{label}.biased", [product, bias])
+                halves.append(product)
         gate, up = halves
         return activations.gated(self, config.activation, f"{name}.activation", gate, up, inner)
 
     def _sum(
         self,
-        prefix: str,
         dense: str,
         part: str,
         product: ir.Value,
@@ -246,25 +240,18 @@ class _RotaryBuilder(Builder):
         if norm is not None and post:
             gamma, *beta = self._norm_weights(norm)
             zeros = self.constant(f"zeros.{width}", np.zeros(width, np.float32))
-            bias = self.weight(f"{prefix}.{dense}.bias", width) if part in config.biases else zeros
+            bias = self.weight(f"{dense}.bias", width) if part in config.biases else zeros
             inputs = [product, skip, gamma, *(beta or [zeros]), bias]
             return self.fused("SkipLayerNormalization", f"{name}.sum", inputs, epsilon=config.epsilon)
-        product = self._biased(prefix, dense, product, part, width)
+        product = self._biased(dense, product, part, width)
         if norm is not None:
             product = self._norm(norm, product, f"{name}.normalized")
         return self.node("Add", f"{name}.sum", [skip, product])
 
-    @staticmethod
-    def _below(prefix: str, name: str | None) -> str | None:
-        return None if name is None else f"{prefix}.{name}"
-
-    def _biased(self, prefix: str, dense: str, product: ir.Value, part: str, width: int) -> ir.Value:
+    def _biased(self, dense: str, product: ir.Value, part: str, width: int) -> ir.Value:
         if part not in self._config.biases:
             return product
-        return self.node("Add", f"{prefix}.{dense}.biased", [product, self.weight(f"{prefix}.{dense}.bias", width)])
-
-    def _dense(self, prefix: str, part: str, value: ir.Value, rows: int, columns: int, name: str) -> ir.Value:
-        return self.dense(f"{prefix}.{part}", value, rows, columns, name)
+        return self.node("Add", f"{dense}.biased", [product, self.weight(f"{dense}.bias", width)])
 
     def _norm(self, name: str, value: ir.Value, label: str) -> ir.Value:
         inputs = [value, *self._norm_weights(name)]
