@@ -124,10 +124,10 @@ def _type_name(kind: ir.TypeProtocol | None) -> str:
     return f"sparse_tensor({name})" if isinstance(kind, ir.SparseTensorType) else f"tensor({name})"
 
 
-def _rows(table: ir.Value | None, axis: int = 0) -> int | None:
+def _rows(table: ir.Value | None) -> int | None:
     if table is None or not table.is_initializer() or table.shape is None:
         return None
-    size = table.shape[axis]
+    size = table.shape[0]
     return size if isinstance(size, int) else None
 
 

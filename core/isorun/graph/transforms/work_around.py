@@ -37,34 +37,31 @@ def apply(model: ir.Model, faults: Sequence[Fault]) -> list[str]:
     Raises:
         UnsupportedModel: there is no equivalent of a node; names it and the reason.
     """
-    rows = [fault for fault in faults if fault.applies is not None]
     early = model.graph.opset_imports.get("", 1) < opset_upgrade.FIRST_READ
     untouched = model.graph.clone() if early else model.graph
     try:
-        return _apply(model, rows)
+        return _apply(model, faults)
     except _OfLaterOpset:
         model.graph = untouched
         opset_upgrade.upgrade(model)
-        return _apply(model, rows)
+        return _apply(model, faults)
 
 
 class _OfLaterOpset(Exception):
     """The nodes that replace another one do not exist in the model's opset, or have other inputs there."""
 
 
-def _apply(model: ir.Model, rows: Sequence[Fault]) -> list[str]:
+def _apply(model: ir.Model, faults: Sequence[Fault]) -> list[str]:
     infer_shapes(model, strict=True)
     opset = model.graph.opset_imports.get("", 1)
     for value in _wide_constants(model):
-        for fault in rows:
+        for fault in faults:
             if fault.operator == CONSTANTS and fault.applies is not None and fault.applies(value, opset):
                 raise _refused(fault, f"The constant {value.name!r}")
     rewritten = []
     for node in list(_nodes(model)):
-        for fault in rows:
-            if fault.operator != _name(node) or fault.applies is None:
-                continue
-            if not fault.applies(node, opset):
+        for fault in faults:
+            if fault.operator != _name(node) or fault.applies is None or not fault.applies(node, opset):
                 continue
             label = f"The node {node.name or (node.outputs[0].name if node.outputs else '')!r} ({node.op_type})"
             if fault.rewrite is None or node.graph is None:

@@ -75,7 +75,7 @@ class _Fusion:
         self._weights: dict[tuple[object, ...], ir.Value] = {}
         self._masks: dict[object, ir.Value] = {}
         self._biases: dict[tuple[ir.Value, ir.Value], ir.Value] = {}
-        self._pair_masks = PairMasks(model.graph, self._probes)
+        self._pair_masks = PairMasks(self._probes)
         self._rotations = Rotations(self._graph, self._probes, self._probe)
 
     def fuse(self, root: ir.Node) -> None:

@@ -17,12 +17,10 @@ class PairMasks:
     """What attentions read of masks of pairs, computed once for all layers.
 
     Args:
-        graph: the graph of the attentions.
-        probes: evaluate it on samples.
+        probes: evaluate the graph on samples.
     """
 
-    def __init__(self, graph: ir.Graph, probes: Probes) -> None:
-        self._graph = graph
+    def __init__(self, probes: Probes) -> None:
         self._probes = probes
         self._known: dict[tuple[ir.Value, bool], tuple[ir.Value, ir.Value]] = {}
 

@@ -189,7 +189,7 @@ class _Conversion:
                 return f"it is of the domain {node.domain!r}: its behaviour in {self._name} is not known"
             if node.op_type in KEPT:
                 return KEPT[node.op_type]
-            if node.op_type == "LayerNormalization" and _integer(node, "stash_type", 1) != _FLOAT:
+            if node.op_type == "LayerNormalization" and node.attributes.get_int("stash_type", 1) != _FLOAT:
                 return "its stash_type is not fp32, so it would compute in half precision inside"
             if any(value is not None and value.dtype is None for value in (*node.inputs, *node.outputs)):
                 return "the types of its inputs and outputs are not known"
@@ -226,7 +226,7 @@ class _Conversion:
             return True
         floats = [value for value in node.inputs if value is not None and self._is_float(value)]
         computed = [value for value in floats if not is_constant(value)]
-        if node.op_type == "Cast" and _integer(node, "to", 0) != _FLOAT:
+        if node.op_type == "Cast" and node.attributes.get_int("to", 0) != _FLOAT:
             return False  # to numbers that rounding would change
         return bool(floats) and all(value in self._converted for value in computed)
 
@@ -313,7 +313,3 @@ def _unfit(value: ir.Value, half: ir.DataType) -> tuple[str | None, bool]:
     if array.size <= _FEW and np.any((array != 0) & (array.astype(half.numpy()) == 0)):
         return f"its constant {value.name!r} would be 0 in {NAMES[half]}", False
     return None, False
-
-
-def _integer(node: ir.Node, name: str, default: int) -> int:
-    return node.attributes[name].as_int() if name in node.attributes else default
