@@ -25,11 +25,7 @@ _MAX_DIGITS = 19  # digits of a 64-bit number
 
 def locations(tensors: Iterable[onnx.TensorProto]) -> list[str]:
     """The external files of tensors, as they are named there, in order of first use."""
-    names: dict[str, None] = {}
-    for tensor in tensors:
-        if uses_external_data(tensor):
-            names.update((entry.value, None) for entry in tensor.external_data if entry.key == "location")
-    return list(names)
+    return list(dict.fromkeys(entry.value for entry in _locations(tensors)))
 
 
 def check(tensors: Iterable[onnx.TensorProto], name: str, path: Path | None) -> None:
@@ -67,20 +63,14 @@ def anchor(tensors: Iterable[onnx.TensorProto], path: Path) -> None:
 
     ``onnx_ir`` reads an absolute path unchecked; below a base folder it rejects hard links and links to other folders.
     """
-    for tensor in tensors:
-        if uses_external_data(tensor):
-            for entry in tensor.external_data:
-                if entry.key == "location":
-                    entry.value = str((path.parent / entry.value).resolve())
+    for entry in _locations(tensors):
+        entry.value = str((path.parent / entry.value).resolve())
 
 
 def relocate(tensors: Iterable[onnx.TensorProto], folder: Path) -> None:
     """Make the absolute locations of tensors relative to a folder again, in place: ONNX Runtime accepts no others."""
-    for tensor in tensors:
-        if uses_external_data(tensor):
-            for entry in tensor.external_data:
-                if entry.key == "location":
-                    entry.value = PurePosixPath(entry.value).relative_to(folder.resolve()).as_posix()
+    for entry in _locations(tensors):
+        entry.value = PurePosixPath(entry.value).relative_to(folder.resolve()).as_posix()
 
 
 def check_again(model: ir.Model, files: frozenset[str]) -> None:
@@ -113,6 +103,13 @@ def load_attributes(model: ir.Model) -> None:
                 loaded = [ir.tensor(np.array(tensor.numpy()), name=tensor.name) for tensor in _tensors(attribute)]
                 single = attribute.type == ir.AttributeType.TENSOR
                 attributes[name] = ir.Attr(name, attribute.type, loaded[0] if single else loaded)
+
+
+def _locations(tensors: Iterable[onnx.TensorProto]) -> Iterator[onnx.StringStringEntryProto]:
+    """The entries of external tensors that name their files."""
+    for tensor in tensors:
+        if uses_external_data(tensor):
+            yield from (entry for entry in tensor.external_data if entry.key == "location")
 
 
 def _attributes(model: ir.Model) -> Iterator[MutableMapping[str, ir.Attr]]:
