@@ -268,35 +268,25 @@ class AttentionProbe:
                 these.
             tolerance: of the error, relative to the largest number.
         """
-        if pattern.positions is None:
-            return self._is_turned(pattern, formula, whole, len(whole.cos), {}, tolerance)
         try:
-            return self._is_turned_by(pattern, formula, whole, self._probes.lengths[-1], tolerance)
+            length = len(whole.cos) if pattern.positions is None else self._probes.lengths[-1]
+            return self._is_turned(pattern, formula, whole, length, tolerance)
         except CannotEvaluate:  # a table is cut to the length of the row before positions are looked up
-            if self._probes.fixed:
+            if pattern.positions is None or self._probes.fixed:
                 raise
-            return self._is_turned_by(pattern, formula, whole, len(whole.cos), tolerance)
-
-    def _is_turned_by(
-        self, pattern: AttentionPattern, formula: Formula, whole: Turn, length: int, tolerance: float
-    ) -> bool:
-        """The same for random positions in rows of a length."""
-        assert pattern.positions is not None
-        drawn = np.random.default_rng(0).integers(0, len(whole.cos), (self._probes.rows, length))
-        by_token = replace(whole, cos=whole.cos[drawn][:, None], sin=whole.sin[drawn][:, None])
-        return self._is_turned(pattern, formula, by_token, length, {pattern.positions: drawn}, tolerance)
+            return self._is_turned(pattern, formula, whole, len(whole.cos), tolerance)
 
     def _is_turned(
-        self,
-        pattern: AttentionPattern,
-        formula: Formula,
-        by_token: Turn,
-        length: int,
-        samples: Samples,
-        tolerance: float,
+        self, pattern: AttentionPattern, formula: Formula, whole: Turn, length: int, tolerance: float
     ) -> bool:
+        """The same in rows of a length: by each position, or by random ones where positions are given."""
+        samples = {}
+        if pattern.positions is not None:
+            drawn = np.random.default_rng(0).integers(0, len(whole.cos), (self._probes.rows, length))
+            whole = replace(whole, cos=whole.cos[drawn][:, None], sin=whole.sin[drawn][:, None])
+            samples = {pattern.positions: drawn}
         query, result = self._queries(pattern, formula, length, samples)
-        error = _error(result, formula.turn.factor * by_token.of(query))
+        error = _error(result, formula.turn.factor * whole.of(query))
         return error < tolerance * float(np.abs(result).max())
 
     def _queries(
