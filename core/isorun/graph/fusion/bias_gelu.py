@@ -68,18 +68,12 @@ def fuse(model: ir.Model, report: FusionReport) -> None:
         gated = _gate(value)
         if gated is None and form == "Silu":
             continue
-        kind = GATED if gated is not None else KIND
-        try:
-            if gated is not None:
-                gate, product = gated
-                operands = [_own_layer(part) for part in (entry, gate)]
-                subgraph.put(f"Gated{form}", operands, {}, product)
-            else:
+        with report.candidate(KIND if gated is None else GATED, node.name):
+            if gated is None:
                 subgraph.put(f"Bias{form}", _product_and_bias(entry), {}, value)
-        except CannotFuse as why:
-            report.refuse(kind, node.name, str(why))
-        else:
-            report.accept(kind)
+            else:
+                gate, product = gated
+                subgraph.put(f"Gated{form}", [_own_layer(part) for part in (entry, gate)], {}, product)
 
 
 def _product_and_bias(entry: ir.Value) -> list[ir.Value]:

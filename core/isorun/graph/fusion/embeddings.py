@@ -62,12 +62,8 @@ def fuse(model: ir.Model, report: FusionReport) -> None:
             continue
         if any(isinstance(term, ir.Value) and subgraph.dense(term) is not None for term in terms):
             continue  # the hidden states of a later layer, whose sums go back to the embeddings
-        try:
+        with report.candidate(KIND, node.name):
             _fuse(model.graph, probes, node, terms)
-        except (CannotFuse, CannotEvaluate) as why:
-            report.refuse(KIND, node.name, str(why))
-        else:
-            report.accept(KIND)
     for node in list(model.graph) if not report.found[KIND] else ():
         terms = _terms(node.outputs[0]) if node.op_type == "Gather" and node.domain == "" else []
         if len(terms) == 1 and isinstance(terms[0], _Rows) and _is_ids(terms[0]) and sizes(terms[0].table)[0] > 1:

@@ -33,24 +33,16 @@ def fuse(model: ir.Model, report: FusionReport) -> None:
             continue
         if subgraph.is_used_outside(total.outputs[0], {node}):
             continue
-        try:
+        with report.candidate(KIND, node.name):
             gamma, beta, epsilon = norm(node)
-        except CannotFuse as why:
-            report.refuse(KIND, node.name, str(why))
-            continue
-        product, bias, skip = sides
-        if beta is None or bias is None:
-            (size,), dtype = sizes(gamma), subgraph.dtype(gamma)
-            if (size, dtype) not in zeros:
-                tensor = ir.tensor(np.zeros(size, dtype.numpy()))
-                zeros[size, dtype] = subgraph.constant(model.graph, f"isorun.zeros.{size}", tensor)
-            beta, bias = beta or zeros[size, dtype], bias or zeros[size, dtype]
-        try:
+            product, bias, skip = sides
+            if beta is None or bias is None:
+                (size,), dtype = sizes(gamma), subgraph.dtype(gamma)
+                if (size, dtype) not in zeros:
+                    tensor = ir.tensor(np.zeros(size, dtype.numpy()))
+                    zeros[size, dtype] = subgraph.constant(model.graph, f"isorun.zeros.{size}", tensor)
+                beta, bias = beta or zeros[size, dtype], bias or zeros[size, dtype]
             subgraph.put(KIND, [product, skip, gamma, beta, bias], {"epsilon": epsilon}, node.outputs[0])
-        except CannotFuse as why:
-            report.refuse(KIND, node.name, str(why))
-        else:
-            report.accept(KIND)
 
 
 def norm(node: ir.Node) -> tuple[ir.Value, ir.Value | None, float]:

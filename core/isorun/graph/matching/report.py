@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
+
+from isorun.graph.analysis.evaluate import CannotEvaluate
 
 KINDS = ("EmbedLayerNormalization", "SelfAttention", "SkipLayerNormalization", "BiasGelu", "GatedActivation")
 
@@ -61,6 +65,22 @@ class FusionReport:
     def complete(self) -> bool:
         """Whether it is an encoder and every candidate was fused."""
         return self.is_encoder and not self.refusals
+
+    @contextmanager
+    def candidate(self, kind: str, node: str | None) -> Iterator[None]:
+        """Count a candidate as fused, or as refused if the block raises :class:`CannotFuse` or
+        :class:`isorun.graph.analysis.evaluate.CannotEvaluate`.
+
+        Args:
+            kind: one of :data:`KINDS`.
+            node: the name of the node that identifies it.
+        """
+        try:
+            yield
+        except (CannotFuse, CannotEvaluate) as why:
+            self.refuse(kind, node, str(why))
+        else:
+            self.accept(kind)
 
     def accept(self, kind: str) -> None:
         self.found[kind] += 1

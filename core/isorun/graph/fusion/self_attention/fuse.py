@@ -32,7 +32,7 @@ from operator import and_
 import numpy as np
 import onnx_ir as ir
 
-from isorun.graph.analysis.evaluate import CannotEvaluate, array, data_inputs, sizes
+from isorun.graph.analysis.evaluate import array, data_inputs, sizes
 from isorun.graph.fusion.self_attention import distances, rotation
 from isorun.graph.fusion.self_attention.disentangled import Disentangled
 from isorun.graph.fusion.self_attention.formula import AttentionProbe, Formula
@@ -57,12 +57,8 @@ def fuse(model: ir.Model, report: FusionReport) -> None:
     fusion = _Fusion(model)
     for node in list(model.graph):
         if is_candidate(node) and node.graph is not None:
-            try:
+            with report.candidate(KIND, node.name):
                 fusion.fuse(node)
-            except (CannotFuse, CannotEvaluate) as why:
-                report.refuse(KIND, node.name, str(why))
-            else:
-                report.accept(KIND)
 
 
 class _Fusion:
