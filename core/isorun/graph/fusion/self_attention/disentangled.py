@@ -127,17 +127,17 @@ def _term(node: ir.Node, pattern: AttentionPattern, size: int, probes: Probes, s
         raise CannotFuse("it gathers from a product of more than its queries or its keys with a table")
     while (producer := index.producer()) is not None and producer.op_type in _REPEATING and producer.inputs[0]:
         index = producer.inputs[0]
-    widths = {_evaluated(table, pattern, probes, length).shape[-1] for length in probes.lengths}
+    widths = {pattern.evaluated(probes, table, length).shape[-1] for length in probes.lengths}
     if len(widths) == 1:
         length = probes.lengths[0]
-        rows = distances.along(probes, pattern.around, index)
+        rows = distances.along(probes, pattern, index)
     else:  # DeBERTa cuts the middle out of a table for distances to either side: all of it is read by rows this long
         constants = filter(is_constant, ancestors(table))
         length = max((sizes(value)[0] for value in constants if len(sizes(value)) == 2), default=0) // 2 + 2
-        rows = distances.along(probes, pattern.around, index, (length,))
+        rows = distances.along(probes, pattern, index, (length,))
     if rows is None or rows.shape[1] != 1:
         raise CannotFuse(f"it gathers by {index.name!r}, which is not one index for each distance")
-    by_head = _evaluated(table, pattern, probes, length)
+    by_head = pattern.evaluated(probes, table, length)
     if not 0 <= rows.min() <= rows.max() < by_head.shape[-1]:
         raise CannotFuse(f"it gathers by {index.name!r} from {by_head.shape[-1]} rows, up to number {rows.max():g}")
     by_head = by_head.reshape(-1, size, by_head.shape[-1])[: pattern.width // size]
@@ -167,8 +167,3 @@ def _own_values(pattern: AttentionPattern) -> tuple[set[ir.Value], set[ir.Value]
     computed |= {layer.output for layer in pattern.layers}
     query, key = (computed.intersection(ancestors(value)) for value in pattern.operands)
     return query - key, key - query
-
-
-def _evaluated(value: ir.Value, pattern: AttentionPattern, probes: Probes, length: int) -> np.ndarray:
-    samples = {**probes.feeds(length), **pattern.around(probes.rows, length)}
-    return probes.evaluator(samples)(value)

@@ -12,7 +12,7 @@ import numpy as np
 import onnx_ir as ir
 
 from isorun.graph.analysis.evaluate import CannotEvaluate, ancestors, is_constant, sizes
-from isorun.graph.fusion.self_attention.masks import Around
+from isorun.graph.fusion.self_attention.pattern import AttentionPattern
 from isorun.graph.matching import subgraph
 from isorun.graph.matching.probes import Probes
 from isorun.graph.ops import positions
@@ -21,19 +21,20 @@ _LONG_LENGTHS = (400, 1200)  # at one of them, every bucket of distances occurs
 
 
 def canonical(
-    probes: Probes, around: Around, bias: ir.Value, key_mask: ir.Value, before: ir.Node, dtype: ir.DataType
+    probes: Probes, pattern: AttentionPattern, bias: ir.Value, key_mask: ir.Value, before: ir.Node, dtype: ir.DataType
 ) -> ir.Value | None:
     """A bias (1, N, S, S) in the form of fused graphs; ``None`` if it depends on more than the distance, or the graph
     accepts one length only.
 
     Args:
-        probes, around: samples for evaluation.
+        probes: evaluate the graph on samples.
+        pattern: the attention.
         bias: the value.
-        key_mask: the mask of its attention (B, S), which has the length.
+        key_mask: the mask of the attention (B, S), which has the length.
         before: where nodes are inserted.
         dtype: the type of the result.
     """
-    rows = None if probes.fixed else along(probes, around, bias)
+    rows = None if probes.fixed else along(probes, pattern, bias)
     if rows is None:
         return None
     nodes = subgraph.Before(before)
@@ -47,14 +48,16 @@ def canonical(
     return positions.relative_bias(nodes, key_mask, table, len(near) // 2)
 
 
-def for_each_pair(probes: Probes, around: Around, bias: ir.Value, key_mask: ir.Value, before: ir.Node) -> ir.Value:
+def for_each_pair(
+    probes: Probes, pattern: AttentionPattern, bias: ir.Value, key_mask: ir.Value, before: ir.Node
+) -> ir.Value:
     """A bias as (1 or B, 1 or N, S, S): expanded if it has fewer dimensions, or one number for all queries.
 
     Args:
-        probes, around, bias, key_mask, before: as for :func:`canonical`.
+        probes, pattern, bias, key_mask, before: as for :func:`canonical`.
     """
     length = probes.lengths[0]
-    shape = _evaluated(probes, around, bias, length).shape
+    shape = pattern.evaluated(probes, bias, length).shape
     if len(shape) == 4 and shape[2] == length:
         return bias
     size = subgraph.insert(before, "Shape", [key_mask], start=1, end=2)
@@ -65,7 +68,9 @@ def for_each_pair(probes: Probes, around: Around, bias: ir.Value, key_mask: ir.V
     return expanded
 
 
-def along(probes: Probes, around: Around, value: ir.Value, lengths: Sequence[int] = _LONG_LENGTHS) -> np.ndarray | None:
+def along(
+    probes: Probes, pattern: AttentionPattern, value: ir.Value, lengths: Sequence[int] = _LONG_LENGTHS
+) -> np.ndarray | None:
     """A value (..., S, S) by distance, from -(S - 1) to S - 1: (2 S - 1, N) with N the size of the third dimension from
     the last, 1 if all of it is alike; ``None`` if it depends on more.
 
@@ -81,7 +86,7 @@ def along(probes: Probes, around: Around, value: ir.Value, lengths: Sequence[int
         length, squares = min([longest, *tables]), None
         while squares is None:
             try:
-                squares = _evaluated(probes, around, value, length)
+                squares = pattern.evaluated(probes, value, length)
             except CannotEvaluate:  # beyond a table of positions that it reads the length from
                 shorter, length = True, length // 2
                 if probes.fixed or length < max(probes.lengths):
@@ -93,14 +98,10 @@ def along(probes: Probes, around: Around, value: ir.Value, lengths: Sequence[int
             longest = min([lengths[-1], *tables])
             is_last = probes.fixed or shorter or longest <= length
             to_check = probes.lengths if is_last else (*probes.lengths, longest)
-            return rows if all(_holds(rows, probes, around, value, length) for length in to_check) else None
+            return rows if all(_holds(rows, probes, pattern, value, length) for length in to_check) else None
         if shorter:
             return None  # the farthest distances may differ
     return rows
-
-
-def _evaluated(probes: Probes, around: Around, value: ir.Value, length: int) -> np.ndarray:
-    return probes.evaluator({**probes.feeds(length), **around(probes.rows, length)})(value)
 
 
 def _by_distance(squares: np.ndarray, length: int) -> np.ndarray | None:
@@ -116,11 +117,11 @@ def _by_distance(squares: np.ndarray, length: int) -> np.ndarray | None:
     return positions.along_distances(squares[0])
 
 
-def _holds(rows: np.ndarray, probes: Probes, around: Around, value: ir.Value, length: int) -> bool:
+def _holds(rows: np.ndarray, probes: Probes, pattern: AttentionPattern, value: ir.Value, length: int) -> bool:
     """Whether rows by distance, proportional to it or alike beyond some, are what a value is at another length, as far
     as there are rows so long."""
     try:
-        measured = _by_distance(_evaluated(probes, around, value, length), length)
+        measured = _by_distance(pattern.evaluated(probes, value, length), length)
     except CannotEvaluate:  # beyond a table of positions
         return length > max(probes.lengths)
     if measured is None:

@@ -244,9 +244,9 @@ class _Fusion:
         if key not in self._biases:
             before, dtype = pattern.context.producer(), subgraph.dtype(pattern.layers[0].weight)
             assert before is not None
-            canonical = distances.canonical(self._probes, pattern.around, bias, key_mask, before, dtype)
+            canonical = distances.canonical(self._probes, pattern, bias, key_mask, before, dtype)
             if canonical is None:
-                canonical = distances.for_each_pair(self._probes, pattern.around, bias, key_mask, before)
+                canonical = distances.for_each_pair(self._probes, pattern, bias, key_mask, before)
             self._biases[key] = canonical
         return self._biases[key]
 

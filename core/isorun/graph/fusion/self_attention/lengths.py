@@ -37,14 +37,14 @@ class Lengths:
             return
         self._same.add(value)
         lengths = self._probes.lengths[:2]
-        first, second = (self._evaluated(pattern, value, length) for length in lengths)
+        first, second = (pattern.evaluated(self._probes, value, length) for length in lengths)
         by_place = [
             axis for axis, sizes_of in enumerate(zip(first.shape, second.shape, strict=False)) if sizes_of == lengths
         ]
         is_number = bool(second.size and (second == second.flat[0]).all())
         if second.dtype.kind == "f" and (is_number or len(by_place) == 1):
             length = self._long_length(value) if len(by_place) < 2 else _LONG
-            long = self._evaluated(pattern, value, length)
+            long = pattern.evaluated(self._probes, value, length)
             if not is_number and long.ndim == second.ndim and long.shape[by_place[0]] == length:
                 long = np.take(long, np.arange(lengths[1]), by_place[0])
             expected = second.flat[0] if is_number else second
@@ -54,7 +54,7 @@ class Lengths:
                 length <= lengths[1]
             ):  # nothing that it is compared with: whole sizes, whose evaluation takes all of them
                 return
-            long = self._evaluated(pattern, value, length)
+            long = pattern.evaluated(self._probes, value, length)
             expected = first + (second - first) / (lengths[1] - lengths[0]) * (length - lengths[0])
         else:
             return
@@ -76,7 +76,9 @@ class Lengths:
                 continue
             source = node.inputs[0]
             assert source is not None
-            short, longer = (self._evaluated(pattern, source, length).shape for length in self._probes.lengths[:2])
+            short, longer = (
+                pattern.evaluated(self._probes, source, length).shape for length in self._probes.lengths[:2]
+            )
             axes = _list(node.inputs[3]) if len(node.inputs) > 3 else range(len(short))
             if any(short[int(axis)] != longer[int(axis)] for axis in axes):
                 raise CannotFuse(f"it does not compute softmax(scale Q K^T + mask) V: it cuts rows at {max(limits)}")
@@ -87,10 +89,6 @@ class Lengths:
         if rows := [rows for rows in tables if rows > max(self._probes.lengths)]:
             return min(*rows, _LONGEST)
         return max([_LONG, *(number + 2 for number in numbers.whole([value]) if number + 2 <= _LONGEST)])
-
-    def _evaluated(self, pattern: AttentionPattern, value: ir.Value, length: int) -> np.ndarray:
-        samples = {**self._probes.feeds(length), **pattern.around(self._probes.rows, length)}
-        return self._probes.evaluator(samples)(value)
 
 
 def _list(value: ir.Value | None) -> list[float]:

@@ -10,6 +10,7 @@ import onnx_ir as ir
 
 from isorun.graph.analysis.evaluate import Samples, ancestors, data_inputs, is_constant, sizes
 from isorun.graph.matching import subgraph
+from isorun.graph.matching.probes import Probes
 from isorun.graph.matching.report import CannotFuse
 from isorun.graph.matching.subgraph import DenseLayer
 
@@ -96,6 +97,10 @@ class AttentionPattern:
             dtype = np.dtype(np.int64) if self.positions.dtype is None else self.positions.dtype.numpy()
             samples[self.positions] = np.tile(np.arange(length, dtype=dtype), (batch, 1))
         return samples
+
+    def evaluated(self, probes: Probes, value: ir.Value, length: int) -> np.ndarray:
+        """A value for rows of a length, from zeros around the attention."""
+        return probes.evaluator({**probes.feeds(length), **self.around(probes.rows, length)})(value)
 
 
 def is_candidate(node: ir.Node) -> bool:
