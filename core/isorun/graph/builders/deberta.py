@@ -50,10 +50,8 @@ class DebertaBuilder(BertBuilder):
                 "config.json: relative_attention must be true with a pos_att_type of c2p and p2c, got "
                 f"{settings.get('relative_attention')!r} and {kinds!r}"
             )
-        if settings.get("conv_kernel_size", 0) or settings.get("embedding_size") not in (
-            None,
-            self._config.hidden_size,
-        ):
+        usual = (None, self._config.hidden_size)
+        if settings.get("conv_kernel_size", 0) or settings.get("embedding_size") not in usual:
             raise InvalidModel(
                 "config.json: conv_kernel_size, or an embedding_size other than hidden_size, is not supported"
             )

@@ -65,17 +65,9 @@ def _fuse_rms(model: ir.Model, mean: ir.Node) -> None:
 def _move_rms(graph: ir.Graph, node: ir.Node) -> None:
     """Replace ONNX's ``RMSNormalization`` over the last axis by the fused one."""
     source, gamma = node.inputs[:2]
-    if (
-        source is None
-        or gamma is None
-        or not subgraph.is_vector(gamma)
-        or sizes(gamma) == (1,)
-        or node.attributes.get_int("axis", -1)
-        not in (
-            -1,
-            (subgraph.rank(source) or 0) - 1,
-        )
-    ):
+    if source is None or gamma is None or not subgraph.is_vector(gamma) or sizes(gamma) == (1,):
+        return
+    if node.attributes.get_int("axis", -1) not in (-1, (subgraph.rank(source) or 0) - 1):
         return
     epsilon = node.attributes.get_float("epsilon", 1e-5)
     normalization = ir.node(

@@ -261,11 +261,9 @@ class MaskClassifier:
             CannotFuse: it does not.
         """
         assert supposed.origin is not None
-        length = (
-            self._probes.lengths[-1]
-            if self._probes.fixed
-            else self._long_length(value, around, frozenset((supposed.origin,)))
-        )
+        length = self._probes.lengths[-1]
+        if not self._probes.fixed:
+            length = self._long_length(value, around, frozenset((supposed.origin,)))
         near = {number + step for number in numbers.whole([value]) for step in (-1, 0, 1)}
         counts = np.array(sorted({1, 2, 3, length} | {count for count in near if 0 < count <= length}))
         some: set[float] = set()

@@ -12,10 +12,10 @@ import numpy as np
 import onnx_ir as ir
 from onnx_ir.passes import common
 
+from isorun.graph.analysis.evaluate import HALVES
 from isorun.graph.io.shape_inference import infer_shapes
 from isorun.graph.ops import functions
 
-HALVES = (ir.DataType.FLOAT16, ir.DataType.BFLOAT16)
 _TYPES = ("to", "dtype", "output_dtype", "output_datatype")  # attributes that name a type
 _STANDARD = ("", "ai.onnx.ml", "com.microsoft", functions.DOMAIN)
 
