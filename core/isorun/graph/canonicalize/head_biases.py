@@ -70,11 +70,10 @@ def _by_column(layer: DenseLayer, value: ir.Value, bias: np.ndarray, probes: Pro
 
 def _add(layer: DenseLayer, columns: np.ndarray) -> None:
     """Add to the bias of a layer."""
-    output, producer = layer.output, layer.output.producer()
+    output, product, producer = layer.output, layer.product, layer.output.producer()
     assert producer is not None
     graph = producer.graph
     assert isinstance(graph, ir.Graph)
-    product = output if layer.bias is None else _product(layer)
     total = columns if layer.bias is None else array(layer.bias) + columns
     bias = subgraph.constant(graph, f"{layer.weight.name}.bias", ir.tensor(total))
     add = ir.node("Add", [product, bias])
@@ -82,9 +81,3 @@ def _add(layer: DenseLayer, columns: np.ndarray) -> None:
     add.outputs[0].type, add.outputs[0].shape = output.type, output.shape
     subgraph.replace(output, add.outputs[0])
     add.replace_input_with(0, product)
-
-
-def _product(layer: DenseLayer) -> ir.Value:
-    add = layer.output.producer()
-    assert add is not None
-    return next(value for value in add.inputs if value is not None and value is not layer.bias)

@@ -144,9 +144,7 @@ class _ProducingLayer:
             rows = subgraph.insert(before, "Reshape", [rows, subgraph.insert(before, "Concat", [outer, width], axis=0)])
         transposed = _transposed(rows, _SEQUENCE_FIRST)
         transposed = transposed or subgraph.insert(before, "Transpose", [rows], perm=_SEQUENCE_FIRST)
-        result = subgraph.insert(before, "MatMul", [transposed, self.dense.weight])
-        if self.dense.bias is not None:
-            result = subgraph.insert(before, "Add", [result, self.dense.bias])
+        result = subgraph.insert_dense(before, transposed, self.dense.weight, self.dense.bias)
         for value in (rows, transposed, result):
             value.type, value.shape = self.value.type, value.shape or ir.Shape([None] * 3)
         return result

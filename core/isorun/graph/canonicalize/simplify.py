@@ -128,9 +128,7 @@ def _split_gemms(graph: ir.Graph) -> None:
             continue
         if node.attributes.get_int("transB", 0):
             weight = subgraph.insert(node, "Transpose", [weight], perm=[1, 0])
-        result = subgraph.insert(node, "MatMul", [rows, weight])
-        if bias is not None:
-            result = subgraph.insert(node, "Add", [result, bias])
+        result = subgraph.insert_dense(node, rows, weight, bias)
         result.type, result.shape = node.outputs[0].type, node.outputs[0].shape
         subgraph.replace(node.outputs[0], result)
         graph.remove(node, safe=True)
@@ -180,9 +178,7 @@ def _unflatten(model: ir.Model, product: ir.Node) -> None:
             return
         if restored_shape != (probes.rows, length, columns):
             return
-    result = subgraph.insert(user, "MatMul", [entry, weight])
-    if bias is not None:
-        result = subgraph.insert(user, "Add", [result, bias])
+    result = subgraph.insert_dense(user, entry, weight, bias)
     result.type, result.shape = restored.type, restored.shape
     subgraph.replace(restored, result)
 

@@ -114,18 +114,17 @@ def _own_layer(value: ir.Value) -> ir.Value:
     if part is None or before is None:
         return value
     layer, begin, end = part
-    nodes, dtype = subgraph.Before(before), subgraph.dtype(layer.weight)
-    graph = before.graph
+    graph, dtype = before.graph, subgraph.dtype(layer.weight)
     assert isinstance(graph, ir.Graph)
 
-    def columns(whole: ir.Value, name: str) -> ir.Value:
+    def columns(whole: ir.Value) -> ir.Value:
         shape = (*sizes(whole)[:-1], end - begin)
         tensor = subgraph.lazy(lambda: array(whole)[..., begin:end], dtype, shape)
-        return subgraph.constant(graph, f"{whole.name}.{name}.{begin}", tensor)
+        return subgraph.constant(graph, f"{whole.name}.columns.{begin}", tensor)
 
-    result = nodes.node("", "MatMul", [layer.input, columns(layer.weight, "columns")])
-    if layer.bias is not None:
-        result = nodes.node("", "Add", [result, columns(layer.bias, "columns")])
+    weight = columns(layer.weight)
+    bias = None if layer.bias is None else columns(layer.bias)
+    result = subgraph.insert_dense(before, layer.input, weight, bias)
     result.type, result.shape = value.type, value.shape
     return result
 

@@ -75,11 +75,6 @@ def _sides(total: ir.Node) -> tuple[ir.Value, ir.Value | None, ir.Value] | None:
     candidates = []
     for operand, skip in (total.inputs, total.inputs[::-1]):
         layer = subgraph.projection(operand)
-        if layer is None or operand is None or skip is None:
-            continue
-        node = operand.producer()
-        assert node is not None
-        product = operand if layer.bias is None else next(value for value in node.inputs if value is not layer.bias)
-        assert product is not None
-        candidates.append((subgraph.is_used_outside(operand, {total}), product, layer.bias, skip))
+        if layer is not None and operand is not None and skip is not None:
+            candidates.append((subgraph.is_used_outside(operand, {total}), layer.product, layer.bias, skip))
     return min(candidates, key=lambda candidate: candidate[0])[1:] if candidates else None

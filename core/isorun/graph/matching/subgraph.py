@@ -34,6 +34,14 @@ class DenseLayer:
     output: ir.Value
     groups: int = 1
 
+    @property
+    def product(self) -> ir.Value:
+        """The output before the bias is added."""
+        add = self.output.producer()
+        if self.bias is None or add is None:
+            return self.output
+        return next(value for value in add.inputs if value is not None and value is not self.bias)
+
 
 def dense(value: ir.Value | None) -> DenseLayer | None:
     """The dense layer that computes a value: ``MatMul``, with or without ``Add``."""
@@ -293,6 +301,12 @@ def insert(before: ir.Node, operator: str, inputs: Sequence[ir.Value], **attribu
     node = ir.node(operator, list(inputs), attributes)
     before.prepend(node)
     return node.outputs[0]
+
+
+def insert_dense(before: ir.Node, rows: ir.Value, weight: ir.Value, bias: ir.Value | None) -> ir.Value:
+    """Insert a dense layer, with or without a bias, and return its output."""
+    product = insert(before, "MatMul", [rows, weight])
+    return product if bias is None else insert(before, "Add", [product, bias])
 
 
 class Before:

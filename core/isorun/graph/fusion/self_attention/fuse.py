@@ -301,9 +301,7 @@ class _Fusion:
         if len(set(layers)) == len(layers):
             return [layer.output for layer in layers]
         weight, bias = self._qkv(projections)
-        product = subgraph.insert(before, "MatMul", [pattern.hidden, weight])
-        if bias is not None:
-            product = subgraph.insert(before, "Add", [product, bias])
+        product = subgraph.insert_dense(before, pattern.hidden, weight, bias)
         widths = self._number("isorun.widths", [len(projection.columns) for projection in projections])
         node = ir.node("Split", [product, widths], {"axis": -1}, num_outputs=len(projections))
         before.prepend(node)
