@@ -169,10 +169,10 @@ def _longest_read(graph: ir.Graph) -> int | None:
         }
 
     for node in graph if not probes.fixed else ():
-        if node.domain != "" or node.op_type not in ("Gather", "Slice") or not is_constant(node.inputs[0]):
+        table = node.inputs[0] if node.inputs else None
+        if node.domain != "" or node.op_type not in ("Gather", "Slice") or not is_constant(table):
             continue
-        value, table = node.inputs[1] if node.op_type == "Gather" else node.outputs[0], node.inputs[0]
-        assert table is not None
+        value = node.inputs[1] if node.op_type == "Gather" else node.outputs[0]
         assert value is not None
         if data_inputs(value) or node.attributes.get_int("axis", 0) != 0:
             continue

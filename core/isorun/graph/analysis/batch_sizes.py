@@ -45,7 +45,6 @@ class BatchSizes:
     def shape(self, value: ir.Value | None) -> Shape | None:
         """A value's shape at the first batch size; ``None`` if unknown."""
         if is_constant(value):
-            assert value is not None
             return sizes(value)
         return None if value is None else self._shapes[0].get(value.name or "")
 
@@ -131,7 +130,7 @@ def _infer(model: ir.Model, batch: int, batched: set[str | None]) -> tuple[dict[
         if not _evaluate(copy, known):
             break
     values = [value for node in copy.graph.all_nodes() for value in node.outputs] + list(copy.graph.inputs)
-    return {value.name or "": shape for value in values if (shape := _fixed(value)) is not None}, known
+    return {value.name or "": shape for value in values if (shape := fixed_shape(value)) is not None}, known
 
 
 def _evaluate(model: ir.Model, known: dict[str, np.ndarray]) -> bool:
@@ -164,7 +163,7 @@ def _results(node: ir.Node, opset: int) -> tuple[np.ndarray, ...] | None:
     if node.domain != "" or node.op_type == "Constant":
         return None
     if node.op_type in ("Shape", "Size"):
-        shape = _fixed(node.inputs[0]) if node.inputs[0] is not None else None
+        shape = fixed_shape(node.inputs[0]) if node.inputs[0] is not None else None
         if shape is None:
             return None
         start, end = node.attributes.get_int("start", None), node.attributes.get_int("end", None)
@@ -185,7 +184,6 @@ def _results(node: ir.Node, opset: int) -> tuple[np.ndarray, ...] | None:
     return results if small else None
 
 
-def _fixed(value: ir.Value) -> Shape | None:
-    if value.shape is None or not all(isinstance(size, int) for size in value.shape):
-        return None
-    return tuple(int(size) for size in value.shape)  # type: ignore[arg-type]
+def fixed_shape(value: ir.Value) -> Shape | None:
+    """A value's shape if all of its sizes are known."""
+    return value.shape.numpy() if value.shape is not None and value.shape.is_static() else None

@@ -8,7 +8,7 @@ float32, so that results are independent of rounding.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any
+from typing import Any, TypeGuard
 
 import numpy as np
 import onnx_ir as ir
@@ -185,7 +185,7 @@ def _gather_elements(node: ir.Node, data: np.ndarray | None, indices: np.ndarray
     return np.take_along_axis(rows, indices, axis)
 
 
-def is_constant(value: ir.Value | None) -> bool:
+def is_constant(value: ir.Value | None) -> TypeGuard[ir.Value]:
     """Whether a value is a constant of the model that no caller can override."""
     return value is not None and value.const_value is not None and not value.is_graph_input()
 

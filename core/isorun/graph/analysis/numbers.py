@@ -39,7 +39,7 @@ def compared(values: Iterable[ir.Value], stop: frozenset[ir.Value] = frozenset()
         if node.op_type in _COMPARING or (node.op_type in _OF_WHOLE and _is_of_whole(node))
         for operand in node.inputs
         if is_constant(operand)
-        for number in _numbers(operand)  # type: ignore[arg-type]  # a constant is a value
+        for number in _numbers(operand)
     }
 
 

@@ -114,16 +114,16 @@ def _reads_later_places(node: ir.Node) -> bool:
     if dtype is None or not dtype.is_floating_point() or (shape is not None and len(shape) < 2):
         return False
     if node.op_type == "Gather":
-        axes, places = [node.attributes.get_int("axis", 0)], [node.inputs[1]]
+        axes, ends = [node.attributes.get_int("axis", 0)], node.inputs[1]
     else:
         along = node.inputs[3] if len(node.inputs) > 3 else None
         axes = [] if along is None or not is_constant(along) else array(along).reshape(-1).tolist()
-        places = [node.inputs[2]]
+        ends = node.inputs[2]
     rank = None if shape is None else len(shape)
     by_place = [axis % rank if rank else axis for axis in axes] == [1]
-    if not by_place or (shape is not None and isinstance(shape[1], int)) or not is_constant(places[0]):
+    if not by_place or (shape is not None and isinstance(shape[1], int)) or not is_constant(ends):
         return False
-    last = np.max(array(places[0]), initial=0) + (node.op_type == "Gather")  # type: ignore[arg-type]  # a constant
+    last = np.max(array(ends), initial=0) + (node.op_type == "Gather")
     return bool(1 < last < _NO_PLACE)
 
 

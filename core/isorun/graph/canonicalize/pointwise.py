@@ -27,7 +27,7 @@ def rewrite(graph: ir.Graph) -> None:
 
 def _is_pointwise(node: ir.Node) -> bool:
     weight, *bias = node.inputs[1:]
-    if node.inputs[0] is None or weight is None or any(value is None or not is_constant(value) for value in bias):
+    if node.inputs[0] is None or not all(map(is_constant, bias)):
         return False
     strides, pads = (node.attributes.get_ints(name, ()) for name in ("strides", "pads"))
     groups = node.attributes.get_int("group", 1)

@@ -80,13 +80,13 @@ def _fold_factors(graph: ir.Graph) -> None:
             continue
         factor, rows = subgraph.scalar(node.inputs[1]), node.inputs[0].producer()
         table = None if rows is None or rows.op_type != "Gather" or rows.domain != "" else rows.inputs[0]
-        if factor is None or rows is None or table is None or not is_constant(table) or len(sizes(table)) != 2:
+        if factor is None or rows is None or not is_constant(table) or len(sizes(table)) != 2:
             continue
-        if len(sizes(node.inputs[1])) > (subgraph.rank(rows.outputs[0]) or 0):  # type: ignore[arg-type]  # a constant
+        if not is_constant(node.inputs[1]) or len(sizes(node.inputs[1])) > (subgraph.rank(rows.outputs[0]) or 0):
             continue  # the product has more dimensions
         if rows.attributes.get_int("axis", 0) or subgraph.is_used_outside(rows.outputs[0], {node}):
             continue
-        scalar, dtype = array(node.inputs[1]).reshape(()), subgraph.dtype(table)  # type: ignore[arg-type]  # a constant
+        scalar, dtype = array(node.inputs[1]).reshape(()), subgraph.dtype(table)
 
         def scaled(table: ir.Value = table, scalar: np.ndarray = scalar) -> np.ndarray:
             return np.asarray(array(table) * scalar, array(table).dtype)
@@ -171,12 +171,7 @@ def _terms(value: ir.Value) -> list[_Rows | ir.Value]:
             return [term for operand in node.inputs if operand is not None for term in _terms(operand)]
         if node.op_type == "Gather":
             table, index = node.inputs
-            if (
-                table is not None
-                and index is not None
-                and is_constant(table)
-                and not node.attributes.get_int("axis", 0)
-            ):
+            if is_constant(table) and index is not None and not node.attributes.get_int("axis", 0):
                 return [_Rows(table, index)]
         if node.op_type == "Unsqueeze" and node.inputs[0] is not None and _adds_first_axis(node):
             rows, *others = _terms(node.inputs[0])

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from typing import TypeGuard
 
 import numpy as np
 import onnx_ir as ir
@@ -53,7 +54,7 @@ def dense(value: ir.Value | None) -> DenseLayer | None:
     if node.op_type == "Add":
         for product, bias in (node.inputs, node.inputs[::-1]):
             layer = _product(product, bias, value) if is_vector(bias) else None
-            if layer is not None and sizes(bias) == sizes(layer.weight)[1:]:  # type: ignore[arg-type]  # a vector
+            if layer is not None and is_constant(bias) and sizes(bias) == sizes(layer.weight)[1:]:
                 return layer
     return None
 
@@ -63,7 +64,7 @@ def _product(product: ir.Value | None, bias: ir.Value | None, output: ir.Value) 
     if node is None or node.domain != "" or node.op_type != "MatMul":
         return None
     rows, weight = node.inputs
-    if rows is None or weight is None or is_constant(rows) or not is_constant(weight) or len(sizes(weight)) != 2:
+    if rows is None or is_constant(rows) or not is_constant(weight) or len(sizes(weight)) != 2:
         return None
     return DenseLayer(rows, weight, bias, output)
 
@@ -133,14 +134,14 @@ def part(value: ir.Value) -> tuple[DenseLayer, int, int] | None:
     return None
 
 
-def is_vector(value: ir.Value | None) -> bool:
+def is_vector(value: ir.Value | None) -> TypeGuard[ir.Value]:
     """Whether a value is a one-dimensional constant."""
-    return value is not None and is_constant(value) and len(sizes(value)) == 1
+    return is_constant(value) and len(sizes(value)) == 1
 
 
 def scalar(value: ir.Value | None) -> float | None:
     """A one-element constant as a number; ``None`` for any other value."""
-    if value is None or not is_constant(value) or math.prod(sizes(value)) != 1:
+    if not is_constant(value) or math.prod(sizes(value)) != 1:
         return None
     return float(array(value).reshape(()))
 

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 
 import onnx_ir as ir
 
+from isorun.graph.analysis.batch_sizes import fixed_shape
 from isorun.graph.canonicalize import constants
 from isorun.graph.ops.inline import InlinePass
 
@@ -40,9 +41,4 @@ def apply(model: ir.Model, shapes: Mapping[str, tuple[int, ...]]) -> dict[str, t
         constants.simplify(model)
         if len(graph) == nodes:
             break
-    return {value.name or "": shape for value in graph.outputs if (shape := _fixed(value)) is not None}
-
-
-def _fixed(value: ir.Value) -> tuple[int, ...] | None:
-    sizes = [size for size in value.shape or () if isinstance(size, int)]
-    return tuple(sizes) if value.shape is not None and len(sizes) == len(value.shape) else None
+    return {value.name or "": shape for value in graph.outputs if (shape := fixed_shape(value)) is not None}

@@ -331,7 +331,7 @@ def _table_rows(value: ir.Value) -> int:
     for use in value.uses():
         node = use.node
         if node.op_type == "Gather" and use.idx == 1 and is_constant(node.inputs[0]):
-            longest = max(longest, sizes(node.inputs[0])[0])  # type: ignore[arg-type]  # a constant is a value
+            longest = max(longest, sizes(node.inputs[0])[0])
         elif node.op_type in ("Cast", "Clip", "Identity") and use.idx == 0:
             longest = max(longest, _table_rows(node.outputs[0]))
         elif functions.is_fused(node) and node.op_type in functions.EMBEDDINGS:
