@@ -78,6 +78,10 @@ class Graph:
         real = self.node("Cast", self.node("Unsqueeze", mask, [1, 2]), to=TensorProto.FLOAT)
         return str(self.node("Mul", self.node("Sub", 1.0, real), LOWEST))
 
+    def adding(self, value: str) -> Change:
+        """A change of scores: another value is added to them."""
+        return lambda scores: str(self.node("Add", scores, value))
+
     def dense(self, value: str, inputs: int, outputs: int) -> str:
         product = self.node("MatMul", value, self.weight(inputs, outputs))
         return str(self.node("Add", product, self.weight(outputs, scale=0.1)))
@@ -102,3 +106,9 @@ class Graph:
         heads = self.node("MatMul", self.node("Softmax", on_scores(scores), axis=-1), value)
         context = self.node("Reshape", self.node("Transpose", heads, perm=[0, 2, 1, 3]), joined)
         return self.normalized(self.node("Add", hidden, self.dense(context, WIDTH, WIDTH)))
+
+
+def begun(opset: int = 17) -> tuple[Graph, str, str]:
+    """A graph, and its ids and mask (B, S)."""
+    graph = Graph(opset)
+    return graph, graph.input("input_ids", "B", "S"), graph.input("attention_mask", "B", "S")

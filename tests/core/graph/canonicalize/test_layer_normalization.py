@@ -5,12 +5,12 @@ from __future__ import annotations
 import numpy as np
 import onnx
 import onnx_ir as ir
-import onnxruntime
 import pytest
 
+import exports
 import isorun
 from isorun.graph.canonicalize import layer_normalization
-from written_encoders import VOCABULARY, Graph
+from written_encoders import VOCABULARY, begun
 
 WIDTH = 8192  # the two deviations differ by 6e-5 of their value there
 
@@ -49,19 +49,15 @@ def test_a_deviation_of_a_sample_is_another(count: int, expected: bool) -> None:
 @pytest.mark.parametrize("inner", [None, 1e-12])
 @pytest.mark.parametrize("deviation", [1.0, 1e-4, 1e-6])
 def test_an_epsilon_outside_the_root_is_another_one(deviation: float, inner: float | None) -> None:
-    graph = Graph()
-    ids, mask = graph.input("input_ids", "B", "S"), graph.input("attention_mask", "B", "S")
+    graph, ids, mask = begun()
     x = graph.node("Gather", graph.weight(VOCABULARY, 16, scale=deviation), ids)
     centered = graph.node("Sub", x, graph.node("ReduceMean", x, axes=[-1], keepdims=1))
     variance = graph.node("ReduceMean", graph.node("Mul", centered, centered), axes=[-1], keepdims=1)
     root = graph.node("Sqrt", variance if inner is None else graph.node("Add", variance, inner))
     unit = graph.node("Div", centered, graph.node("Add", root, 1e-10))
     hidden = graph.node("Mul", unit, graph.constant(np.linspace(0.5, 1.5, 16).astype(np.float32)))
-    added = graph.mask(mask)
-    graph.output(graph.layer(hidden, lambda scores: graph.node("Add", scores, added)), "hidden", "B", "S", 16)
+    graph.output(graph.layer(hidden, graph.adding(graph.mask(mask))), "hidden", "B", "S", 16)
     model, feeds = graph.model(), {"input_ids": np.arange(1, 13)[None], "attention_mask": np.ones((1, 12), np.int64)}
-    options = onnxruntime.SessionOptions()
-    options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
-    raw = onnxruntime.InferenceSession(model.SerializeToString(), options, providers=["CPUExecutionProvider"])
+    (expected,) = exports.run(model, feeds, optimized=False)
     with isorun.Session(model, "ort-cpu") as session:
-        np.testing.assert_allclose(session.run(None, feeds)[0], raw.run(None, feeds)[0], rtol=1e-4, atol=1e-5)
+        np.testing.assert_allclose(session.run(None, feeds)[0], expected, rtol=1e-4, atol=1e-5)

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import numpy as np
-import onnxruntime
 import pytest
 from onnx import TensorProto
 
+import exports
 import isorun
 from isorun.errors import UnsupportedModel
-from written_encoders import LOWEST, VOCABULARY, WIDTH, Graph
+from written_encoders import LOWEST, VOCABULARY, WIDTH, Graph, begun
 
 LENGTH = 100
 
@@ -112,13 +112,6 @@ def computed_window(graph: Graph) -> str:
 WINDOWS = [window_of_a_table, window_of_blocks, window_with_a_global_token_in_between, computed_window]
 
 
-def begun() -> Graph:
-    graph = Graph()
-    graph.input("input_ids", "B", "S")
-    graph.input("attention_mask", "B", "S")
-    return graph
-
-
 def check(graph: Graph, hidden: str, *, backend: str = "ort-cpu", padding: str = "auto", length: int = LENGTH) -> None:
     """Compare with the untouched model, on rows without padding and with some."""
     graph.output(hidden, "hidden", "B", "S", WIDTH)
@@ -126,8 +119,7 @@ def check(graph: Graph, hidden: str, *, backend: str = "ort-cpu", padding: str =
     mask = np.ones((3, length), np.int64)
     mask[1, length // 2 :] = mask[2, 1:-1:2] = 0
     feeds = {"input_ids": random.integers(0, VOCABULARY, mask.shape), "attention_mask": mask}
-    session = onnxruntime.InferenceSession(model.SerializeToString(), providers=["CPUExecutionProvider"])
-    (expected,) = session.run(None, feeds)
+    (expected,) = exports.run(model, feeds)
     with isorun.Session(model, backend, padding=padding) as session:
         (result,) = session.run(None, feeds)
     np.testing.assert_allclose(result[mask != 0], expected[mask != 0], rtol=1e-4, atol=1e-5)
@@ -136,18 +128,17 @@ def check(graph: Graph, hidden: str, *, backend: str = "ort-cpu", padding: str =
 @pytest.mark.parametrize("backend", ["ort-cpu", "openvino"])
 @pytest.mark.parametrize("positions", POSITIONS, ids=lambda positions: positions.__name__)
 def test_position_embeddings(positions: Callable[[Graph], str], backend: str) -> None:
-    graph = begun()
+    graph, _, mask = begun()
     words = graph.node("Gather", graph.weight(VOCABULARY, WIDTH, scale=1.0), "input_ids")
     hidden = graph.normalized(graph.node("Add", words, positions(graph)))
-    added = graph.mask("attention_mask")
-    check(graph, graph.layer(hidden, lambda scores: str(graph.node("Add", scores, added))), backend=backend)
+    check(graph, graph.layer(hidden, graph.adding(graph.mask(mask))), backend=backend)
 
 
 @pytest.mark.parametrize("backend", ["ort-cpu", "openvino"])
 @pytest.mark.parametrize("window", WINDOWS, ids=lambda window: window.__name__)
 def test_windows_with_global_tokens(window: Callable[[Graph], str], backend: str) -> None:
-    graph = begun()
-    real = graph.node("Cast", graph.node("Unsqueeze", "attention_mask", [1, 2]), to=TensorProto.BOOL)
+    graph, _, mask = begun()
+    real = graph.node("Cast", graph.node("Unsqueeze", mask, [1, 2]), to=TensorProto.BOOL)
     allowed = graph.node("And", window(graph), real)
     hidden = graph.embedded("input_ids")
     check(graph, graph.layer(hidden, lambda scores: str(graph.node("Where", allowed, scores, LOWEST))), backend=backend)
@@ -156,8 +147,8 @@ def test_windows_with_global_tokens(window: Callable[[Graph], str], backend: str
 @pytest.mark.parametrize("padding", ["keep", "auto"])
 def test_a_mask_that_is_scaled_with_the_scores(padding: str) -> None:
     """It lowers them by 100, which trained scores may exceed."""
-    graph = begun()
-    real = floats(graph, graph.node("Unsqueeze", "attention_mask", [1, 2]))
+    graph, _, mask = begun()
+    real = floats(graph, graph.node("Unsqueeze", mask, [1, 2]))
     added = graph.node("Mul", graph.node("Sub", 1.0, real), -10000.0)
 
     def scaled(scores: str) -> str:
@@ -173,9 +164,8 @@ def test_a_mask_that_is_scaled_with_the_scores(padding: str) -> None:
 
 @pytest.mark.parametrize("backend", ["ort-cpu", "openvino", "reference"])
 def test_a_dense_layer_that_heads_share(backend: str) -> None:
-    graph = begun()
-    added = graph.mask("attention_mask")
-    hidden = graph.layer(graph.embedded("input_ids"), lambda scores: str(graph.node("Add", scores, added)))
+    graph, ids, mask = begun()
+    hidden = graph.layer(graph.embedded(ids), graph.adding(graph.mask(mask)))
     by_head = graph.node("MatMul", graph.node("Reshape", hidden, [-1, 8]), graph.weight(8, 8))
     shape = graph.node("Shape", hidden)
     check(graph, graph.node("Reshape", by_head, shape), backend=backend, length=12)

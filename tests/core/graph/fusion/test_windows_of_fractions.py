@@ -5,15 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import numpy as np
-import onnxruntime
 import pytest
 from onnx import TensorProto
 
+import exports
 import isorun
-from written_encoders import VOCABULARY, WIDTH, Graph
+from written_encoders import LOWEST, VOCABULARY, WIDTH, Graph, begun
 
 LENGTH = 45
-LOWEST = float(np.finfo(np.float32).min)
 Near = Callable[[Graph, str], str]
 WINDOWS: dict[str, Near] = {
     "a half": lambda graph, far: graph.node("Less", far, 30.5),
@@ -36,20 +35,12 @@ def feeds() -> dict[str, np.ndarray]:
 
 def check(graph: Graph, backend: str, padding: str = "keep") -> isorun.Session:
     model, fed = graph.model(), feeds()
-    options = onnxruntime.SessionOptions()
-    options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
-    providers = ["CPUExecutionProvider"]
-    (expected,) = onnxruntime.InferenceSession(model.SerializeToString(), options, providers=providers).run(None, fed)
+    (expected,) = exports.run(model, fed, optimized=False)
     with isorun.Session(model, backend, padding=padding) as session:
         (result,) = session.run(None, fed)
     real = fed["attention_mask"] != 0
     np.testing.assert_allclose(result[real], expected[real], rtol=1e-4, atol=1e-5)
     return session
-
-
-def begun() -> tuple[Graph, str, str]:
-    graph = Graph()
-    return graph, graph.input("input_ids", "B", "S"), graph.input("attention_mask", "B", "S")
 
 
 def masked(graph: Graph, ids: str, kept: str) -> None:
@@ -89,7 +80,5 @@ def test_a_bias_that_begins_far_away(padding: str) -> None:
     beyond = graph.node("Relu", graph.node("Sub", graph.node("Div", far, 10.0), 2.55))
     bias = graph.node("Unsqueeze", graph.node("Mul", beyond, -4.0), [0, 1])
     added = graph.node("Add", bias, graph.mask(mask))
-    graph.output(
-        graph.layer(graph.embedded(ids), lambda scores: graph.node("Add", scores, added)), "hidden", "B", "S", WIDTH
-    )
+    graph.output(graph.layer(graph.embedded(ids), graph.adding(added)), "hidden", "B", "S", WIDTH)
     check(graph, "ort-cpu", padding)

@@ -3,34 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import NamedTuple
 
 import numpy as np
 import onnx
-import onnxruntime
 import pytest
 from onnx import TensorProto
 
+import exports
 import isorun
 from isorun.errors import UnsupportedModel
-from written_encoders import HEADS, VOCABULARY, WIDTH, Graph
+from written_encoders import HEADS, VOCABULARY, WIDTH, Graph, begun
 
 LENGTH = 20
 SLOPES = np.array([0.5, 0.06], np.float32).reshape(1, HEADS, 1, 1)
 RATES = (10000.0 ** (-np.arange(0, WIDTH // HEADS, 2) / (WIDTH // HEADS))).astype(np.float32)
-
-
-class Encoder(NamedTuple):
-    graph: Graph
-    ids: str
-    mask: str
-    added: str
-
-
-def begun(opset: int = 17) -> Encoder:
-    graph = Graph(opset)
-    ids, mask = graph.input("input_ids", "B", "S"), graph.input("attention_mask", "B", "S")
-    return Encoder(graph, ids, mask, graph.mask(mask))
 
 
 def bucketed(graph: Graph, ids: str) -> str:
@@ -62,93 +48,70 @@ def rotary(graph: Graph, ids: str) -> Callable[[str], str]:
     return turned
 
 
-def with_user(encoder: Encoder, hidden: str) -> onnx.ModelProto:
+def with_user(graph: Graph, hidden: str) -> onnx.ModelProto:
     """The first token, and a row of a longer table than that of words for a number of each row."""
-    graph = encoder.graph
     user = graph.input("user_id", "B", 1)
     row = graph.node("ReduceMean", graph.node("Gather", graph.weight(1000, WIDTH), user), axes=[1], keepdims=0)
     graph.output(graph.node("Add", graph.node("Gather", hidden, 0, axis=1), row), "pooled", "B", WIDTH)
     return graph.model()
 
 
-def of_tokens(encoder: Encoder, hidden: str) -> onnx.ModelProto:
-    encoder.graph.output(hidden, "hidden", "B", "S", WIDTH)
-    return encoder.graph.model()
+def of_tokens(graph: Graph, hidden: str) -> onnx.ModelProto:
+    graph.output(hidden, "hidden", "B", "S", WIDTH)
+    return graph.model()
 
 
-def plus(graph: Graph, bias: str, mask: str) -> Callable[[str], str]:
-    added = graph.node("Add", bias, mask)
-    return lambda scores: str(graph.node("Add", scores, added))
+def rotated() -> onnx.ModelProto:
+    graph, ids, mask = begun()
+    return with_user(graph, graph.layer(graph.embedded(ids), graph.adding(graph.mask(mask)), rotary(graph, ids)))
 
 
-def rotation_beside_other_ids() -> onnx.ModelProto:
-    encoder = begun()
-    graph, ids, _, mask = encoder
-    add = lambda scores: str(graph.node("Add", scores, mask))  # noqa: E731
-    return with_user(encoder, graph.layer(graph.embedded(ids), add, rotary(graph, ids)))
+def biased(
+    bias: Callable[[Graph, str], str], ends: Callable[[Graph, str], onnx.ModelProto] = of_tokens
+) -> onnx.ModelProto:
+    """An encoder with a bias beside its mask."""
+    graph, ids, mask = begun()
+    added = graph.node("Add", bias(graph, ids), graph.mask(mask))
+    return ends(graph, graph.layer(graph.embedded(ids), graph.adding(added)))
 
 
-def buckets_beside_other_ids() -> onnx.ModelProto:
-    encoder = begun()
-    graph, ids, _, mask = encoder
-    return with_user(encoder, graph.layer(graph.embedded(ids), plus(graph, bucketed(graph, ids), mask)))
+def slopes(graph: Graph, ids: str) -> str:
+    return str(graph.node("Mul", graph.node("Neg", distance(graph, ids)), SLOPES))
 
 
-def slopes_beside_other_ids() -> onnx.ModelProto:
-    encoder = begun()
-    graph, ids, _, mask = encoder
-    bias = graph.node("Mul", graph.node("Neg", distance(graph, ids)), SLOPES)
-    return with_user(encoder, graph.layer(graph.embedded(ids), plus(graph, bias, mask)))
-
-
-def slopes_by_length() -> onnx.ModelProto:
-    encoder = begun()
-    graph, ids, _, mask = encoder
-    share = graph.node("Div", distance(graph, ids), graph.node("Cast", graph.length(ids), to=TensorProto.FLOAT))
-    bias = graph.node("Mul", share, -16 * SLOPES)
-    return of_tokens(encoder, graph.layer(graph.embedded(ids), plus(graph, bias, mask)))
-
-
-def buckets_scaled_in_short_rows() -> onnx.ModelProto:
-    encoder = begun()
-    graph, ids, _, mask = encoder
+def slopes_by_length(graph: Graph, ids: str) -> str:
     length = graph.node("Cast", graph.length(ids), to=TensorProto.FLOAT)
-    share = graph.node("Min", graph.node("Div", length, 64.0), 1.0)
-    bias = graph.node("Mul", bucketed(graph, ids), share)
-    return of_tokens(encoder, graph.layer(graph.embedded(ids), plus(graph, bias, mask)))
+    return str(graph.node("Mul", graph.node("Div", distance(graph, ids), length), -16 * SLOPES))
 
 
-def bias_for_each_key() -> onnx.ModelProto:
-    encoder = begun()
-    graph, ids, _, mask = encoder
+def buckets_scaled_in_short_rows(graph: Graph, ids: str) -> str:
+    length = graph.node("Cast", graph.length(ids), to=TensorProto.FLOAT)
+    return str(graph.node("Mul", bucketed(graph, ids), graph.node("Min", graph.node("Div", length, 64.0), 1.0)))
+
+
+def for_each_key(graph: Graph, ids: str) -> str:
     places = graph.node("Cast", graph.node("Unsqueeze", graph.places(ids), [0, 1, 2]), to=TensorProto.FLOAT)
-    bias = graph.node("Mul", places, SLOPES)
-    return of_tokens(encoder, graph.layer(graph.embedded(ids), plus(graph, bias, mask)))
+    return str(graph.node("Mul", places, SLOPES))
 
 
-def bias_of_two_dimensions() -> onnx.ModelProto:
-    encoder = begun()
-    graph, ids, _, mask = encoder
-    bias = graph.node("Sin", graph.node("Cast", graph.distances(ids), to=TensorProto.FLOAT))
-    return of_tokens(encoder, graph.layer(graph.embedded(ids), plus(graph, bias, mask)))
+def of_two_dimensions(graph: Graph, ids: str) -> str:
+    return str(graph.node("Sin", graph.node("Cast", graph.distances(ids), to=TensorProto.FLOAT)))
 
 
 def small_number_for_masked_scores() -> onnx.ModelProto:
-    encoder = begun()
-    graph, ids, mask, _ = encoder
+    graph, ids, mask = begun()
     none = graph.node("Equal", graph.node("Unsqueeze", mask, [1, 2]), 0)
     put = lambda scores: str(graph.node("Where", none, -30.0, scores))  # noqa: E731
-    return of_tokens(encoder, graph.layer(graph.embedded(ids), put, sharpness=20.0))
+    return of_tokens(graph, graph.layer(graph.embedded(ids), put, sharpness=20.0))
 
 
 def counted_by_the_mask(positions: Callable[[Graph, str, str], str]) -> onnx.ModelProto:
     """An encoder whose positions a function makes of the mask and of the number of real tokens before each."""
-    encoder = begun()
-    graph, ids, mask, added = encoder
+    graph, ids, mask = begun()
     at = positions(graph, mask, graph.node("Sub", graph.node("CumSum", mask, 1), 1))
     words = graph.node("Gather", graph.weight(VOCABULARY, WIDTH, scale=1.0), ids)
     hidden = graph.normalized(graph.node("Add", words, graph.node("Gather", graph.weight(64, WIDTH, scale=1.0), at)))
-    return of_tokens(encoder, graph.layer(hidden, lambda scores: str(graph.node("Add", scores, added))))
+    return of_tokens(graph, graph.layer(hidden, graph.adding(graph.mask(mask))))
 
 
 def positions_below_zero() -> onnx.ModelProto:
@@ -165,27 +128,34 @@ def positions_of_decoders() -> onnx.ModelProto:
 
 def small_table_by_place() -> onnx.ModelProto:
     """All places from 15 on have its last row."""
-    encoder = begun()
-    graph, ids, _, added = encoder
+    graph, ids, mask = begun()
     row = graph.node("Gather", graph.weight(16, WIDTH), graph.node("Min", graph.places(ids), 15))
     hidden = graph.node("Add", graph.embedded(ids), row)
-    return of_tokens(encoder, graph.layer(hidden, lambda scores: str(graph.node("Add", scores, added))))
+    return of_tokens(graph, graph.layer(hidden, graph.adding(graph.mask(mask))))
 
 
 def gate_of_uneven_parts() -> onnx.ModelProto:
-    encoder = begun(20)
-    graph, ids, _, added = encoder
-    hidden = graph.layer(graph.embedded(ids), lambda scores: str(graph.node("Add", scores, added)))
+    graph, ids, mask = begun(20)
+    hidden = graph.layer(graph.embedded(ids), graph.adding(graph.mask(mask)))
     gate, up, rest = graph.node("Split", graph.dense(hidden, WIDTH, 32), outputs=3, axis=-1, num_outputs=3)
     gated = graph.node("Concat", graph.node("Mul", graph.node("Gelu", gate), up), rest, axis=-1)
-    return of_tokens(encoder, graph.dense(gated, 21, WIDTH))
+    return of_tokens(graph, graph.dense(gated, 21, WIDTH))
 
 
-WRITTEN = [
-    *(rotation_beside_other_ids, buckets_beside_other_ids, slopes_beside_other_ids, slopes_by_length),
-    *(buckets_scaled_in_short_rows, bias_for_each_key, bias_of_two_dimensions, small_number_for_masked_scores),
-    *(positions_below_zero, positions_of_decoders, small_table_by_place, gate_of_uneven_parts),
-]
+WRITTEN: dict[str, Callable[[], onnx.ModelProto]] = {
+    "a rotation beside other ids": rotated,
+    "buckets beside other ids": lambda: biased(bucketed, with_user),
+    "slopes beside other ids": lambda: biased(slopes, with_user),
+    "slopes by length": lambda: biased(slopes_by_length),
+    "buckets scaled in short rows": lambda: biased(buckets_scaled_in_short_rows),
+    "a bias for each key": lambda: biased(for_each_key),
+    "a bias of two dimensions": lambda: biased(of_two_dimensions),
+    "a small number for masked scores": small_number_for_masked_scores,
+    "positions below zero": positions_below_zero,
+    "positions of decoders": positions_of_decoders,
+    "a small table by place": small_table_by_place,
+    "a gate of uneven parts": gate_of_uneven_parts,
+}
 
 
 def feeds_of(model: onnx.ModelProto) -> dict[str, np.ndarray]:
@@ -198,20 +168,13 @@ def feeds_of(model: onnx.ModelProto) -> dict[str, np.ndarray]:
     return feeds | ({"user_id": random.integers(0, 1000, (4, 1))} if "user_id" in names else {})
 
 
-def untouched(model: onnx.ModelProto, feeds: dict[str, np.ndarray]) -> list[np.ndarray]:
-    session = onnxruntime.InferenceSession(model.SerializeToString(), providers=["CPUExecutionProvider"])
-    return list(session.run(None, feeds))
-
-
-@pytest.mark.parametrize("write", WRITTEN, ids=lambda write: write.__name__)
+@pytest.mark.parametrize("name", WRITTEN)
 @pytest.mark.parametrize("backend", ["ort-cpu", "openvino"])
 @pytest.mark.parametrize("padding", ["keep", "auto", "remove"])
-def test_results_are_those_of_the_untouched_model(
-    write: Callable[[], onnx.ModelProto], backend: str, padding: str
-) -> None:
-    model = write()
+def test_results_are_those_of_the_untouched_model(name: str, backend: str, padding: str) -> None:
+    model = WRITTEN[name]()
     feeds = feeds_of(model)
-    (expected,) = untouched(model, feeds)
+    (expected,) = exports.run(model, feeds)
     try:
         session = isorun.Session(model, backend, padding=padding)
     except UnsupportedModel:
@@ -241,7 +204,7 @@ def test_scores_are_filled_where_a_mask_marks_padding(backend: str, kind: int) -
     with isorun.Session(graph.model(), backend, padding="remove") as session:
         assert session.provenance.fused["SelfAttention"] == 1
         (result,) = session.run(None, feeds)
-    (expected,) = untouched(graph.model(), feeds)
+    (expected,) = exports.run(graph.model(), feeds)
     np.testing.assert_allclose(result[~padding], expected[~padding], rtol=1e-4, atol=1e-5)
 
 
@@ -252,13 +215,13 @@ def test_each_of_two_encoders_has_its_own_length(backend: str, shorter: int) -> 
     random, feeds = np.random.default_rng(1), {}
     for name, length, symbol in (("query", shorter, "Q"), ("document", LENGTH, "D")):
         ids, mask = graph.input(f"{name}_ids", "B", symbol), graph.input(f"{name}_mask", "B", symbol)
-        on_scores = plus(graph, bucketed(graph, ids), graph.mask(mask))
-        hidden = graph.layer(graph.embedded(ids), on_scores, rotary(graph, ids))
+        added = graph.node("Add", bucketed(graph, ids), graph.mask(mask))
+        hidden = graph.layer(graph.embedded(ids), graph.adding(added), rotary(graph, ids))
         graph.output(graph.node("Gather", hidden, 0, axis=1), name, "B", WIDTH)
         feeds |= {ids: random.integers(0, VOCABULARY, (2, length)), mask: np.ones((2, length), np.int64)}
     with isorun.Session(graph.model(), backend) as session:
         assert session.provenance.fused["SelfAttention"] == 2
-        for result, expected in zip(session.run(None, feeds), untouched(graph.model(), feeds), strict=True):
+        for result, expected in zip(session.run(None, feeds), exports.run(graph.model(), feeds), strict=True):
             np.testing.assert_allclose(result, expected, rtol=1e-4, atol=1e-5)
 
 
@@ -284,13 +247,12 @@ def test_flat_hidden_states_have_the_rows_of_their_ids(first: str, shape: tuple[
     }
     with isorun.Session(graph.model(), "ort-cpu") as session:
         (result,) = session.run(None, feeds)
-    np.testing.assert_allclose(result, untouched(graph.model(), feeds)[0], rtol=1e-4, atol=1e-5)
+    np.testing.assert_allclose(result, exports.run(graph.model(), feeds)[0], rtol=1e-4, atol=1e-5)
 
 
 def test_a_slice_beyond_short_rows_is_empty() -> None:
-    encoder = begun()
-    graph, ids, _, added = encoder
-    hidden = graph.layer(graph.embedded(ids), lambda scores: str(graph.node("Add", scores, added)))
+    graph, ids, mask = begun()
+    hidden = graph.layer(graph.embedded(ids), graph.adding(graph.mask(mask)))
     graph.output(graph.node("Slice", hidden, [3], [4], [1]), "fourth", "B", "K", WIDTH)
     with isorun.Session(graph.model(), "ort-cpu") as session:
         for length, expected in ((2, 0), (6, 1)):
@@ -299,14 +261,11 @@ def test_a_slice_beyond_short_rows_is_empty() -> None:
 
 
 def test_a_mask_of_small_numbers_in_fp16_is_no_full_mask() -> None:
-    graph = Graph()
-    ids, mask = graph.input("input_ids", "B", "S"), graph.input("attention_mask", "B", "S")
+    graph, ids, mask = begun()
     before = graph.node("Unsqueeze", graph.node("LessOrEqual", graph.distances(ids), 0), [0, 1])
     real = graph.node("Cast", graph.node("Unsqueeze", mask, [1, 2]), to=TensorProto.BOOL)
     low = graph.node("Where", graph.node("And", before, real), 0.0, -3.0)
-    hidden = graph.layer(graph.embedded(ids), lambda scores: str(graph.node("Add", scores, low)))
-    graph.output(hidden, "hidden", "B", "S", WIDTH)
-    model = graph.model()
+    model = of_tokens(graph, graph.layer(graph.embedded(ids), graph.adding(low)))
     for tensor in model.graph.initializer:
         if tensor.data_type == TensorProto.FLOAT:
             half = onnx.numpy_helper.to_array(tensor).astype(np.float16)
@@ -314,4 +273,4 @@ def test_a_mask_of_small_numbers_in_fp16_is_no_full_mask() -> None:
     model.graph.output[0].type.tensor_type.elem_type = TensorProto.FLOAT16
     feeds = {"input_ids": np.arange(12)[None], "attention_mask": np.ones((1, 12), np.int64)}
     with isorun.Session(model, "ort-cpu") as session:
-        np.testing.assert_allclose(session.run(None, feeds)[0], untouched(model, feeds)[0], atol=2e-2)
+        np.testing.assert_allclose(session.run(None, feeds)[0], exports.run(model, feeds)[0], atol=2e-2)

@@ -157,22 +157,17 @@ def test_where_more_is_read_it_is_left(change: Callable[[ir.Model, ir.Value], ir
     assert exports.difference(exports.run(proto, fed), exports.run(fused, fed)) < exports.TOLERANCE
 
 
-def test_hidden_states_of_a_layer_before_may_be_wanted_too() -> None:
+@pytest.mark.parametrize(("norm", "narrow"), [(2, True), (-2, False)], ids=["of the first layer", "within the last"])
+def test_hidden_states_of_a_layer_before_may_be_wanted_too(norm: int, narrow: bool) -> None:
     model = exports.model(PLAIN)
     norms = [each for each in model.graph if each.op_type == "LayerNormalization"]
     select_outputs.keep(model, [POOLER])
-    use(model, norms[2].outputs[0].name or "")  # of the first layer
+    use(model, norms[norm].outputs[0].name or "")
     proto = ir.serde.serialize_model(model)
     fuse(model)
-    assert is_narrow(model)
+    assert is_narrow(model) is narrow
     fed = exports.given(PLAIN)
     assert exports.difference(exports.run(proto, fed), exports.run(model, fed)) < exports.TOLERANCE
-    model = exports.model(PLAIN)
-    norms = [each for each in model.graph if each.op_type == "LayerNormalization"]
-    select_outputs.keep(model, [POOLER])
-    use(model, norms[-2].outputs[0].name or "")  # within the last layer
-    fuse(model)
-    assert not is_narrow(model)
 
 
 def test_what_is_left_to_multiply() -> None:
