@@ -27,6 +27,11 @@ def feeds(names: tuple[str, ...] = ("input_ids", "attention_mask", "token_type_i
     return exports.feeds(list(names))
 
 
+def fed(model: ir.Model, name: str) -> ir.Value:
+    """An input of a model."""
+    return next(value for value in model.graph.inputs if value.name == name)
+
+
 def first(model: ir.Model, operator: str) -> ir.Node:
     return next(node for node in model.graph if node.op_type == operator)
 
@@ -48,11 +53,16 @@ def before(node: ir.Node, index: int, operator: str, *others: ir.Value, **attrib
     value = node.inputs[index]
     assert value is not None
     made = ir.node(operator, [value, *others], attributes)
-    graph = node.graph
-    assert isinstance(graph, ir.Graph)
-    graph.insert_before(node, made)
+    node.prepend(made)
     node.replace_input_with(index, made.outputs[0])
     return made
+
+
+def put(at: ir.Node, operator: str, *inputs: ir.Value, outputs: int = 1, **attributes: object) -> ir.Value:
+    """Put a node before another one; its first result."""
+    made = ir.node(operator, list(inputs), attributes, num_outputs=outputs)
+    at.prepend(made)
+    return made.outputs[0]
 
 
 def use(model: ir.Model, name: str) -> None:

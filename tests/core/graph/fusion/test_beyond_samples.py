@@ -12,7 +12,7 @@ import pytest
 import exports
 from isorun.graph import model_info
 from isorun.graph.pipeline import fuse
-from rewrites import LAYERS, PLAIN, before, check, dense, first, number
+from rewrites import LAYERS, PLAIN, before, check, dense, first, number, put
 
 NAMES = ["input_ids", "attention_mask", "token_type_ids"]
 LENGTH = 40
@@ -28,34 +28,26 @@ def bounded_scores(model: ir.Model) -> None:
     before(first(model, "Softmax"), 0, "Max", number(model, "least", -50.0))
 
 
-def length(model: ir.Model) -> tuple[ir.Node, ir.Value]:
-    """The number of tokens of a row, (1) int64."""
-    node = ir.node("Shape", [model.graph.inputs[0]], {"start": 1, "end": 2})
-    model.graph.insert_before(first(model, "Gather"), node)
-    return node, node.outputs[0]
+def length(model: ir.Model, at: ir.Node) -> ir.Value:
+    """The number of tokens of a row, (1) int64, computed before a node."""
+    return put(at, "Shape", model.graph.inputs[0], start=1, end=2)
 
 
 def scores_by_length(model: ir.Model) -> None:
     """Scores grow by the length, in rows longer than 20."""
-    shape, count = length(model)
-    as_float = ir.node("Cast", [count], {"to": 1})
-    share = ir.node("Div", [as_float.outputs[0], number(model, "trained", 20.0)])
-    factor = ir.node("Max", [share.outputs[0], number(model, "least", 1.0)])
-    model.graph.insert_after(shape, [as_float, share, factor])
-    before(first(model, "Softmax"), 0, "Mul", factor.outputs[0])
+    at = first(model, "Softmax")
+    share = put(at, "Div", put(at, "Cast", length(model, at), to=1), number(model, "trained", 20.0))
+    before(at, 0, "Mul", put(at, "Max", share, number(model, "least", 1.0)))
 
 
 def values_by_place(model: ir.Model) -> None:
     """Values after the 20th are larger."""
-    shape, count = length(model)
     table = np.ones((64, 1), np.float32)
     table[20:] = 2
-    zero = number(model, "begin", [0], np.int64)
-    rows = ir.node("Slice", [number(model, "by_place", table), zero, count])
-    model.graph.insert_after(shape, rows)
     _, add = dense(model, "0.attention.self.value")
     (reshape,) = (node for node in add.outputs[0].consumers() if node.op_type == "Reshape")
-    before(reshape, 0, "Mul", rows.outputs[0])
+    zero, count = number(model, "begin", [0], np.int64), length(model, reshape)
+    before(reshape, 0, "Mul", put(reshape, "Slice", number(model, "by_place", table), zero, count))
 
 
 @pytest.mark.parametrize(
@@ -104,12 +96,8 @@ def test_positions_from_the_end_keep_padding() -> None:
     """In a batch with longer rows, they would be others."""
     model = exports.model(PLAIN)
     rows = positions(model)
-    shape, count = length(model)
-    last = ir.node("Sub", [count, number(model, "first", 1, np.int64)])
-    model.graph.insert_after(shape, last)
-    place = ir.node("Sub", [last.outputs[0], rows.inputs[1]])
-    model.graph.insert_before(rows, place)
-    rows.replace_input_with(1, place.outputs[0])
+    last = put(rows, "Sub", length(model, rows), number(model, "first", 1, np.int64))
+    rows.replace_input_with(1, put(rows, "Sub", last, rows.inputs[1]))
     fused, _ = check(model, exports.feeds(NAMES, length=LENGTH))
     assert "computes with the length of the rows" in model_info.describe(fused).keeps_padding
 
@@ -118,10 +106,8 @@ def test_the_limit_of_positions_counted_from_the_mask() -> None:
     model = exports.model(PLAIN)
     rows = positions(model)
     mask, table = model.graph.inputs[1], rows.inputs[0]
-    count = ir.node("CumSum", [mask, number(model, "along", 1, np.int64)])
-    place = ir.node("Mul", [count.outputs[0], mask])
-    model.graph.insert_before(rows, [count, place])
-    rows.replace_input_with(1, place.outputs[0])
+    count = put(rows, "CumSum", mask, number(model, "along", 1, np.int64))
+    rows.replace_input_with(1, put(rows, "Mul", count, mask))
     assert fuse(model).complete
     assert table.shape[0] - 1 in model_info.describe(model).limits.values()
 
@@ -131,10 +117,8 @@ def test_token_types_by_place(tmp_path: Path) -> None:
     model = exports.model(PLAIN)
     place = positions(model).inputs[1]
     types = lookup(model, "token_type_embeddings")
-    late = ir.node("Greater", [place, number(model, "border", 20, np.int64)])
-    index = ir.node("Cast", late.outputs, {"to": 7})
-    model.graph.insert_before(types, [late, index])
-    types.replace_input_with(1, index.outputs[0])
+    late = put(types, "Greater", place, number(model, "border", 20, np.int64))
+    types.replace_input_with(1, put(types, "Cast", late, to=7))
     feeds = exports.feeds(NAMES, length=LENGTH)
     expected = exports.run(model, feeds)
     assert fuse(model).complete

@@ -10,7 +10,7 @@ import pytest
 
 import exports
 from isorun.graph.ops import functions
-from rewrites import LAYERS, before, check, number
+from rewrites import LAYERS, before, check, fed, number, put
 
 PLAIN = "eurobert-positions-torchscript17-sdpa"
 WINDOWED = "modernbert-positions-torchscript17-sdpa"
@@ -19,13 +19,12 @@ ROWS = 64  # of a table; the positions that are fed are below it
 
 def given_as(model: ir.Model, operator: str, *others: ir.Value, **attributes: int) -> ir.Value:
     """What stands in place of the positions wherever they are read, made of them."""
-    positions = next(value for value in model.graph.inputs if value.name == "position_ids")
+    positions = fed(model, "position_ids")
     readers = list(positions.uses())
-    made = ir.node(operator, [positions, *others], attributes)
-    model.graph.insert_before(model.graph[0], made)
+    made = put(model.graph[0], operator, positions, *others, **attributes)
     for reader, index in readers:
-        reader.replace_input_with(index, made.outputs[0])
-    return made.outputs[0]
+        reader.replace_input_with(index, made)
+    return made
 
 
 def turns(model: ir.Model) -> list[ir.Node]:
@@ -38,15 +37,13 @@ def as_they_come(model: ir.Model) -> None:
 
 def counted(model: ir.Model) -> None:
     """Positions count the real tokens: there is no input for them."""
-    mask = next(value for value in model.graph.inputs if value.name == "attention_mask")
     count = given_as(model, "CumSum", number(model, "axis", 1, np.int64)).producer()
-    count.replace_input_with(0, mask)
+    count.replace_input_with(0, fed(model, "attention_mask"))
     model.graph.inputs[:] = [value for value in model.graph.inputs if value.name != "position_ids"]
 
 
 def of_32_bits(model: ir.Model) -> None:
-    positions = next(value for value in model.graph.inputs if value.name == "position_ids")
-    positions.dtype = ir.DataType.INT32
+    fed(model, "position_ids").dtype = ir.DataType.INT32
     given_as(model, "Cast", to=int(ir.DataType.INT64))
 
 
@@ -59,10 +56,8 @@ def by_table(model: ir.Model) -> None:
     for index, turn in enumerate(turns(model)):
         angles = np.random.default_rng(index // 2).normal(size=(ROWS, 4)).repeat(2, 0).reshape(ROWS, 8)
         table = np.cos(angles) if turn.op_type == "Cos" else np.sin(angles)
-        positions = next(value for value in model.graph.inputs if value.name == "position_ids")
-        looked_up = ir.node("Gather", [number(model, f"table.{index}", table), positions], {"axis": 0})
-        model.graph.insert_before(turn, looked_up)
-        turn.outputs[0].replace_all_uses_with(looked_up.outputs[0])
+        looked_up = put(turn, "Gather", number(model, f"table.{index}", table), fed(model, "position_ids"), axis=0)
+        turn.outputs[0].replace_all_uses_with(looked_up)
 
 
 def squared(model: ir.Model) -> None:
@@ -82,12 +77,11 @@ def limited(model: ir.Model) -> None:
 
 def with_tokens(model: ir.Model) -> None:
     """The angles depend on the ids of tokens too."""
-    ids = next(value for value in model.graph.inputs if value.name == "input_ids")
-    cast = ir.node("Cast", [ids], {"to": int(ir.DataType.FLOAT)})
-    column = ir.node("Unsqueeze", [cast.outputs[0], number(model, "columns", [-1], np.int64)])
-    model.graph.insert_before(model.graph[0], [cast, column])
+    at = model.graph[0]
+    numbers = put(at, "Cast", fed(model, "input_ids"), to=int(ir.DataType.FLOAT))
+    column = put(at, "Unsqueeze", numbers, number(model, "columns", [-1], np.int64))
     for turn in turns(model):
-        before(turn, 0, "Add", column.outputs[0])
+        before(turn, 0, "Add", column)
 
 
 FUSED = {
@@ -105,7 +99,7 @@ REFUSED: dict[str, tuple[Callable[[ir.Model], None], str]] = {
 }
 
 
-def fed(model: ir.Model) -> exports.Feeds:
+def feeds_of(model: ir.Model) -> exports.Feeds:
     feeds = exports.feeds([value.name or "" for value in model.graph.inputs])
     return {value.name or "": feeds[value.name or ""].astype(value.dtype.numpy()) for value in model.graph.inputs}
 
@@ -116,7 +110,7 @@ def test_fuses_rotations_by_positions_that_are_given(name: str) -> None:
     label, change = FUSED[name]
     model = exports.model(label)
     change(model)
-    fused, report = check(model, fed(model))
+    fused, report = check(model, feeds_of(model))
     assert report.complete, str(report)
     assert sum(node.op_type == functions.CORE for node in fused.graph) == LAYERS
 
@@ -126,12 +120,11 @@ def test_fuses_a_table_that_is_cut_to_the_length_of_the_row() -> None:
     does."""
     model = exports.model(PLAIN)
     by_table(model)
-    length = ir.node("Shape", [model.graph.inputs[0]], {"start": 1, "end": 2})
-    model.graph.insert_before(model.graph[0], length)
+    length = put(model.graph[0], "Shape", model.graph.inputs[0], start=1, end=2)
     zero = number(model, "first", [0], np.int64)
     for node in [node for node in model.graph if node.op_type == "Gather" and "table" in (node.inputs[0].name or "")]:
-        before(node, 0, "Slice", zero, length.outputs[0], zero)
-    given = fed(model)
+        before(node, 0, "Slice", zero, length, zero)
+    given = feeds_of(model)
     given["position_ids"] %= given["position_ids"].shape[1]
     fused, report = check(model, given)
     assert report.complete, str(report)
@@ -143,7 +136,7 @@ def test_keeps_other_rotations(name: str) -> None:
     change, reason = REFUSED[name]
     model = exports.model(PLAIN)
     change(model)
-    _, report = check(model, fed(model))
+    _, report = check(model, feeds_of(model))
     assert report.fused["SelfAttention"] == 0
     refused = [each for each in report.refusals if each.kind == "SelfAttention"]
     assert len(refused) == LAYERS

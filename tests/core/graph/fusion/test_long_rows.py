@@ -10,21 +10,13 @@ import pytest
 
 import exports
 from isorun.graph.pipeline import fuse
-from rewrites import LAYERS, PLAIN, before, check, first, number
+from rewrites import LAYERS, PLAIN, before, check, fed, first, number, put
 
 NAMES = ["input_ids", "attention_mask", "token_type_ids"]
 
 
 def softmax(model: ir.Model) -> ir.Node:
     return first(model, "Softmax")
-
-
-def put(before_node: ir.Node, operator: str, *inputs: ir.Value, outputs: int = 1, **attributes: int) -> ir.Value:
-    node = ir.node(operator, list(inputs), attributes, num_outputs=outputs)
-    graph = before_node.graph
-    assert isinstance(graph, ir.Graph)
-    graph.insert_before(before_node, node)
-    return node.outputs[0]
 
 
 def best_sixteen(model: ir.Model) -> None:
@@ -55,7 +47,7 @@ def guard_of_two(model: ir.Model) -> None:
     """Rows of fewer than two tokens give zeros."""
     node = softmax(model)
     product = next(use for use in node.outputs[0].consumers() if use.op_type == "MatMul")
-    mask = next(value for value in model.graph.inputs if value.name == "attention_mask")
+    mask = fed(model, "attention_mask")
     count = put(product, "ReduceSum", mask, number(model, "along", [1], np.int64), keepdims=1)
     some = put(product, "Cast", put(product, "Greater", count, number(model, "one", 1, np.int64)), to=1)
     factor = put(product, "Reshape", some, number(model, "shape", [-1, 1, 1, 1], np.int64))
@@ -88,7 +80,7 @@ def test_angles_that_change_in_long_rows() -> None:
     model = exports.model("eurobert-torchscript17-eager")
     assert fuse(exports.model("eurobert-torchscript17-eager")).fused["SelfAttention"]
     node = next(node for node in model.graph if node.op_type in ("Cos", "Sin"))
-    ids = next(value for value in model.graph.inputs if value.name == "input_ids")
+    ids = fed(model, "input_ids")
     length = put(node, "Shape", ids, start=1, end=2)
     is_long = put(node, "Greater", length, number(model, "trained", [350], np.int64))
     factor = put(node, "Where", is_long, number(model, "half", 0.5), number(model, "whole", 1.0))
@@ -116,7 +108,7 @@ def test_factor_that_begins_at_a_place(place: float) -> None:
     """The temperature of Llama 4: 1 up to a place, in floating point."""
     model = exports.model(PLAIN)
     node = softmax(model)
-    ids = next(value for value in model.graph.inputs if value.name == "input_ids")
+    ids = fed(model, "input_ids")
     zero, one = number(model, "zero", 0, np.int64), number(model, "one", 1, np.int64)
     along = number(model, "along", [0], np.int64)
     length = put(node, "Squeeze", put(node, "Shape", ids, start=1, end=2), along)
@@ -171,7 +163,7 @@ def test_positions_that_skip_another_id() -> None:
     model = exports.model("roberta-torchscript17-eager")
     equal = first(model, "Equal")
     (inverse,) = equal.outputs[0].consumers()
-    ids = next(value for value in model.graph.inputs if value.name == "input_ids")
+    ids = fed(model, "input_ids")
     is_mask = put(inverse, "Equal", ids, number(model, "mask", 50, np.int64))
     inverse.replace_input_with(0, put(inverse, "Or", equal.outputs[0], is_mask))
     feeds = exports.feeds([value.name for value in model.graph.inputs])
@@ -184,7 +176,7 @@ def test_condition_on_lengths_beyond_the_samples(length: int) -> None:
     """``If`` of whether a row has at most 400 tokens."""
     model = exports.model("t5-torchscript17-eager")
     output = model.graph.outputs[0]
-    ids = next(value for value in model.graph.inputs if value.name == "input_ids")
+    ids = fed(model, "input_ids")
     branches = {}
     for name, operator in (("then_branch", "Identity"), ("else_branch", "Neg")):
         node = ir.node(operator, [output])

@@ -9,7 +9,7 @@ import onnx_ir as ir
 import pytest
 
 import exports
-from rewrites import LAYERS, PLAIN, before, check, dense, feeds, first, number, use
+from rewrites import LAYERS, PLAIN, before, check, dense, feeds, first, number, put, use
 
 DECOMPOSED = "bert-torchscript14-eager"
 
@@ -20,29 +20,20 @@ def softmax(model: ir.Model) -> ir.Node:
 
 def causal(model: ir.Model) -> None:
     """Queries see no later key."""
-    scores = softmax(model).inputs[0]
-    shape = ir.node("Shape", [scores], {"start": 2})
-    full = ir.node("ConstantOfShape", shape.outputs, {"value": ir.tensor(np.full(1, -1e9, np.float32))})
-    upper = ir.node("Trilu", [full.outputs[0], number(model, "above", 1, np.int64)], {"upper": 1})
-    model.graph.insert_before(softmax(model), [shape, full, upper])
-    before(softmax(model), 0, "Add", upper.outputs[0])
+    at = softmax(model)
+    shape = put(at, "Shape", at.inputs[0], start=2)
+    full = put(at, "ConstantOfShape", shape, value=ir.tensor(np.full(1, -1e9, np.float32)))
+    before(at, 0, "Add", put(at, "Trilu", full, number(model, "above", 1, np.int64), upper=1))
 
 
 def window(model: ir.Model) -> None:
     """Queries see keys at most 20 away: no sample as short as the others shows that."""
-    ids = model.graph.inputs[0]
-    nodes = [ir.node("Shape", [ids], {"start": 1, "end": 2})]
-    nodes.append(ir.node("Squeeze", nodes[-1].outputs))
-    zero, one = number(model, "zero", 0, np.int64), number(model, "one", 1, np.int64)
-    nodes.append(ir.node("Range", [zero, nodes[-1].outputs[0], one]))
-    row = nodes[-1].outputs[0]
-    nodes.append(ir.node("Unsqueeze", [row, number(model, "last", [1], np.int64)]))
-    nodes.append(ir.node("Sub", [row, nodes[-1].outputs[0]]))
-    nodes.append(ir.node("Abs", nodes[-1].outputs))
-    nodes.append(ir.node("Greater", [nodes[-1].outputs[0], number(model, "reach", 20, np.int64)]))
-    nodes.append(ir.node("Where", [nodes[-1].outputs[0], number(model, "out", -1e9), number(model, "in", 0.0)]))
-    model.graph.insert_before(softmax(model), nodes)
-    before(softmax(model), 0, "Add", nodes[-1].outputs[0])
+    at = softmax(model)
+    length = put(at, "Squeeze", put(at, "Shape", model.graph.inputs[0], start=1, end=2))
+    row = put(at, "Range", number(model, "zero", 0, np.int64), length, number(model, "one", 1, np.int64))
+    behind = put(at, "Sub", row, put(at, "Unsqueeze", row, number(model, "last", [1], np.int64)))
+    is_far = put(at, "Greater", put(at, "Abs", behind), number(model, "reach", 20, np.int64))
+    before(at, 0, "Add", put(at, "Where", is_far, number(model, "out", -1e9), number(model, "in", 0.0)))
 
 
 def four_dimensions(model: ir.Model) -> None:
@@ -73,15 +64,11 @@ def wide_norm(model: ir.Model) -> None:
     """Queries are normalized over all heads at once."""
     _, add = dense(model, "0.attention.self.query")
     (reshape,) = (node for node in add.outputs[0].consumers() if node.op_type == "Reshape")
-    gamma = np.random.default_rng(0).normal(1, 0.25, 32)
-    nodes = [ir.node("Mul", [add.outputs[0], add.outputs[0]])]
-    nodes.append(ir.node("ReduceMean", nodes[-1].outputs, {"axes": [-1]}))
-    nodes.append(ir.node("Add", [nodes[-1].outputs[0], number(model, "epsilon", 1e-6)]))
-    nodes.append(ir.node("Sqrt", nodes[-1].outputs))
-    nodes.append(ir.node("Div", [add.outputs[0], nodes[-1].outputs[0]]))
-    nodes.append(ir.node("Mul", [nodes[-1].outputs[0], number(model, "gamma", gamma)]))
-    model.graph.insert_before(reshape, nodes)
-    reshape.replace_input_with(0, nodes[-1].outputs[0])
+    query, gamma = add.outputs[0], np.random.default_rng(0).normal(1, 0.25, 32)
+    mean = put(reshape, "ReduceMean", put(reshape, "Mul", query, query), axes=[-1])
+    root = put(reshape, "Sqrt", put(reshape, "Add", mean, number(model, "epsilon", 1e-6)))
+    before(reshape, 0, "Div", root)
+    before(reshape, 0, "Mul", number(model, "gamma", gamma))
 
 
 NEAR_MISSES: dict[str, tuple[Callable[[ir.Model], None], str, int]] = {
@@ -145,9 +132,7 @@ def test_rejects_cross_attention() -> None:
     model = exports.model(PLAIN)
     matmul, _ = dense(model, "1.attention.self.key")
     bounds = [number(model, f"bound {at}", [at], np.int64) for at in (-1, -(2**31), 1)]
-    other = ir.node("Slice", [matmul.inputs[0], *bounds, bounds[0]])  # the tokens of the row, from the last
-    model.graph.insert_before(matmul, other)
-    matmul.replace_input_with(0, other.outputs[0])
+    before(matmul, 0, "Slice", *bounds, bounds[0])  # the tokens of the row, from the last
     _, report = check(model, feeds())
     assert "not self-attention" in report.refusals[0].reason
 

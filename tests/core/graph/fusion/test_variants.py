@@ -14,7 +14,7 @@ from isorun.graph.matching import subgraph
 from isorun.graph.ops import functions, lower
 from isorun.graph.pipeline import fuse
 from isorun.graph.transforms import padding_removal
-from rewrites import LAYERS, PLAIN, before, check, dense, feeds, first, number, use
+from rewrites import LAYERS, PLAIN, before, check, dense, fed, feeds, first, number, put, use
 
 LOWEST = float(np.finfo(np.float32).min)
 
@@ -22,13 +22,12 @@ LOWEST = float(np.finfo(np.float32).min)
 @pytest.mark.parametrize("dtype", [ir.DataType.INT32, ir.DataType.FLOAT, ir.DataType.BOOL])
 def test_fuses_masks_of_any_type(dtype: ir.DataType) -> None:
     model = exports.model(PLAIN)
-    mask = next(value for value in model.graph.inputs if value.name == "attention_mask")
-    mask.type = ir.TensorType(dtype)
+    fed(model, "attention_mask").type = ir.TensorType(dtype)
     given = feeds()
     given["attention_mask"] = given["attention_mask"].astype(dtype.numpy())
     fused, report = check(model, given)
     assert report.complete, str(report)
-    assert next(value for value in fused.graph.inputs if value.name == "attention_mask").dtype == dtype
+    assert fed(fused, "attention_mask").dtype == dtype
 
 
 def test_fuses_int32_ids() -> None:
@@ -72,16 +71,15 @@ def test_fuses_a_mask_computed_from_ids(combined: bool) -> None:
     model = exports.model(PLAIN)
     ids, mask, _ = model.graph.inputs
     readers = [use for use in mask.uses() if use.node.op_type != "Shape" or not combined]
-    equal = ir.node("Equal", [ids, number(model, "pad", 7, np.int64)])
-    keep = ir.node("Not", equal.outputs)
-    nodes = [equal, keep, ir.node("Cast", keep.outputs, {"to": int(ir.DataType.INT64)})]
+    at = model.graph[0]
+    is_real = put(at, "Not", put(at, "Equal", ids, number(model, "pad", 7, np.int64)))
+    keep = put(at, "Cast", is_real, to=int(ir.DataType.INT64))
     if combined:
-        nodes.append(ir.node("Mul", [mask, nodes[-1].outputs[0]]))
+        keep = put(at, "Mul", mask, keep)
     else:
         model.graph.inputs.remove(mask)
-    model.graph.insert_before(model.graph[0], nodes)
     for node, index in readers:
-        node.replace_input_with(index, nodes[-1].outputs[0])
+        node.replace_input_with(index, keep)
     given = feeds(tuple(value.name or "" for value in model.graph.inputs))
     given["input_ids"][:, 2::3] = 7
     given["input_ids"][4] = 7
@@ -158,19 +156,15 @@ def test_fuses_a_causal_mask_added_to_the_mask(is_one_value: bool) -> None:
     """As in CLIP up to transformers 4.57: a query without any key attends to those that one mask leaves out."""
     model = exports.model(PLAIN)
     for softmax in [node for node in model.graph if node.op_type == "Softmax"]:
-        scores = added(softmax).inputs[0]
-        assert scores is not None
-        shape = ir.node("Shape", [scores], {"start": 2})
-        full = ir.node("ConstantOfShape", shape.outputs, {"value": ir.tensor(np.full(1, LOWEST, np.float32))})
-        above = ir.node("Trilu", [full.outputs[0], number(model, "above", 1, np.int64)], {"upper": 1})
-        model.graph.insert_before(added(softmax), [shape, full, above])
+        at = added(softmax)
+        shape = put(at, "Shape", at.inputs[0], start=2)
+        full = put(at, "ConstantOfShape", shape, value=ir.tensor(np.full(1, LOWEST, np.float32)))
+        above = put(at, "Trilu", full, number(model, "above", 1, np.int64), upper=1)
         if not is_one_value:
-            before(softmax, 0, "Add", above.outputs[0])
+            before(softmax, 0, "Add", above)
             continue
-        total = before(added(softmax), 1, "Add", above.outputs[0])
-        shape = ir.node("Shape", total.outputs)
-        model.graph.insert_after(total, shape)
-        before(added(softmax), 1, "Reshape", shape.outputs[0])
+        total = before(at, 1, "Add", above)
+        before(at, 1, "Reshape", put(at, "Shape", total.outputs[0]))
     given = feeds()
     expected = exports.run(model, given)
     fused, report = check(model, given)
