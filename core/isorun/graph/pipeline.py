@@ -319,12 +319,10 @@ def _quiet_onnx_ir() -> Iterator[None]:
     global _quiet_users
     logger = logging.getLogger("onnx_ir")
     with _quiet_lock:
-        if _quiet_users or logger.level == logging.NOTSET:
+        mine = _quiet_users > 0 or logger.level == logging.NOTSET
+        if mine:
             _quiet_users += 1
             logger.setLevel(logging.ERROR)
-            mine = True
-        else:
-            mine = False
     try:
         yield
     finally:
