@@ -42,7 +42,6 @@ def _replace(node: ir.Node) -> None:
     graph = node.graph
     assert isinstance(graph, ir.Graph)
     groups = node.attributes.get_int("group", 1)
-    inserter = subgraph.Before(node)
     dtype, shape = subgraph.dtype(weight), value.shape
     batch, length = (None, None) if shape is None else (shape[0], shape[2])
 
@@ -51,7 +50,7 @@ def _replace(node: ir.Node) -> None:
         return result
 
     outputs, inputs = sizes(weight)[0] // groups, sizes(weight)[1]
-    hidden = typed(inserter.node("", "Transpose", [value], perm=_WIDTH_LAST), groups * inputs)
+    hidden = typed(subgraph.insert(node, "Transpose", [value], perm=_WIDTH_LAST), groups * inputs)
     parts = [hidden] if groups == 1 else _split(hidden, groups, node)
     products: list[ir.Value] = []
     for part, (begin, end) in zip(parts, pairwise(range(0, (groups + 1) * outputs, outputs)), strict=True):
@@ -61,11 +60,11 @@ def _replace(node: ir.Node) -> None:
 
         name = f"{weight.name}.matrix" if groups == 1 else f"{weight.name}.matrix.{len(products)}"
         columns = subgraph.constant(graph, name, subgraph.lazy(matrix, dtype, (inputs, outputs)))
-        products.append(typed(inserter.node("", "MatMul", [typed(part, inputs), columns]), outputs))
-    result = products[0] if groups == 1 else inserter.node("", "Concat", products, axis=-1)
+        products.append(typed(subgraph.insert(node, "MatMul", [typed(part, inputs), columns]), outputs))
+    result = products[0] if groups == 1 else subgraph.insert(node, "Concat", products, axis=-1)
     if bias and bias[0] is not None:
-        result = inserter.node("", "Add", [typed(result, groups * outputs), bias[0]])
-    result = inserter.node("", "Transpose", [typed(result, groups * outputs)], perm=_WIDTH_LAST)
+        result = subgraph.insert(node, "Add", [typed(result, groups * outputs), bias[0]])
+    result = subgraph.insert(node, "Transpose", [typed(result, groups * outputs)], perm=_WIDTH_LAST)
     result.type, result.shape = node.outputs[0].type, node.outputs[0].shape
     subgraph.replace(node.outputs[0], result)
     graph.remove(node, safe=True)

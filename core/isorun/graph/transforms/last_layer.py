@@ -114,10 +114,8 @@ def _rewrite(graph: ir.Graph, last: _Last) -> None:
 
     def at_position(value: ir.Value, reader: ir.Node) -> ir.Value:
         if value not in read:
-            place = subgraph.Before(reader)
-            read[value] = place.node(
-                "", "Gather", [value, place.constant("position", np.array([last.position]))], axis=1
-            )
+            position = subgraph.Before(reader).constant("position", np.array([last.position]))
+            read[value] = subgraph.insert(reader, "Gather", [value, position], axis=1)
         return read[value]
 
     hidden = last.attention.inputs[0]
@@ -148,13 +146,14 @@ def _attend(graph: ir.Graph, last: _Last, query: ir.Value) -> None:
     assert mask is not None
 
     def dense(value: ir.Value, part: str, begin: int, end: int) -> ir.Value:
-        product = place.node("", "MatMul", [value, _thirds(graph, weight, part, begin, end)])
-        return product if bias is None else place.node("", "Add", [product, _thirds(graph, bias, part, begin, end)])
+        own_weight = _thirds(graph, weight, part, begin, end)
+        own_bias = None if bias is None else _thirds(graph, bias, part, begin, end)
+        return subgraph.insert_dense(node, value, own_weight, own_bias)
 
     both = ir.node("Split", [dense(hidden, "key_value", 1, 3)], {"axis": -1}, num_outputs=2)
     node.prepend(both)
     position = place.constant("position", np.array([last.position]))
-    biases = [place.node("", "Gather", [value, position], axis=2) for value in on_scores if value is not None]
+    biases = [subgraph.insert(node, "Gather", [value, position], axis=2) for value in on_scores if value is not None]
     attributes = {name: attribute.value for name, attribute in node.attributes.items()}
     context = node.outputs[0]
     inputs = [dense(query, "query", 0, 1), *both.outputs, mask, *biases]
