@@ -78,7 +78,7 @@ def check(label: str, tmp_path: Path, targets: list[tuple[str, str]]) -> tuple[b
     given, expected = exports.given(label), exports.answers(label)
     content = ir.serde.serialize_model(model).SerializeToString()
     assert exports.agree(label, exports.run(content, given))
-    packed = not padding_removal.refusal(model)
+    packed = not padding_removal.examine(model).refusal
     reals = [None, given["attention_mask"] != 0] if packed else [None]
     for real, (backend, dialect) in itertools.product(reals, targets):
         made = ir.serde.deserialize_model(onnx.load_from_string(content))
@@ -137,7 +137,7 @@ def test_fuses_files_in_fp16(label: str, packs: bool, tmp_path: Path) -> None:
     half_model = ir.serde.deserialize_model(convert_float_to_float16(exports.proto(label), keep_io_types=True))
     assert fuse(half_model).complete
     assert not unfused(label, half_model)
-    if packs and (reason := padding_removal.refusal(half_model)):
+    if packs and (reason := padding_removal.examine(half_model).refusal):
         pytest.skip(reason)
     if packs:
         padding_removal.remove(half_model)

@@ -86,11 +86,6 @@ def examine(model: ir.Model) -> Examined:
         return Examined(str(error))
 
 
-def refusal(model: ir.Model) -> str:
-    """Why padding cannot be removed from a model, which stays as it is; empty where it can."""
-    return examine(model).refusal
-
-
 class _Removal(PackedReads):
     """One rewrite."""
 

@@ -77,7 +77,7 @@ def test_finds_the_mask_of_an_encoder_that_reads_padding() -> None:
 def test_describe_does_not_change_the_model() -> None:
     model = small_bert.build()
     before = ir.to_proto(model).SerializeToString(deterministic=True)
-    assert padding_removal.refusal(model) == ""
+    assert padding_removal.examine(model).refusal == ""
     assert ir.to_proto(model).SerializeToString(deterministic=True) == before
 
 

@@ -66,7 +66,7 @@ def model(nodes: str) -> ir.Model:
 def test_numbers_that_padding_changes(name: str) -> None:
     graph = model((SEEN | UNSEEN)[name])
     assert fuse(graph).fused["SelfAttention"]
-    assert padding_removal.refusal(graph) == ""
+    assert padding_removal.examine(graph).refusal == ""
     info = describe(graph)
     assert bool(info.sees_padding) == (name in SEEN)
     assert info.may_be_padded(np.ones((1, 4))).tolist() == [name in UNSEEN]

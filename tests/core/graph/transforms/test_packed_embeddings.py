@@ -17,7 +17,7 @@ def test_what_mixes_tokens_behind_what_combines_them_with_their_row(mixes: bool)
     """As in ESM, where masked tokens become 0; here with a sum over tokens behind that."""
     model = exports.model("esm-dynamo18-eager")
     fuse(model)
-    assert padding_removal.refusal(model) == ""
+    assert padding_removal.examine(model).refusal == ""
     embedding = next(node for node in model.graph if node.op_type == "Embedding")
     ids = next(value for value in model.graph.inputs if value.name == "input_ids")
     known = [
@@ -37,4 +37,4 @@ def test_what_mixes_tokens_behind_what_combines_them_with_their_row(mixes: bool)
     ir.convenience.replace_all_uses_with(embedding.outputs[0], last.outputs[0])
     chosen.replace_input_with(2, embedding.outputs[0])
     model.graph.insert_after(embedding, [equal, column, chosen, *([summed] if mixes else [])])
-    assert ("CumSum" in padding_removal.refusal(model)) == mixes
+    assert ("CumSum" in padding_removal.examine(model).refusal) == mixes

@@ -14,4 +14,4 @@ def test_refuses_a_mask_that_is_computed_from_hidden_states() -> None:
     size, axis = values["/model/Gather_3_output_0"], values["/model/Constant_20_output_0"]
     size.replace_all_uses_with(axis)
     pipeline.fuse(model)
-    assert "hidden states" in padding_removal.refusal(model)
+    assert "hidden states" in padding_removal.examine(model).refusal
