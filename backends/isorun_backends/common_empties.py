@@ -1,13 +1,14 @@
-"""Rows of the tables of known faults for inputs without elements, which several runtimes share."""
+"""Inputs without elements: what the tables of known faults of several runtimes share."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from isorun.plugin import Fault
-from isorun_backends.nodes import branch, constant, new_node
+from isorun_backends.nodes import Nodes, branch, dtype_of, rewrite
 
 if TYPE_CHECKING:
     import onnx_ir as ir
@@ -46,34 +47,61 @@ def _may_be_of_nothing(node: ir.Node, opset: int) -> bool:
     return not all(isinstance(size, int) and size > 0 for size in list(x.shape)[:2])
 
 
-def _unless_of_nothing(node: ir.Node) -> list[ir.Node]:
+@rewrite
+def _unless_of_nothing(op: Nodes, node: ir.Node) -> Sequence[ir.Value]:
     """The layer, or zeros in the shapes of its outputs."""
-    import onnx_ir as ir
-
     x, recurrence = node.inputs[0], node.inputs[2]
     prefix = next(output.name for output in node.outputs if output.name)
     for number, output in enumerate(node.outputs):
         output.name = output.name or f"{prefix}.output.{number}"  # an If has no outputs without a name
-    assert x is not None
-    kind = ir.DataType.FLOAT if x.dtype is None else x.dtype
-    first, middle, last = constant([0]), constant([1]), constant([2])
-    of_x, of_recurrence = new_node("Shape", [x]), new_node("Shape", [recurrence])
-    sizes = [
-        new_node("Gather", [shape.outputs[0], index.outputs[0]])
-        for shape, index in ((of_x, first), (of_recurrence, first), (of_x, middle), (of_recurrence, last))
-    ]
-    zeros = [first, middle, last, of_x, of_recurrence, *sizes]
-    for index in range(len(node.outputs)):
-        shape = new_node("Concat", [size.outputs[0] for size in sizes[index > 0 :]], {"axis": 0})
-        zeros += [shape, new_node("ConstantOfShape", shape.outputs, {"value": ir.tensor(np.zeros(1, kind.numpy()))})]
-    results = [part.outputs[0] for part in zeros if part.op_type == "ConstantOfShape"]
-    layer = ir.node(node.op_type, node.inputs, node.attributes, num_outputs=len(node.outputs))
-    for value in (*results, *layer.outputs):
-        value.type = ir.TensorType(kind)
-    count, none = new_node("Size", [x]), constant(0)
-    is_empty = new_node("Equal", [count.outputs[0], none.outputs[0]])
+    zeros = Nodes()
+    first, middle, last = (zeros.constant([axis]) for axis in range(3))
+    of_x, of_recurrence = zeros("Shape", x), zeros("Shape", recurrence)
+    places = ((of_x, first), (of_recurrence, first), (of_x, middle), (of_recurrence, last))
+    sizes = [zeros("Gather", shape, index) for shape, index in places]
+    results = [zeros_of(zeros, zeros("Concat", *sizes[index > 0 :], axis=0), x) for index in range(len(node.outputs))]
+    is_empty = op("Equal", op("Size", x), op.constant(0))
+    return choose(op, node, is_empty, prefix, zeros, results)
+
+
+def zeros_of(op: Nodes, shape: ir.Value, like: ir.Value | None) -> ir.Value:
+    """Zeros of a computed shape, in the type of another value."""
+    import onnx_ir as ir
+
+    return op("ConstantOfShape", shape, value=ir.tensor(np.zeros(1, dtype_of(like, np.float32))))
+
+
+def choose(
+    op: Nodes, node: ir.Node, is_empty: ir.Value, prefix: str | None, zeros: Nodes, results: Sequence[ir.Value]
+) -> Sequence[ir.Value]:
+    """The outputs of a node, or other ones if a condition holds.
+
+    Args:
+        op: where the choice is added.
+        node: the node.
+        is_empty: the condition.
+        prefix: of the names in the branches, unique in the model.
+        zeros: the nodes that compute the other outputs.
+        results: the other outputs, of floats in the type of the node's first input.
+    """
+    import onnx_ir as ir
+
+    x, layer = node.inputs[0], Nodes()
+    outputs = layer.like(node, *node.inputs, outputs=len(results))
+    for value in (*results, *outputs):
+        value.type = ir.TensorType(ir.DataType.FLOAT if x is None or x.dtype is None else x.dtype)
     branches = {
         "then_branch": branch(f"{prefix}.nothing", zeros, results),
-        "else_branch": branch(f"{prefix}.some", [layer], layer.outputs),
+        "else_branch": branch(f"{prefix}.some", layer, outputs),
     }
-    return [count, none, is_empty, ir.node("If", is_empty.outputs, branches, num_outputs=len(node.outputs))]
+    op.append(ir.node("If", [is_empty], branches, num_outputs=len(node.outputs)))
+    return op[-1].outputs
+
+
+def zero_if_empty(op: Nodes, node: ir.Node, value: ir.Value | None, dtype: Any) -> None:
+    """The outputs of a node, the first of them 0 if a value has no elements."""
+    first, *others = op.like(node, *node.inputs)
+    is_empty = op("Equal", op("Size", value), op.constant(0))
+    op("Where", is_empty, op.constant(0, dtype), first)
+    for output in others:
+        op("Identity", output)

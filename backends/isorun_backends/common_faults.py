@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from isorun.plugin import Fault
+from isorun_backends.nodes import Nodes, rewrite
 
 if TYPE_CHECKING:
     import onnx_ir as ir
@@ -87,8 +88,7 @@ def flattened(operator: str, versions: str, opsets: range) -> Fault:
     """Before opset 13, an input is coerced into a matrix at the axis."""
 
     def applies(node: ir.Node, opset: int) -> bool:
-        axis = node.attributes["axis"].as_int() if "axis" in node.attributes else 1
-        value = node.inputs[0]
+        axis, value = _axis(node), node.inputs[0]
         rank = None if value is None or value.shape is None else len(value.shape)
         return opset in opsets and axis != -1 and (rank is None or axis % rank != rank - 1)
 
@@ -118,28 +118,28 @@ def is_half(node: ir.Node, _: int) -> bool:
     return value is not None and value.dtype == ir.DataType.FLOAT16 and len(node.outputs) == 1
 
 
-def through_single(node: ir.Node) -> list[ir.Node]:
+@rewrite
+def through_single(op: Nodes, node: ir.Node) -> ir.Value:
     """The node in fp32, its inputs and its output in fp16 as they were."""
     import onnx_ir as ir
 
-    nodes, inputs = [], []
-    for value in node.inputs:
-        if value is not None and value.dtype == ir.DataType.FLOAT16:
-            nodes.append(ir.node("Cast", [value], {"to": ir.DataType.FLOAT}))
-            value = nodes[-1].outputs[0]
-        inputs.append(value)
-    computed = ir.node(node.op_type, inputs, node.attributes)
-    return [*nodes, computed, ir.node("Cast", [computed.outputs[0]], {"to": ir.DataType.FLOAT16})]
+    halves = [value is not None and value.dtype == ir.DataType.FLOAT16 for value in node.inputs]
+    inputs = [
+        op("Cast", value, to=ir.DataType.FLOAT) if half else value
+        for value, half in zip(node.inputs, halves, strict=True)
+    ]
+    return op("Cast", op(node.op_type, *inputs, **node.attributes), to=ir.DataType.FLOAT16)
 
 
-def _as_matrix(node: ir.Node) -> list[ir.Node]:
-    import onnx_ir as ir
+@rewrite
+def _as_matrix(op: Nodes, node: ir.Node) -> ir.Value:
+    (x,) = node.inputs
+    computed = op(node.op_type, op("Flatten", x, axis=_axis(node)), axis=1)
+    return op("Reshape", computed, op("Shape", x))
 
-    axis = node.attributes["axis"].as_int() if "axis" in node.attributes else 1
-    matrix = ir.node("Flatten", node.inputs, {"axis": axis})
-    computed = ir.node(node.op_type, [matrix.outputs[0]], {"axis": 1})
-    shape = ir.node("Shape", node.inputs)
-    return [matrix, computed, shape, ir.node("Reshape", [computed.outputs[0], shape.outputs[0]])]
+
+def _axis(node: ir.Node) -> int:
+    return node.attributes["axis"].as_int() if "axis" in node.attributes else 1
 
 
 def _couples_gates(node: ir.Node, _: int) -> bool:
@@ -152,9 +152,7 @@ def _is_scalar(node: ir.Node, _: int) -> bool:
     return value is not None and value.shape is not None and len(value.shape) == 0
 
 
-def _without_rows(node: ir.Node) -> list[ir.Node]:
-    import onnx_ir as ir
-
-    nowhere = ir.node("Constant", [], {"value": ir.tensor(np.zeros(0, np.int64))})
-    nonzero = ir.node("NonZero", node.inputs)
-    return [nowhere, nonzero, ir.node("Gather", [nonzero.outputs[0], nowhere.outputs[0]], {"axis": 0})]
+@rewrite
+def _without_rows(op: Nodes, node: ir.Node) -> ir.Value:
+    nowhere = op.constant(np.zeros(0, np.int64))
+    return op("Gather", op("NonZero", *node.inputs), nowhere, axis=0)

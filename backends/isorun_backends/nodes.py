@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Sequence
+from functools import wraps
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -38,6 +39,11 @@ def number(value: ir.Value | None) -> float | None:
     return None if tensor is None or tensor.size != 1 else float(tensor.numpy().reshape(-1)[0])
 
 
+def dtype_of(value: ir.Value | None, unknown: Any = np.int64) -> Any:
+    """The type of a value's elements, for NumPy; another one if it is not known."""
+    return unknown if value is None or value.dtype is None else value.dtype.numpy()
+
+
 def is_small(value: ir.Value | None, limit: int) -> bool:
     """Whether a value is a constant below a limit, or is computed from such constants and sizes alone."""
     if value is None:
@@ -60,18 +66,48 @@ def is_small(value: ir.Value | None, limit: int) -> bool:
     return True
 
 
-def new_node(op: str, inputs: Sequence[ir.Value | None], attributes: Mapping[str, Any] | None = None) -> ir.Node:
-    """A node of one output of ONNX's own operators."""
-    import onnx_ir as ir
+class Nodes(list["ir.Node"]):
+    """The nodes of an equivalent, in the order in which they are added."""
 
-    return ir.node(op, inputs, attributes)
+    def __call__(self, op: str, *inputs: ir.Value | None, **attributes: Any) -> ir.Value:
+        """Add a node of one output of ONNX's own operators, and return the output."""
+        import onnx_ir as ir
+
+        self.append(ir.node(op, inputs, attributes))
+        return self[-1].outputs[0]
+
+    def constant(self, value: Any, dtype: Any = None) -> ir.Value:
+        """Add a constant of an array, or of a number, which is in int64 without a dtype."""
+        import onnx_ir as ir
+
+        return self("Constant", value=ir.tensor(np.asarray(value, dtype)))
+
+    def like(self, node: ir.Node, *inputs: ir.Value | None, outputs: int | None = None) -> Sequence[ir.Value]:
+        """Add the operator of a node with other inputs, and return its outputs: as many, by default."""
+        import onnx_ir as ir
+
+        count = len(node.outputs) if outputs is None else outputs
+        self.append(ir.node(node.op_type, inputs, node.attributes, domain=node.domain, num_outputs=count))
+        return self[-1].outputs
 
 
-def constant(value: Any) -> ir.Node:
-    """A constant of an array, or of a number in int64."""
-    import onnx_ir as ir
+def rewrite(add: Callable[[Nodes, ir.Node], object]) -> Callable[[ir.Node], list[ir.Node]]:
+    """Make the rewrite of a row from a function that adds the nodes of an equivalent, those of its outputs last."""
 
-    return ir.node("Constant", [], {"value": ir.tensor(np.asarray(value))})
+    @wraps(add)
+    def nodes_of(node: ir.Node) -> list[ir.Node]:
+        nodes = Nodes()
+        add(nodes, node)
+        return nodes
+
+    return nodes_of
+
+
+def where_below(op: Nodes, value: ir.Value | None, limit: int, other: int) -> ir.Value:
+    """Integers, or another number where they are below a limit."""
+    least = op.constant(limit, dtype_of(value))
+    replacement = least if other == limit else op.constant(other, dtype_of(value))
+    return op("Where", op("Less", value, least), replacement, value)
 
 
 def branch(name: str, nodes: Sequence[ir.Node], outputs: Sequence[ir.Value]) -> ir.Graph:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from isorun.plugin import Fault
-from isorun_backends.common_empties import recurrent_of_nothing
-from isorun_backends.nodes import attribute_of, branch, constant, input_of, new_node, static
+from isorun_backends.common_empties import choose, recurrent_of_nothing, zero_if_empty, zeros_of
+from isorun_backends.nodes import Nodes, attribute_of, input_of, rewrite, static, where_below
 
 if TYPE_CHECKING:
     import onnx_ir as ir
@@ -24,14 +25,13 @@ def has_negative_axis(node: ir.Node, _: int) -> bool:
     return not all(isinstance(size, int) and size > 0 for size in x.shape)
 
 
-def count_from_start(node: ir.Node) -> list[ir.Node]:
+@rewrite
+def count_from_start(op: Nodes, node: ir.Node) -> ir.Value:
     """The same axis, counted from the start."""
     x = node.inputs[0]
     assert x is not None
     assert x.shape is not None
-    attributes = {name: attribute.value for name, attribute in node.attributes.items()}
-    attributes["axis"] += len(x.shape)
-    return [new_node(node.op_type, [x], attributes)]
+    return op(node.op_type, x, **{**node.attributes, "axis": attribute_of(node, "axis") + len(x.shape)})
 
 
 def may_have_no_terms(node: ir.Node, _: int) -> bool:
@@ -44,13 +44,10 @@ def may_have_no_terms(node: ir.Node, _: int) -> bool:
     return not any(size in outer for size in inner if size is not None and not isinstance(size, int) and size.value)
 
 
-def zero_without_terms(node: ir.Node) -> list[ir.Node]:
+@rewrite
+def zero_without_terms(op: Nodes, node: ir.Node) -> None:
     """The product, or 0 if an input is empty."""
-    product = new_node(node.op_type, node.inputs)
-    count, none, zero = new_node("Size", [node.inputs[0]]), constant(0), constant(np.array(0, np.int32))
-    is_empty = new_node("Equal", [count.outputs[0], none.outputs[0]])
-    chosen = new_node("Where", [is_empty.outputs[0], zero.outputs[0], product.outputs[0]])
-    return [product, count, none, zero, is_empty, chosen]
+    zero_if_empty(op, node, node.inputs[0], np.int32)
 
 
 def may_have_no_frame(node: ir.Node, _: int) -> bool:
@@ -62,18 +59,12 @@ def may_have_no_frame(node: ir.Node, _: int) -> bool:
     return input_of(node, 3) is not None or not isinstance(size, int) or size == 0
 
 
-def require_frame(node: ir.Node) -> list[ir.Node]:
+@rewrite
+def require_frame(op: Nodes, node: ir.Node) -> ir.Value:
     """The transform, with a length above that of every signal for 0: an error."""
-    length, nodes = input_of(node, 3), []
-    if length is None:
-        nodes.append(new_node("Size", [input_of(node, 2)]))
-        length = nodes[0].outputs[0]
-    kind = np.int64 if length.dtype is None else length.dtype.numpy()
-    one, large = constant(np.array(1, kind)), constant(np.array(2**31 - 1, kind))
-    below = new_node("Less", [length, one.outputs[0]])
-    checked = new_node("Where", [below.outputs[0], large.outputs[0], length])
-    inputs = [node.inputs[0], node.inputs[1], input_of(node, 2), checked.outputs[0]]
-    return [*nodes, one, large, below, checked, new_node(node.op_type, inputs, node.attributes)]
+    signal, step, window, length = [*node.inputs, None, None][:4]
+    length = op("Size", window) if length is None else length
+    return op(node.op_type, signal, step, window, where_below(op, length, 1, 2**31 - 1), **node.attributes)
 
 
 def may_have_no_heads(node: ir.Node, _: int) -> bool:
@@ -84,35 +75,19 @@ def may_have_no_heads(node: ir.Node, _: int) -> bool:
     return any(shape is not None and len(shape) == 4 and not isinstance(shape[1], int) for shape in shapes)
 
 
-def unless_no_heads(node: ir.Node) -> list[ir.Node]:
+@rewrite
+def unless_no_heads(op: Nodes, node: ir.Node) -> Sequence[ir.Value]:
     """The attention, or an empty result."""
-    import onnx_ir as ir
-
     q, k, v = node.inputs[:3]
-    assert q is not None
-    prefix, kind = node.outputs[0].name, ir.DataType.FLOAT if q.dtype is None else q.dtype
-    one, none = constant([1]), constant([0])
-    shapes = [new_node("Shape", [value]) for value in (q, k)]
-    heads = [new_node("Gather", [shape.outputs[0], one.outputs[0]]) for shape in shapes]
-    both = new_node("Mul", [size.outputs[0] for size in heads])
-    is_empty = new_node("Equal", [both.outputs[0], none.outputs[0]])
-    start, last = constant([0, 1, 2]), constant([3])
-    sizes = [
-        new_node("Gather", [shapes[0].outputs[0], start.outputs[0]]),
-        (of_v := new_node("Shape", [v])),
-        new_node("Gather", [of_v.outputs[0], last.outputs[0]]),
-    ]
-    shape = new_node("Concat", [sizes[0].outputs[0], sizes[2].outputs[0]], {"axis": 0})
-    zeros = new_node("ConstantOfShape", shape.outputs, {"value": ir.tensor(np.zeros(1, kind.numpy()))})
-    layer = ir.node(node.op_type, node.inputs, node.attributes, num_outputs=1)
-    for value in (zeros.outputs[0], layer.outputs[0]):
-        value.type = ir.TensorType(kind)
-    branches = {
-        "then_branch": branch(f"{prefix}.nothing", [start, last, *sizes, shape, zeros], zeros.outputs),
-        "else_branch": branch(f"{prefix}.some", [layer], layer.outputs),
-    }
-    chosen = ir.node("If", is_empty.outputs, branches, num_outputs=len(node.outputs))
-    return [one, none, *shapes, *heads, both, is_empty, chosen]
+    one = op.constant([1])
+    shape_of_q, shape_of_k = op("Shape", q), op("Shape", k)
+    heads = op("Mul", op("Gather", shape_of_q, one), op("Gather", shape_of_k, one))
+    is_empty = op("Equal", heads, op.constant([0]))
+    zeros = Nodes()
+    outer = zeros("Gather", shape_of_q, zeros.constant([0, 1, 2]))
+    width = zeros("Gather", zeros("Shape", v), zeros.constant([3]))
+    result = zeros_of(zeros, zeros("Concat", outer, width, axis=0), q)
+    return choose(op, node, is_empty, node.outputs[0].name, zeros, [result])
 
 
 def _extremum(operator: str) -> Fault:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from isorun.plugin import Fault
-from isorun_backends.nodes import attribute_of, constant, input_of, new_node, static
+from isorun_backends.nodes import Nodes, attribute_of, dtype_of, input_of, rewrite, static
 
 if TYPE_CHECKING:
     import onnx_ir as ir
@@ -26,22 +26,14 @@ def _may_divide_by_minus_one(node: ir.Node, _: int) -> bool:
     return is_wide and not attribute_of(node, "fmod", 0) and (divisors is None or -1 in divisors)
 
 
-def _by_one(node: ir.Node) -> list[ir.Node]:
+@rewrite
+def _by_one(op: Nodes, node: ir.Node) -> ir.Value:
     """The same by 1 where the divisor is -1, with the sign of the quotient turned; the remainder is 0."""
-
     x, divisor = node.inputs
-    assert divisor is not None
-    assert divisor.dtype is not None
-    kind = divisor.dtype.numpy()
-    minus, one = (constant(np.array(number, kind)) for number in (-1, 1))
-    turned = new_node("Equal", [divisor, minus.outputs[0]])
-    safe = new_node("Where", [turned.outputs[0], one.outputs[0], divisor])
-    result = new_node(node.op_type, [x, safe.outputs[0]])
-    if node.op_type == "Mod":
-        return [minus, one, turned, safe, result]
-    opposite = new_node("Neg", [result.outputs[0]])
-    chosen = new_node("Where", [turned.outputs[0], opposite.outputs[0], result.outputs[0]])
-    return [minus, one, turned, safe, result, opposite, chosen]
+    minus, one = (op.constant(number, dtype_of(divisor)) for number in (-1, 1))
+    turned = op("Equal", divisor, minus)
+    result = op(node.op_type, x, op("Where", turned, one, divisor))
+    return result if node.op_type == "Mod" else op("Where", turned, op("Neg", result), result)
 
 
 def _row(operator: str, expected: np.ndarray) -> Fault:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from isorun.plugin import Fault
-from isorun_backends.nodes import new_node, static
+from isorun_backends.nodes import Nodes, rewrite, static
 
 if TYPE_CHECKING:
     import onnx_ir as ir
@@ -48,17 +48,16 @@ def divides_root(node: ir.Node, _: int) -> bool:
     return _producer(node.inputs[0], "Sqrt") is not None and _producer(node.inputs[1], "Sub") is not None
 
 
-def negate_twice(node: ir.Node) -> list[ir.Node]:
+@rewrite
+def negate_twice(op: Nodes, node: ir.Node) -> ir.Value:
     """The negative of the negative."""
-    same = new_node(node.op_type, node.inputs)
-    negative = new_node("Neg", same.outputs)
-    return [same, negative, new_node("Neg", negative.outputs)]
+    return op("Neg", op("Neg", op(node.op_type, *node.inputs)))
 
 
-def subtract_mean(node: ir.Node) -> list[ir.Node]:
+@rewrite
+def subtract_mean(op: Nodes, node: ir.Node) -> ir.Value:
     """The negative of what a normalization subtracts."""
-    difference = new_node("Sub", [node.inputs[1], node.inputs[0]])
-    return [difference, new_node("Neg", difference.outputs)]
+    return op("Neg", op("Sub", node.inputs[1], node.inputs[0]))
 
 
 def _is_one(value: ir.Value | None, number: float | None = None) -> bool:

@@ -6,12 +6,13 @@ dropped or an error.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from isorun.plugin import Fault
-from isorun_backends.nodes import attribute_of, input_of, new_node, static
+from isorun_backends.nodes import Nodes, attribute_of, input_of, rewrite, static
 
 if TYPE_CHECKING:
     import onnx_ir as ir
@@ -51,12 +52,10 @@ def is_mean_of_padded(node: ir.Node, _: int) -> bool:
     return pad is not None and _moves_windows(node, pad)
 
 
-def keep_pad(node: ir.Node) -> list[ir.Node]:
+@rewrite
+def keep_pad(op: Nodes, node: ir.Node) -> Sequence[ir.Value]:
     """The pool of a copy, which no optimizer removes."""
-    import onnx_ir as ir
-
-    copy = new_node("Concat", [node.inputs[0]], {"axis": 0})
-    return [copy, ir.node(node.op_type, copy.outputs, node.attributes, num_outputs=len(node.outputs))]
+    return op.like(node, op("Concat", node.inputs[0], axis=0))
 
 
 def _pad_before(node: ir.Node) -> ir.Node | None:

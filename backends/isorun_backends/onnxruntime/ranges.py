@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from isorun.plugin import Fault
-from isorun_backends.nodes import attribute_of, constant, is_small, new_node, static
+from isorun_backends.nodes import Nodes, attribute_of, dtype_of, is_small, rewrite, static
 
 if TYPE_CHECKING:
     import onnx_ir as ir
@@ -30,25 +30,17 @@ def may_be_of_large_integers(node: ir.Node, _: int) -> bool:
     return step is None or abs(step[0]) >= 2**10 or (limit is not None and abs(limit[0]) >= _HELD)
 
 
-def count_up(node: ir.Node) -> list[ir.Node]:
+@rewrite
+def count_up(op: Nodes, node: ir.Node) -> ir.Value:
     """The start, and as many steps as there are, in integers alone. A step of 0 is an error, as before."""
     start, limit, step = node.inputs
-    zero, one = constant(0), constant(1)
-    distance, width = new_node("Sub", [limit, start]), new_node("Abs", [step])
-    way, direction = new_node("Sign", distance.outputs), new_node("Sign", [step])
-    length, no_step = new_node("Abs", distance.outputs), new_node("Less", [width.outputs[0], one.outputs[0]])
-    divisor = new_node("Where", [no_step.outputs[0], one.outputs[0], width.outputs[0]])
-    before = new_node("Sub", [length.outputs[0], one.outputs[0]])
-    last = new_node("Div", [before.outputs[0], divisor.outputs[0]])
-    count = new_node("Add", [last.outputs[0], one.outputs[0]])
-    ahead = new_node("Mul", [way.outputs[0], direction.outputs[0]])
-    towards = new_node("Less", [zero.outputs[0], ahead.outputs[0]])
-    size = new_node("Where", [towards.outputs[0], count.outputs[0], zero.outputs[0]])
-    unit = new_node("Abs", direction.outputs)
-    steps = new_node("Range", [zero.outputs[0], size.outputs[0], unit.outputs[0]])
-    moved = new_node("Mul", [steps.outputs[0], step])
-    nodes = [zero, one, distance, width, way, direction, length, no_step, divisor, before, last, count, ahead, towards]
-    return [*nodes, size, unit, steps, moved, new_node("Add", [start, moved.outputs[0]])]
+    zero, one = op.constant(0), op.constant(1)
+    distance, width, direction = op("Sub", limit, start), op("Abs", step), op("Sign", step)
+    divisor = op("Where", op("Less", width, one), one, width)
+    count = op("Add", op("Div", op("Sub", op("Abs", distance), one), divisor), one)
+    towards = op("Less", zero, op("Mul", op("Sign", distance), direction))
+    steps = op("Range", zero, op("Where", towards, count, zero), op("Abs", direction))
+    return op("Add", start, op("Mul", steps, step))
 
 
 def samples_outside(node: ir.Node, _: int) -> bool:
@@ -56,13 +48,12 @@ def samples_outside(node: ir.Node, _: int) -> bool:
     return attribute_of(node, "padding_mode", "zeros") in ("zeros", "border")
 
 
-def sample_near(node: ir.Node) -> list[ir.Node]:
+@rewrite
+def sample_near(op: Nodes, node: ir.Node) -> ir.Value:
     """Samples of places that are outside by no more than a hundred images."""
     x, grid = node.inputs
-    kind = np.float32 if grid is None or grid.dtype is None else grid.dtype.numpy()
-    low, high = constant(np.array(-_OUTSIDE, kind)), constant(np.array(_OUTSIDE, kind))
-    near = new_node("Clip", [grid, low.outputs[0], high.outputs[0]])
-    return [low, high, near, new_node("GridSample", [x, near.outputs[0]], node.attributes)]
+    low, high = (op.constant(number, dtype_of(grid, np.float32)) for number in (-_OUTSIDE, _OUTSIDE))
+    return op("GridSample", x, op("Clip", grid, low, high), **node.attributes)
 
 
 ROWS = (

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from isorun.plugin import Fault
-from isorun_backends.nodes import new_node, number
+from isorun_backends.nodes import Nodes, number, rewrite
 from isorun_backends.openvino.arithmetic import VERSIONS
 
 if TYPE_CHECKING:
@@ -42,18 +42,17 @@ def is_by_almost_a_sixth(node: ir.Node, _: int) -> bool:
     return any(constant is not None and _is_almost(constant, _SIXTH, 1e-3) for constant in constants)
 
 
-def of_negative(node: ir.Node) -> list[ir.Node]:
+@rewrite
+def of_negative(op: Nodes, node: ir.Node) -> ir.Value:
     """The negative of the operator of the negative."""
-    negative = new_node("Neg", node.inputs)
-    result = new_node(node.op_type, negative.outputs)
-    return [negative, result, new_node("Neg", result.outputs)]
+    return op("Neg", op(node.op_type, op("Neg", *node.inputs)))
 
 
-def divide(node: ir.Node) -> list[ir.Node]:
+@rewrite
+def divide(op: Nodes, node: ir.Node) -> ir.Value:
     """A quotient by the reciprocal."""
     value, constant = node.inputs if number(node.inputs[1]) else node.inputs[::-1]
-    reciprocal = new_node("Reciprocal", [constant])
-    return [reciprocal, new_node("Div", [value, reciprocal.outputs[0]])]
+    return op("Div", value, op("Reciprocal", constant))
 
 
 def _numbers(value: ir.Value | None, steps: int) -> Iterator[float]:

@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from isorun.plugin import Fault
-from isorun_backends.nodes import constant, input_of, new_node
+from isorun_backends.common_empties import zero_if_empty
+from isorun_backends.nodes import Nodes, dtype_of, input_of, rewrite
 from isorun_backends.openvino.arithmetic import VERSIONS
 
 if TYPE_CHECKING:
@@ -27,18 +28,10 @@ def may_have_no_keys(node: ir.Node, _: int) -> bool:
     return lengths[0] is None or lengths[0] != lengths[1] or getattr(lengths[0], "value", None) is None
 
 
-def zero_without_keys(node: ir.Node) -> list[ir.Node]:
+@rewrite
+def zero_without_keys(op: Nodes, node: ir.Node) -> None:
     """The attention, or 0 if there are no keys; its other outputs as they are."""
-    import onnx_ir as ir
-
-    query = node.inputs[0]
-    kind = np.float32 if query is None or query.dtype is None else query.dtype.numpy()
-    attention = ir.node(node.op_type, node.inputs, node.attributes, domain=node.domain, num_outputs=len(node.outputs))
-    count, none, zero = new_node("Size", [node.inputs[1]]), constant(0), constant(np.array(0, kind))
-    is_empty = new_node("Equal", [count.outputs[0], none.outputs[0]])
-    chosen = new_node("Where", [is_empty.outputs[0], zero.outputs[0], attention.outputs[0]])
-    others = [new_node("Identity", [value]) for value in attention.outputs[1:]]
-    return [attention, count, none, zero, is_empty, chosen, *others]
+    zero_if_empty(op, node, node.inputs[1], dtype_of(node.inputs[0], np.float32))
 
 
 def _row(operator: str, opset: int) -> Fault:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from isorun.plugin import Fault
-from isorun_backends.nodes import constant, new_node, static
+from isorun_backends.nodes import Nodes, rewrite, static, where_below
 from isorun_backends.openvino.arithmetic import VERSIONS
 
 if TYPE_CHECKING:
@@ -46,43 +47,36 @@ def _may_run_for_ever(node: ir.Node, _: int) -> bool:
     return node.inputs[0] is not None and (trips is None or trips[0] < 0)
 
 
-def _stop_at_once(node: ir.Node) -> list[ir.Node]:
+@rewrite
+def _stop_at_once(op: Nodes, node: ir.Node) -> Sequence[ir.Value]:
     """The loop with 0 for a negative number of iterations."""
-    import onnx_ir as ir
-
-    trips = node.inputs[0]
-    zero = constant(0)
-    below = new_node("Less", [trips, zero.outputs[0]])
-    limit = new_node("Where", [below.outputs[0], zero.outputs[0], trips])
-    inputs = [limit.outputs[0], *node.inputs[1:]]
-    return [zero, below, limit, ir.node("Loop", inputs, node.attributes, num_outputs=len(node.outputs))]
+    return op.like(node, where_below(op, node.inputs[0], 0, 0), *node.inputs[1:])
 
 
-def _count_iterations(node: ir.Node) -> list[ir.Node]:
+@rewrite
+def _count_iterations(op: Nodes, node: ir.Node) -> None:
     """The loop with one more value, the number of iterations, to which the collected results are cut."""
     import onnx_ir as ir
 
-    limits = _stop_at_once(node)[:-1] if _may_run_for_ever(node, 0) else []
-    trips = limits[-1].outputs[0] if limits else node.inputs[0]
+    trips = where_below(op, node.inputs[0], 0, 0) if _may_run_for_ever(node, 0) else node.inputs[0]
     body = node.attributes["body"].as_graph()
     carried, prefix = len(node.inputs) - 2, node.outputs[0].name or node.name or "loop"
     number = ir.Value(name=f"{prefix}.number", type=ir.TensorType(ir.DataType.INT64), shape=ir.Shape([]))
-    unit = constant(1)
-    increased = ir.node("Add", [number, unit.outputs[0]])
-    unit.outputs[0].name, increased.outputs[0].name = f"{prefix}.one", f"{prefix}.increased"
-    increased.outputs[0].type, increased.outputs[0].shape = number.type, number.shape
-    body.extend([unit, increased])
+    inside = Nodes()
+    unit = inside.constant(1)
+    increased = inside("Add", number, unit)
+    unit.name, increased.name = f"{prefix}.one", f"{prefix}.increased"
+    increased.type, increased.shape = number.type, number.shape
+    body.extend(inside)
     body.inputs.append(number)
-    body.outputs.insert(1 + carried, increased.outputs[0])
-    zero, first, vector = constant(0), constant([0]), constant([1])
-    loop = ir.node(
-        "Loop", [trips, *node.inputs[1:], zero.outputs[0]], {"body": body}, num_outputs=len(body.outputs) - 1
-    )
-    count = ir.node("Reshape", [loop.outputs[carried], vector.outputs[0]])
-    same = [ir.node("Identity", [value]) for value in loop.outputs[:carried]]
-    ends = [first.outputs[0], count.outputs[0], first.outputs[0]]
-    cut = [ir.node("Slice", [value, *ends]) for value in loop.outputs[carried + 1 :]]
-    return [*limits, zero, first, vector, loop, count, *same, *cut]
+    body.outputs.insert(1 + carried, increased)
+    zero, first, vector = op.constant(0), op.constant([0]), op.constant([1])
+    results = op.like(node, trips, *node.inputs[1:], zero, outputs=len(body.outputs) - 1)
+    count = op("Reshape", results[carried], vector)
+    for value in results[:carried]:
+        op("Identity", value)
+    for value in results[carried + 1 :]:
+        op("Slice", value, first, count, first)
 
 
 def _reads_an_output(node: ir.Node, _: int) -> bool:

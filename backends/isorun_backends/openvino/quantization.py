@@ -7,12 +7,12 @@ matrix products read them, which is what it gains speed by, and often wrong else
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from isorun.plugin import Fault
-from isorun_backends.nodes import attribute_of, constant, input_of, new_node
+from isorun_backends.nodes import Nodes, attribute_of, input_of, rewrite
 from isorun_backends.openvino.arithmetic import VERSIONS
 
 if TYPE_CHECKING:
@@ -63,7 +63,8 @@ def weighs_wrongly(node: ir.Node, _: int) -> bool:
     )
 
 
-def weights(node: ir.Node) -> list[ir.Node]:
+@rewrite
+def weights(op: Nodes, node: ir.Node) -> ir.Value:
     """The weights in floating point."""
 
     def array(index: int) -> np.ndarray:
@@ -77,77 +78,63 @@ def weights(node: ir.Node) -> list[ir.Node]:
         scale = scale.reshape(sizes)
     if zero.size > 1:
         zero = zero.reshape(sizes)
-    return [constant((integers - zero) * scale)]
+    return op.constant((integers - zero) * scale)
 
 
-def integers(node: ir.Node) -> list[ir.Node]:
+@rewrite
+def integers(op: Nodes, node: ir.Node) -> ir.Value:
     """The integers in standard operators."""
     import onnx_ir as ir
 
-    nodes = list(_rounded(node))
-    return [*nodes, new_node("Cast", nodes[-1].outputs, {"to": ir.DataType[_type_of(node)]})]
+    return op("Cast", _rounded(op, node), to=ir.DataType[_type_of(node)])
 
 
-def rounded(node: ir.Node) -> list[ir.Node]:
+@rewrite
+def rounded(op: Nodes, node: ir.Node) -> ir.Value:
     """The rounded value in operators of floating point alone."""
     quantize = _rounding(node)
     assert quantize is not None
     first, second = (_constant(input_of(part, 2)) for part in (quantize, node))
     # From (q - z) s, OpenVINO makes q s - z s, which may overflow.
     is_shifted = first is not None and second is not None and np.array_equal(first, second)
-    nodes = list(_rounded(quantize, is_shifted=is_shifted))
-    total = nodes[-1].outputs[0]
-    scale, zero = _in_place(node, nodes)
+    total = _rounded(op, quantize, is_shifted=is_shifted)
+    scale, zero = _in_place(op, node)
     if zero is not None and not is_shifted:
-        nodes.append(new_node("Sub", [total, zero]))
-        total = nodes[-1].outputs[0]
-    return [*nodes, new_node("Mul", [total, scale])]
+        total = op("Sub", total, zero)
+    return op("Mul", total, scale)
 
 
-def _rounded(node: ir.Node, *, is_shifted: bool = False) -> Iterator[ir.Node]:
+def _rounded(op: Nodes, node: ir.Node, *, is_shifted: bool = False) -> ir.Value:
     """The integers of QuantizeLinear, in floating point, or these less its zero point: of 16 bits or less, they are
     exact there."""
-
-    nodes: list[ir.Node] = []
-    scale, zero = _in_place(node, nodes)
-    yield from nodes
-    divided = new_node("Div", [node.inputs[0], scale])
-    total = new_node("Round", divided.outputs)
-    yield from (divided, total)
+    scale, zero = _in_place(op, node)
+    total = op("Round", op("Div", node.inputs[0], scale))
     if zero is not None and not is_shifted:
-        total = new_node("Add", [total.outputs[0], zero])
-        yield total
+        total = op("Add", total, zero)
     for operator, number in zip(("Max", "Min"), _RANGES[_type_of(node)], strict=True):
-        limit = constant(np.float32(number))
-        yield limit
+        limit = op.constant(number, np.float32)
         if zero is not None and is_shifted:
-            limit = new_node("Sub", [limit.outputs[0], zero])
-            yield limit
-        total = new_node(operator, [total.outputs[0], limit.outputs[0]])
-        yield total
+            limit = op("Sub", limit, zero)
+        total = op(operator, total, limit)
+    return total
 
 
-def _in_place(node: ir.Node, nodes: list[ir.Node]) -> tuple[ir.Value, ir.Value | None]:
-    """The scale and the zero point in floating point, along their axis; appends what makes them."""
+def _in_place(op: Nodes, node: ir.Node) -> tuple[ir.Value, ir.Value | None]:
+    """The scale and the zero point in floating point, along their axis."""
     import onnx_ir as ir
-
-    def append(*arguments: Any) -> ir.Value:
-        nodes.append(new_node(*arguments))
-        return nodes[-1].outputs[0]
 
     scale, zero = node.inputs[1], input_of(node, 2)
     assert scale is not None
     if zero is not None:
-        zero = append("Cast", [zero], {"to": ir.DataType.FLOAT})
+        zero = op("Cast", zero, to=ir.DataType.FLOAT)
     value, axis = node.inputs[0], attribute_of(node, "axis", 1)
     rank = 0 if value is None or value.shape is None else len(value.shape)
     if not _is_scalar(scale) and axis != -1 and -rank <= axis < rank:
         sizes = [1] * rank
         sizes[axis] = -1
-        nodes.append(constant(np.array(sizes, np.int64)))
-        shape = nodes[-1].outputs[0]
-        scale = append("Reshape", [scale, shape])
-        zero = None if zero is None else append("Reshape", [zero, shape])
+        shape = op.constant(sizes)
+        scale = op("Reshape", scale, shape)
+        zero = None if zero is None else op("Reshape", zero, shape)
     return scale, zero
 
 

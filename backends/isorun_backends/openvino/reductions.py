@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from isorun.plugin import Fault
-from isorun_backends.nodes import new_node, static
+from isorun_backends.nodes import Nodes, rewrite, static
 from isorun_backends.openvino.arithmetic import VERSIONS
 
 if TYPE_CHECKING:
@@ -44,16 +44,14 @@ def is_of_reduction(node: ir.Node, _: int) -> bool:
     return False
 
 
-def select(node: ir.Node) -> list[ir.Node]:
+@rewrite
+def select(op: Nodes, node: ir.Node) -> ir.Value:
     """The operator of a selection of all elements, with which nothing is joined."""
-    nodes, inputs = [], []
-    for value in node.inputs:
-        if value is not None and not _is_constant(value):
-            same = new_node("Equal", [value, value])
-            nodes += [same, new_node("Where", [same.outputs[0], value, value])]
-            value = nodes[-1].outputs[0]
-        inputs.append(value)
-    return [*nodes, new_node(node.op_type, inputs, node.attributes)]
+    inputs = [
+        value if value is None or _is_constant(value) else op("Where", op("Equal", value, value), value, value)
+        for value in node.inputs
+    ]
+    return op(node.op_type, *inputs, **node.attributes)
 
 
 def divides_another_difference(node: ir.Node, _: int) -> bool:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from isorun.plugin import Fault
-from isorun_backends.nodes import attribute_of, input_of, new_node, static
+from isorun_backends.nodes import Nodes, attribute_of, input_of, rewrite, static
 from isorun_backends.openvino.arithmetic import VERSIONS
 
 if TYPE_CHECKING:
@@ -38,13 +38,11 @@ def joins_other_parts(node: ir.Node, _: int) -> bool:
     return ranges != [range(width // 2, width), range(width // 2)] or width % 2 != 0
 
 
-def negate_last(node: ir.Node) -> list[ir.Node]:
+@rewrite
+def negate_last(op: Nodes, node: ir.Node) -> ir.Value:
     """The whole is negated, of which the other part was before."""
-    negated = _negated(node)
-    assert negated is not None
-    other = new_node("Neg", [node.inputs[1]])
-    joined = new_node("Concat", [negated, other.outputs[0]], {"axis": attribute_of(node, "axis")})
-    return [other, joined, new_node("Neg", [joined.outputs[0]])]
+    other = op("Neg", node.inputs[1])
+    return op("Neg", op("Concat", _negated(node), other, **node.attributes))
 
 
 def _negated(node: ir.Node) -> ir.Value | None:
