@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -12,6 +11,8 @@ from isorun_backends.nodes import Nodes, rewrite
 
 if TYPE_CHECKING:
     import onnx_ir as ir
+
+    from isorun_backends.nodes import Condition
 
 
 def nonzero_of_scalar(versions: str, *, refused: bool = False) -> Fault:
@@ -42,7 +43,7 @@ def ignores_lengths(node: ir.Node, _: int) -> bool:
     return not (isinstance(x.shape[0], int) and (tensor.numpy() == x.shape[0]).all())
 
 
-def without_lengths(operator: str, versions: str, applies: Callable[[ir.Node, int], bool]) -> Fault:
+def without_lengths(operator: str, versions: str, applies: Condition) -> Fault:
     """A recurrent layer that computes padding too."""
     gates, expected = {
         "LSTM": (4, 0.3696064),  # sigmoid(1) * tanh(sigmoid(1) * tanh(1))

@@ -11,6 +11,8 @@ import numpy as np
 if TYPE_CHECKING:
     import onnx_ir as ir
 
+    Condition = Callable[[ir.Node, int], bool]
+
 
 def attribute_of(node: ir.Node, name: str, default: Any = None) -> Any:
     """The value of an attribute; the default if it has none, or refers to another one."""
@@ -37,6 +39,21 @@ def number(value: ir.Value | None) -> float | None:
 
     tensor = None if value is None else ir.convenience.get_const_tensor(value)
     return None if tensor is None or tensor.size != 1 else float(tensor.numpy().reshape(-1)[0])
+
+
+def has(name: str, value: Any) -> Condition:
+    """Whether an attribute has a value."""
+    return lambda node, _: bool(attribute_of(node, name) == value)
+
+
+def differs(name: str, default: Any) -> Condition:
+    """Whether an attribute has another value than its default."""
+    return lambda node, _: bool(attribute_of(node, name, default) != default)
+
+
+def every(*conditions: Condition) -> Condition:
+    """Whether all of some conditions hold."""
+    return lambda node, opset: all(condition(node, opset) for condition in conditions)
 
 
 def dtype_of(value: ir.Value | None, unknown: Any = np.int64) -> Any:

@@ -17,7 +17,8 @@ from isorun_backends.nodes import Nodes, rewrite, static
 if TYPE_CHECKING:
     import onnx_ir as ir
 
-    Applies = Callable[[ir.Node, int], bool]
+    from isorun_backends.nodes import Condition
+
     Rewrite = Callable[[ir.Node], list[ir.Node]]
 
 _VERSIONS = "1.31.1"
@@ -81,7 +82,7 @@ def _is_read_by(node: ir.Node, kind: str) -> bool:
 
 
 def _row(
-    operator: str, step: str, condition: str, applies: Applies, rewrite: Rewrite, epsilon: str = "float e = {1}"
+    operator: str, step: str, condition: str, applies: Condition, rewrite: Rewrite, epsilon: str = "float e = {1}"
 ) -> Fault:
     steps = {**_STEPS, operator: step}
     return Fault(

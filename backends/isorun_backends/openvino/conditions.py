@@ -5,16 +5,17 @@ A condition that may hold counts as one that holds: a wrong number is worse than
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from isorun_backends import common_faults
-from isorun_backends.nodes import attribute_of, input_of, is_small, static
+from isorun_backends.nodes import attribute_of, differs, every, has, input_of, is_small, static
 
 if TYPE_CHECKING:
     import onnx_ir as ir
+
+    from isorun_backends.nodes import Condition
 
 _HELD = 2**24  # fp32 holds every integer below
 _HARMLESS = (2**63 - 1, -(2**63) + 1, -(2**63))  # "no limit": saturated to 32 bits, they still mean that
@@ -62,16 +63,6 @@ def is_byte(node: ir.Node, _: int) -> bool:
     return is_integer(node, 0) and input_of(node, 0).dtype.itemsize == 1  # type: ignore[union-attr]
 
 
-def is_fmod(node: ir.Node, _: int) -> bool:
-    """Whether the remainder of floats is computed."""
-    return bool(attribute_of(node, "fmod", 0)) and is_known_float(node, 0)
-
-
-def casts_float_to_bool(node: ir.Node, _: int) -> bool:
-    """Whether floats become booleans."""
-    return attribute_of(node, "to") == 9 and is_known_float(node, 0)
-
-
 def reduces_nothing(node: ir.Node, _: int) -> bool:
     """Whether there may be no axes, which means none rather than all."""
     axes = input_of(node, 1)
@@ -97,7 +88,7 @@ def computes_step(node: ir.Node, _: int) -> bool:
     return static(input_of(node, 2)) in (None, [0])
 
 
-def may_be_empty(index: int) -> Callable[[ir.Node, int], bool]:
+def may_be_empty(index: int) -> Condition:
     """Whether a size that is an input may be 0."""
 
     def applies(node: ir.Node, _: int) -> bool:
@@ -108,7 +99,7 @@ def may_be_empty(index: int) -> Callable[[ir.Node, int], bool]:
     return applies
 
 
-def computes_input(index: int) -> Callable[[ir.Node, int], bool]:
+def computes_input(index: int) -> Condition:
     """Whether an input is there, and no constant."""
     return lambda node, _: input_of(node, index) is not None and static(input_of(node, index)) is None
 
@@ -118,11 +109,6 @@ def has_scale_per_channel(node: ir.Node, _: int) -> bool:
     scale = input_of(node, 4)
     sizes = None if scale is None or scale.shape is None else list(scale.shape)
     return sizes not in ([], [1])
-
-
-def indices_of_same_size(node: ir.Node, _: int) -> bool:
-    """Whether places are returned, and the padding follows from the size of the output."""
-    return len(node.outputs) > 1 and same_size(node, 0)
 
 
 def selects_beyond(node: ir.Node, _: int) -> bool:
@@ -149,19 +135,9 @@ def same_size(node: ir.Node, _: int) -> bool:
     return str(attribute_of(node, "auto_pad", "NOTSET")).startswith("SAME")
 
 
-def counts_padding(node: ir.Node, _: int) -> bool:
-    """Whether a window may end beyond the padding, and the padding counts."""
-    return bool(attribute_of(node, "ceil_mode", 0) and attribute_of(node, "count_include_pad", 0))
-
-
 def is_even(node: ir.Node, _: int) -> bool:
     """Whether there is no channel in the middle."""
     return bool(attribute_of(node, "size", 1) % 2 == 0)
-
-
-def rounds_up(node: ir.Node, _: int) -> bool:
-    """Whether a window may end beyond the image."""
-    return bool(attribute_of(node, "ceil_mode", 0))
 
 
 def tiles_many_axes(node: ir.Node, _: int) -> bool:
@@ -170,11 +146,6 @@ def tiles_many_axes(node: ir.Node, _: int) -> bool:
     if static(repeats) is not None or repeats is None or repeats.shape is None or len(repeats.shape) != 1:
         return False
     return isinstance(repeats.shape[0], int) and repeats.shape[0] > 2
-
-
-def dft_onesided(node: ir.Node, _: int) -> bool:
-    """Whether half the spectrum is returned."""
-    return bool(attribute_of(node, "onesided", 0))
 
 
 def dft_axis(node: ir.Node, opset: int) -> bool:
@@ -188,16 +159,6 @@ def dft_axis(node: ir.Node, opset: int) -> bool:
     return bool(axis != 1)
 
 
-def batchwise(node: ir.Node, _: int) -> bool:
-    """Whether the batch comes first."""
-    return bool(attribute_of(node, "layout", 0))
-
-
-def peepholes(node: ir.Node, _: int) -> bool:
-    """Whether there are weights from the cell to the gates."""
-    return input_of(node, 7) is not None
-
-
 def windowed(node: ir.Node, _: int) -> bool:
     """Whether attention is local."""
     return any(attribute_of(node, f"{side}_window_size", -1) not in (-1, None) for side in ("left", "right"))
@@ -209,26 +170,6 @@ def causal_with_past(node: ir.Node, _: int) -> bool:
         return False
     lengths = [None if value is None or value.shape is None else value.shape[-2] for value in node.inputs[:2]]
     return lengths[0] is None or lengths[0] != lengths[1]
-
-
-def antialias(node: ir.Node, _: int) -> bool:
-    """Whether the filter is wider where the image shrinks."""
-    return bool(attribute_of(node, "antialias", 0))
-
-
-def excludes_outside(node: ir.Node, _: int) -> bool:
-    """Whether positions outside the image have no weight."""
-    return bool(attribute_of(node, "exclude_outside", 0)) and attribute_of(node, "mode", "nearest") == "cubic"
-
-
-def keeps_ratio(node: ir.Node, _: int) -> bool:
-    """Whether the sizes are limits."""
-    return str(attribute_of(node, "keep_aspect_ratio_policy", "stretch")) != "stretch"
-
-
-def column_indices(node: ir.Node, _: int) -> bool:
-    """Whether indices count in columns."""
-    return bool(attribute_of(node, "storage_order", 0)) and len(node.outputs) > 1
 
 
 def pools_beyond(node: ir.Node, _: int) -> bool:
@@ -250,16 +191,6 @@ def pools_beyond(node: ir.Node, _: int) -> bool:
         if last >= length + pads[axis]:
             return True
     return False
-
-
-def maximum(node: ir.Node, _: int) -> bool:
-    """Whether the maximum of samples is returned."""
-    return str(attribute_of(node, "mode", "avg")) == "max"
-
-
-def crd(node: ir.Node, _: int) -> bool:
-    """Whether channels come first."""
-    return bool(attribute_of(node, "mode", "DCR") == "CRD")
 
 
 def signed_or_byte(node: ir.Node, _: int) -> bool:
@@ -284,3 +215,28 @@ def number_beyond_32_bits(value: ir.Value, _: int) -> bool:
         for use in uses
     ]
     return value.is_graph_output() or not uses or not all(harmless)
+
+
+def _has_input(index: int) -> Condition:
+    """Whether an input is there."""
+    return lambda node, _: input_of(node, index) is not None
+
+
+def _returns_indices(node: ir.Node, _: int) -> bool:
+    return len(node.outputs) > 1
+
+
+is_fmod = every(differs("fmod", 0), is_known_float)
+casts_float_to_bool = every(has("to", 9), is_known_float)
+rounds_up = differs("ceil_mode", 0)
+counts_padding = every(rounds_up, differs("count_include_pad", 0))
+indices_of_same_size = every(_returns_indices, same_size)
+column_indices = every(_returns_indices, differs("storage_order", 0))
+dft_onesided = differs("onesided", 0)
+batchwise = differs("layout", 0)
+peepholes = _has_input(7)
+antialias = differs("antialias", 0)
+excludes_outside = every(differs("exclude_outside", 0), has("mode", "cubic"))
+keeps_ratio = differs("keep_aspect_ratio_policy", "stretch")
+maximum = has("mode", "max")
+crd = has("mode", "CRD")
