@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from isorun.plugin import Fault
-from isorun_backends.nodes import Nodes, branch, dtype_of, rewrite
+from isorun_backends.nodes import Nodes, branch, dtype_of, rewrite, shape_of
 
 if TYPE_CHECKING:
     import onnx_ir as ir
@@ -39,12 +39,10 @@ def recurrent_of_nothing(operator: str, versions: str) -> Fault:
 
 
 def _may_be_of_nothing(node: ir.Node, opset: int) -> bool:
-    x = node.inputs[0]
+    sizes = shape_of(node.inputs[0])
     if opset < _FIRST_OPSET:
         return False
-    if x is None or x.shape is None:
-        return True
-    return not all(isinstance(size, int) and size > 0 for size in list(x.shape)[:2])
+    return sizes is None or not all(isinstance(size, int) and size > 0 for size in sizes[:2])
 
 
 @rewrite

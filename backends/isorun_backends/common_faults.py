@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from isorun.plugin import Fault
-from isorun_backends.nodes import Nodes, rewrite
+from isorun_backends.nodes import Nodes, array_of, input_of, rewrite, shape_of
 
 if TYPE_CHECKING:
     import onnx_ir as ir
@@ -32,15 +32,13 @@ def nonzero_of_scalar(versions: str, *, refused: bool = False) -> Fault:
 
 def ignores_lengths(node: ir.Node, _: int) -> bool:
     """Whether there are sequence lengths that are not known to be that of the whole input."""
-    import onnx_ir
-
-    lengths = node.inputs[4] if len(node.inputs) > 4 else None
+    lengths = input_of(node, 4)
     if lengths is None:
         return False
-    tensor, x = onnx_ir.convenience.get_const_tensor(lengths), node.inputs[0]
-    if tensor is None or x is None or x.shape is None:
+    constant, sizes = array_of(lengths), shape_of(node.inputs[0])
+    if constant is None or sizes is None:
         return True
-    return not (isinstance(x.shape[0], int) and (tensor.numpy() == x.shape[0]).all())
+    return not (isinstance(sizes[0], int) and (constant == sizes[0]).all())
 
 
 def without_lengths(operator: str, versions: str, applies: Condition) -> Fault:
@@ -89,9 +87,8 @@ def flattened(operator: str, versions: str, opsets: range) -> Fault:
     """Before opset 13, an input is coerced into a matrix at the axis."""
 
     def applies(node: ir.Node, opset: int) -> bool:
-        axis, value = _axis(node), node.inputs[0]
-        rank = None if value is None or value.shape is None else len(value.shape)
-        return opset in opsets and axis != -1 and (rank is None or axis % rank != rank - 1)
+        axis, sizes = _axis(node), shape_of(node.inputs[0])
+        return opset in opsets and axis != -1 and (sizes is None or axis % len(sizes) != len(sizes) - 1)
 
     x = np.arange(8, dtype=np.float32).reshape(2, 2, 2)
     rows = x.reshape(2, 4) - x.reshape(2, 4).max(1, keepdims=True)
@@ -149,8 +146,7 @@ def _couples_gates(node: ir.Node, _: int) -> bool:
 
 
 def _is_scalar(node: ir.Node, _: int) -> bool:
-    value = node.inputs[0]
-    return value is not None and value.shape is not None and len(value.shape) == 0
+    return shape_of(node.inputs[0]) == []
 
 
 @rewrite

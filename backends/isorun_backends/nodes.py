@@ -25,20 +25,35 @@ def input_of(node: ir.Node, index: int) -> ir.Value | None:
     return node.inputs[index] if index < len(node.inputs) else None
 
 
-def static(value: ir.Value | None) -> list[Any] | None:
-    """The elements of a constant; ``None`` if it is not one."""
+def producer(value: ir.Value | None, *kinds: str) -> ir.Node | None:
+    """The node that computes a value, if it is of one of some kinds; by default, of any."""
+    node = None if value is None else value.producer()
+    return node if node is not None and (not kinds or node.op_type in kinds) else None
+
+
+def shape_of(value: ir.Value | None) -> list[Any] | None:
+    """The sizes of a value, integers or symbols; ``None`` if their number is not known."""
+    return None if value is None or value.shape is None else list(value.shape)
+
+
+def array_of(value: ir.Value | None) -> np.ndarray | None:
+    """The array of a constant; ``None`` if it is not one."""
     import onnx_ir as ir
 
     tensor = None if value is None else ir.convenience.get_const_tensor(value)
-    return None if tensor is None else tensor.numpy().reshape(-1).tolist()
+    return None if tensor is None else tensor.numpy()
+
+
+def static(value: ir.Value | None) -> list[Any] | None:
+    """The elements of a constant; ``None`` if it is not one."""
+    array = array_of(value)
+    return None if array is None else array.reshape(-1).tolist()
 
 
 def number(value: ir.Value | None) -> float | None:
     """The one element of a constant; ``None`` if it is not one, or has others."""
-    import onnx_ir as ir
-
-    tensor = None if value is None else ir.convenience.get_const_tensor(value)
-    return None if tensor is None or tensor.size != 1 else float(tensor.numpy().reshape(-1)[0])
+    array = array_of(value)
+    return None if array is None or array.size != 1 else float(array.reshape(-1)[0])
 
 
 def has(name: str, value: Any) -> Condition:

@@ -8,6 +8,7 @@ import numpy as np
 
 from isorun.plugin import Fault, KnownFaults
 from isorun_backends.common_faults import flattened, ignores_lengths, with_coupled_gates, without_lengths
+from isorun_backends.nodes import shape_of
 
 if TYPE_CHECKING:
     import onnx_ir as ir
@@ -27,10 +28,10 @@ def _has(name: str, *values: Any) -> Any:
 
 def _is_unsorted(node: ir.Node, _: int) -> bool:
     """Whether distinct values are to have the order of the input, in a form in which they would not."""
-    x, axis = node.inputs[0], node.attributes.get_int("axis", None)
+    axis = node.attributes.get_int("axis", None)
     if node.attributes.get_int("sorted", 1):
         return False
-    in_rows = axis == 0 or (axis is None and x is not None and x.shape is not None and len(x.shape) == 1)
+    in_rows = axis == 0 or (axis is None and len(shape_of(node.inputs[0]) or ()) == 1)
     return not in_rows or sum(output.name != "" for output in node.outputs) == 1
 
 
@@ -217,7 +218,7 @@ FAULTS = KnownFaults(
             "GlobalMaxPool",
             "a rank other than 4",
             "the maximum over other axes",
-            lambda node, _: node.inputs[0].shape is None or len(node.inputs[0].shape) != 4,
+            lambda node, _: len(shape_of(node.inputs[0]) or ()) != 4,
             "g (float[1, 2, n] x) => (float[1, 2, 1] y) { y = GlobalMaxPool (x) }",
             feeds={"x": np.arange(6, dtype=np.float32).reshape(1, 2, 3)},
             expected=[np.array([[[2], [5]]], np.float32)],

@@ -9,7 +9,7 @@ import numpy as np
 
 from isorun.plugin import Fault
 from isorun_backends.common_empties import choose, recurrent_of_nothing, zero_if_empty, zeros_of
-from isorun_backends.nodes import Nodes, attribute_of, input_of, rewrite, static, where_below
+from isorun_backends.nodes import Nodes, attribute_of, input_of, rewrite, shape_of, static, where_below
 
 if TYPE_CHECKING:
     import onnx_ir as ir
@@ -19,24 +19,23 @@ _VERSIONS = "1.31.1"
 
 def has_negative_axis(node: ir.Node, _: int) -> bool:
     """Whether the axis counts from the end, of a tensor that may be empty."""
-    x = node.inputs[0]
-    if attribute_of(node, "axis", 0) >= 0 or x is None or x.shape is None:
+    sizes = shape_of(node.inputs[0])
+    if attribute_of(node, "axis", 0) >= 0 or sizes is None:
         return False
-    return not all(isinstance(size, int) and size > 0 for size in x.shape)
+    return not all(isinstance(size, int) and size > 0 for size in sizes)
 
 
 @rewrite
 def count_from_start(op: Nodes, node: ir.Node) -> ir.Value:
     """The same axis, counted from the start."""
     x = node.inputs[0]
-    assert x is not None
-    assert x.shape is not None
-    return op(node.op_type, x, **{**node.attributes, "axis": attribute_of(node, "axis") + len(x.shape)})
+    rank = len(shape_of(x) or ())
+    return op(node.op_type, x, **{**node.attributes, "axis": attribute_of(node, "axis") + rank})
 
 
 def may_have_no_terms(node: ir.Node, _: int) -> bool:
     """Whether the sums of a product may have no terms, and there may be such sums."""
-    left, right = (None if value is None or value.shape is None else list(value.shape) for value in node.inputs[:2])
+    left, right = map(shape_of, node.inputs[:2])
     inner = [shape[axis] for shape, axis in ((left, -1), (right, -2)) if shape and len(shape) >= -axis]
     if any(isinstance(size, int) and size > 0 for size in inner):
         return False
@@ -52,10 +51,10 @@ def zero_without_terms(op: Nodes, node: ir.Node) -> None:
 
 def may_have_no_frame(node: ir.Node, _: int) -> bool:
     """Whether the length of a frame may be 0."""
-    length, window = static(input_of(node, 3)), input_of(node, 2)
+    length = static(input_of(node, 3))
     if length is not None:
         return bool(length[0] == 0)
-    size = None if window is None or window.shape is None else window.shape[0]
+    size = (shape_of(input_of(node, 2)) or [None])[0]
     return input_of(node, 3) is not None or not isinstance(size, int) or size == 0
 
 
@@ -71,8 +70,8 @@ def may_have_no_heads(node: ir.Node, _: int) -> bool:
     """Whether a number of heads is an unknown size, and there is one output."""
     if attribute_of(node, "q_num_heads") or sum(bool(output.name) for output in node.outputs) > 1:
         return False
-    shapes = [None if value is None or value.shape is None else list(value.shape) for value in node.inputs[:2]]
-    return any(shape is not None and len(shape) == 4 and not isinstance(shape[1], int) for shape in shapes)
+    shapes = [shape_of(value) or [] for value in node.inputs[:2]]
+    return any(len(shape) == 4 and not isinstance(shape[1], int) for shape in shapes)
 
 
 @rewrite

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from isorun.plugin import Fault
-from isorun_backends.nodes import Nodes, rewrite, static
+from isorun_backends.nodes import Nodes, producer, rewrite, static
 
 if TYPE_CHECKING:
     import onnx_ir as ir
@@ -71,10 +71,8 @@ def _is_one(value: ir.Value | None, number: float | None = None) -> bool:
 
 def _producer(value: ir.Value | None, kind: str) -> ir.Node | None:
     """The node that a value comes from, past a change of its type, if it is of a kind."""
-    node = None if value is None else value.producer()
-    if node is not None and node.op_type == "Cast":
-        node = None if node.inputs[0] is None else node.inputs[0].producer()
-    return node if node is not None and node.op_type == kind else None
+    cast = producer(value, "Cast")
+    return producer(value if cast is None else cast.inputs[0], kind)
 
 
 def _is_read_by(node: ir.Node, kind: str) -> bool:

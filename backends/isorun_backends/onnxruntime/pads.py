@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from isorun.plugin import Fault
-from isorun_backends.nodes import Nodes, attribute_of, input_of, rewrite, static
+from isorun_backends.nodes import Nodes, attribute_of, input_of, producer, rewrite, static
 
 if TYPE_CHECKING:
     import onnx_ir as ir
@@ -64,8 +64,8 @@ def _pad_before(node: ir.Node) -> ir.Node | None:
         return None
     value = node.inputs[0]
     for _ in range(_DEEPEST):
-        source = None if value is None else value.producer()
-        if source is None or source.op_type not in _REMOVABLE:
+        source = producer(value, *_REMOVABLE)
+        if source is None:
             return None
         if source.op_type == "Pad" and attribute_of(source, "mode", "constant") == "constant":
             return source if _pads_with_zero(source) else None

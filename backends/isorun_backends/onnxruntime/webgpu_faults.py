@@ -7,12 +7,13 @@ LayerNormalization on an NVIDIA H100 too.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from isorun.plugin import Fault, KnownFaults
 from isorun_backends.common_faults import is_half, through_single
+from isorun_backends.nodes import shape_of
 
 if TYPE_CHECKING:
     import onnx_ir as ir
@@ -92,16 +93,8 @@ def _has_long_sums(node: ir.Node, opset: int) -> bool:
     if node.op_type == "Gemm":
         axis = 0 if "transA" in node.attributes and node.attributes["transA"].as_int() else 1
         of_right = 1 if "transB" in node.attributes and node.attributes["transB"].as_int() else 0
-    sizes = [_size(left, axis), _size(right, of_right)]
-    return any(size is not None and size > _LONG for size in sizes)
-
-
-def _size(value: ir.Value, axis: int) -> int | None:
-    shape = value.shape
-    if shape is None or len(shape) < 2:
-        return None
-    size: Any = shape[axis]
-    return size if isinstance(size, int) else None
+    sizes = [shape[of] for value, of in ((left, axis), (right, of_right)) if len(shape := shape_of(value) or ()) > 1]
+    return any(isinstance(size, int) and size > _LONG for size in sizes)
 
 
 FAULTS = KnownFaults(

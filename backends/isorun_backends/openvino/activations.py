@@ -12,14 +12,14 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from isorun.plugin import Fault
-from isorun_backends.nodes import Nodes, number, rewrite
+from isorun_backends.nodes import Nodes, number, producer, rewrite
 from isorun_backends.openvino.arithmetic import VERSIONS
 
 if TYPE_CHECKING:
     import onnx_ir as ir
 
 _ROOT, _TANH_ROOT, _CUBE, _SIXTH = math.sqrt(2), math.sqrt(2 / math.pi), 0.044715, 1 / 6
-_STEPS = frozenset(("Add", "Cast", "Div", "Mul", "Pow"))
+_STEPS = ("Add", "Cast", "Div", "Mul", "Pow")
 _DEEPEST = 6  # from a Tanh to what is cubed
 _X = np.array([[-1.5, -0.5, 0.5, 1.5]], np.float32)
 
@@ -57,8 +57,8 @@ def divide(op: Nodes, node: ir.Node) -> ir.Value:
 
 def _numbers(value: ir.Value | None, steps: int) -> Iterator[float]:
     """The constants of one element by which a value is computed, some steps back."""
-    node = None if value is None or not steps else value.producer()
-    for source in node.inputs if node is not None and node.op_type in _STEPS else ():
+    node = producer(value, *_STEPS) if steps else None
+    for source in () if node is None else node.inputs:
         constant = number(source)
         if constant is not None:
             yield constant

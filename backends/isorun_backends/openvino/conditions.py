@@ -5,12 +5,23 @@ A condition that may hold counts as one that holds: a wrong number is worse than
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from isorun_backends import common_faults
-from isorun_backends.nodes import attribute_of, differs, every, has, input_of, is_small, static
+from isorun_backends.nodes import (
+    array_of,
+    attribute_of,
+    differs,
+    every,
+    has,
+    input_of,
+    is_small,
+    producer,
+    shape_of,
+    static,
+)
 
 if TYPE_CHECKING:
     import onnx_ir as ir
@@ -29,7 +40,7 @@ def axes_before_18(node: ir.Node, opset: int) -> bool:
 def expands_to_scalar(node: ir.Node, _: int) -> bool:
     """Whether the shape is known to be empty."""
     shape = input_of(node, 1)
-    return static(shape) == [] or (shape is not None and shape.shape is not None and list(shape.shape) == [0])
+    return static(shape) == [] or shape_of(shape) == [0]
 
 
 def is_float(node: ir.Node, _: int) -> bool:
@@ -68,7 +79,7 @@ def reduces_nothing(node: ir.Node, _: int) -> bool:
     axes = input_of(node, 1)
     if not attribute_of(node, "noop_with_empty_axes", 0):
         return False
-    size = 0 if axes is None else len(static(axes) or ()) or (axes.shape[0] if axes.shape is not None else 0)
+    size = 0 if axes is None else len(static(axes) or ()) or (shape_of(axes) or [0])[0]
     return not isinstance(size, int) or size == 0
 
 
@@ -104,30 +115,26 @@ def computes_input(index: int) -> Condition:
     return lambda node, _: input_of(node, index) is not None and static(input_of(node, index)) is None
 
 
-def has_scale_per_channel(node: ir.Node, _: int) -> bool:
-    """Whether the weights of a quantized convolution may have several scales."""
-    scale = input_of(node, 4)
-    sizes = None if scale is None or scale.shape is None else list(scale.shape)
-    return sizes not in ([], [1])
-
-
 def selects_beyond(node: ir.Node, _: int) -> bool:
     """Whether an element is selected that the sequence may not have, other than the first or the last."""
-    sequence, place = input_of(node, 0), static(input_of(node, 1))
-    construct = None if sequence is None else sequence.producer()
+    construct, place = producer(input_of(node, 0), "SequenceConstruct"), static(input_of(node, 1))
     if place in ([0], [-1]):
         return False
-    if place is None or construct is None or construct.op_type != "SequenceConstruct":
+    if place is None or construct is None:
         return True
     return not -len(construct.inputs) <= place[0] < len(construct.inputs)
 
 
 def ignores_lengths(node: ir.Node, opset: int) -> bool:
     """Whether there are lengths of rows, and a length or a batch that is not fixed."""
-    x = input_of(node, 0)
-    if x is not None and x.shape is not None and all(isinstance(size, int) for size in list(x.shape)[:2]):
-        return False
-    return common_faults.ignores_lengths(node, opset)
+    sizes = shape_of(input_of(node, 0))
+    is_fixed = sizes is not None and all(isinstance(size, int) for size in sizes[:2])
+    return not is_fixed and common_faults.ignores_lengths(node, opset)
+
+
+def has_scale_per_channel(node: ir.Node, _: int) -> bool:
+    """Whether the weights of a quantized convolution may have several scales."""
+    return shape_of(input_of(node, 4)) not in ([], [1])
 
 
 def same_size(node: ir.Node, _: int) -> bool:
@@ -142,20 +149,17 @@ def is_even(node: ir.Node, _: int) -> bool:
 
 def tiles_many_axes(node: ir.Node, _: int) -> bool:
     """Whether repeats of three or more axes are computed."""
-    repeats = input_of(node, 1)
-    if static(repeats) is not None or repeats is None or repeats.shape is None or len(repeats.shape) != 1:
-        return False
-    return isinstance(repeats.shape[0], int) and repeats.shape[0] > 2
+    sizes = shape_of(input_of(node, 1)) or ()
+    return static(input_of(node, 1)) is None and len(sizes) == 1 and isinstance(sizes[0], int) and sizes[0] > 2
 
 
 def dft_axis(node: ir.Node, opset: int) -> bool:
     """Whether the axis is not known to be 1."""
     if opset < 20:
         return False
-    value = input_of(node, 0)
     (axis,) = [-2] if input_of(node, 2) is None else static(input_of(node, 2)) or [0]
-    if axis < 0 and value is not None and value.shape is not None:
-        axis += len(value.shape)
+    if axis < 0:
+        axis += len(shape_of(input_of(node, 0)) or ())
     return bool(axis != 1)
 
 
@@ -164,12 +168,18 @@ def windowed(node: ir.Node, _: int) -> bool:
     return any(attribute_of(node, f"{side}_window_size", -1) not in (-1, None) for side in ("left", "right"))
 
 
+def lengths(node: ir.Node) -> tuple[Any, Any]:
+    """The numbers of queries and of keys of an attention, as far as they are known."""
+    queries, keys = (None if sizes is None else sizes[-2] for sizes in map(shape_of, node.inputs[:2]))
+    return queries, keys
+
+
 def causal_with_past(node: ir.Node, _: int) -> bool:
     """Whether there is a past, and not known to be a query for each new key."""
     if not attribute_of(node, "is_causal", 0) or input_of(node, 4) is None:
         return False
-    lengths = [None if value is None or value.shape is None else value.shape[-2] for value in node.inputs[:2]]
-    return lengths[0] is None or lengths[0] != lengths[1]
+    queries, keys = lengths(node)
+    return queries is None or queries != keys
 
 
 def pools_beyond(node: ir.Node, _: int) -> bool:
@@ -179,12 +189,12 @@ def pools_beyond(node: ir.Node, _: int) -> bool:
         return False
     ones, zeros = [1] * len(kernel), [0] * 2 * len(kernel)
     strides, dilations = attribute_of(node, "strides", ones), attribute_of(node, "dilations", ones)
-    pads, value = attribute_of(node, "pads", zeros), input_of(node, 0)
+    pads, sizes = attribute_of(node, "pads", zeros), shape_of(input_of(node, 0))
     for axis, size in enumerate(kernel):
         extent, stride, end = (size - 1) * dilations[axis] + 1, strides[axis], pads[len(kernel) + axis]
         if end + stride - 1 < extent:
             continue
-        length = value.shape[2 + axis] if value is not None and value.shape is not None else None
+        length = None if sizes is None else sizes[2 + axis]
         if not isinstance(length, int):
             return True
         last = -(-(length + pads[axis] + end - extent) // stride) * stride
@@ -203,8 +213,8 @@ def number_beyond_32_bits(value: ir.Value, _: int) -> bool:
     """Not the extremes that mean "no limit", and not numbers that only slices and conversions to floats read."""
     import onnx_ir as ir
 
-    tensor = ir.convenience.get_const_tensor(value)
-    numbers = [] if tensor is None else [int(number) for number in np.unique(tensor.numpy())]
+    array = array_of(value)
+    numbers = [] if array is None else [int(number) for number in np.unique(array)]
     wide = [number for number in numbers if not -(2**31) <= number < 2**31 and number not in _HARMLESS]
     if not wide and numbers:
         return False

@@ -10,6 +10,7 @@ from isorun.plugin import Fault
 from isorun_backends.common_empties import zero_if_empty
 from isorun_backends.nodes import Nodes, dtype_of, input_of, rewrite
 from isorun_backends.openvino.arithmetic import VERSIONS
+from isorun_backends.openvino.conditions import lengths
 
 if TYPE_CHECKING:
     import onnx_ir as ir
@@ -22,10 +23,10 @@ def may_have_no_keys(node: ir.Node, _: int) -> bool:
     past = input_of(node, 6 if node.domain else 4)
     if past is not None or input_of(node, 1) is None or input_of(node, 2) is None:
         return False
-    lengths = [None if value is None or value.shape is None else value.shape[-2] for value in node.inputs[:2]]
-    if isinstance(lengths[1], int) and lengths[1] > 0:
+    queries, keys = lengths(node)
+    if isinstance(keys, int) and keys > 0:
         return False
-    return lengths[0] is None or lengths[0] != lengths[1] or getattr(lengths[0], "value", None) is None
+    return queries is None or queries != keys or getattr(queries, "value", None) is None
 
 
 @rewrite

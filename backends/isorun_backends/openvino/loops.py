@@ -33,12 +33,10 @@ _TWO_RUNS = """g (float x) => (float last, float[k] y) <int64 one = {1}, int64 t
 
 def _may_not_iterate(node: ir.Node, _: int) -> bool:
     """Whether a loop that collects results of its iterations may have none."""
-    import onnx_ir as ir
-
     if len(node.attributes["body"].as_graph().outputs) - 1 <= len(node.inputs) - 2:
         return False
-    trips, condition = (None if value is None else ir.convenience.get_const_tensor(value) for value in node.inputs[:2])
-    return trips is None or trips.numpy().item() < 1 or (node.inputs[1] is not None and condition is None)
+    trips, condition = map(static, node.inputs[:2])
+    return trips is None or trips[0] < 1 or (node.inputs[1] is not None and condition is None)
 
 
 def _may_run_for_ever(node: ir.Node, _: int) -> bool:

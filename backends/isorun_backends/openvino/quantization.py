@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from isorun.plugin import Fault
-from isorun_backends.nodes import Nodes, attribute_of, input_of, rewrite
+from isorun_backends.nodes import Nodes, attribute_of, input_of, producer, rewrite, shape_of
+from isorun_backends.nodes import array_of as _constant
 from isorun_backends.openvino.arithmetic import VERSIONS
 
 if TYPE_CHECKING:
@@ -47,7 +48,7 @@ def quantizes_wrongly(node: ir.Node, _: int) -> bool:
 def rounds_wrongly(node: ir.Node, _: int) -> bool:
     """Whether a value that is rounded to integers and back is computed wrongly, or other operators may be that read
     it."""
-    quantize = _rounding(node)
+    quantize = producer(input_of(node, 0), _QUANTIZE)
     if quantize is None or not (_can_compute(quantize) and _can_compute(node)):
         return False
     return _is_wrong(quantize) or not any(_products(node.outputs[0]))
@@ -92,7 +93,7 @@ def integers(op: Nodes, node: ir.Node) -> ir.Value:
 @rewrite
 def rounded(op: Nodes, node: ir.Node) -> ir.Value:
     """The rounded value in operators of floating point alone."""
-    quantize = _rounding(node)
+    quantize = producer(input_of(node, 0), _QUANTIZE)
     assert quantize is not None
     first, second = (_constant(input_of(part, 2)) for part in (quantize, node))
     # From (q - z) s, OpenVINO makes q s - z s, which may overflow.
@@ -127,8 +128,8 @@ def _in_place(op: Nodes, node: ir.Node) -> tuple[ir.Value, ir.Value | None]:
     assert scale is not None
     if zero is not None:
         zero = op("Cast", zero, to=ir.DataType.FLOAT)
-    value, axis = node.inputs[0], attribute_of(node, "axis", 1)
-    rank = 0 if value is None or value.shape is None else len(value.shape)
+    axis = attribute_of(node, "axis", 1)
+    rank = len(shape_of(node.inputs[0]) or ())
     if not _is_scalar(scale) and axis != -1 and -rank <= axis < rank:
         sizes = [1] * rank
         sizes[axis] = -1
@@ -159,12 +160,10 @@ def _is_wrong(node: ir.Node) -> bool:
 def _is_by_unknown_axis(node: ir.Node) -> bool:
     """Whether scales are along an axis whose size the model does not state, or beyond the second one of such a shape:
     OpenVINO takes another axis, or fails to load."""
-    value, axis = node.inputs[0], attribute_of(node, "axis", 1)
-    scale = input_of(node, 1)
-    if scale is None or _is_scalar(scale) or value is None or value.shape is None:
+    sizes, scale = shape_of(node.inputs[0]), input_of(node, 1)
+    if scale is None or _is_scalar(scale) or sizes is None:
         return False
-    sizes = list(value.shape)
-    axis %= max(1, len(sizes))
+    axis = attribute_of(node, "axis", 1) % max(1, len(sizes))
     return not all(isinstance(size, int) for size in sizes) and not (axis < 2 and isinstance(sizes[axis], int))
 
 
@@ -175,12 +174,6 @@ def _is_turned(value: ir.Value | None) -> bool:
         return False
     constants = [numbers for read in factor.inputs[:2] if (numbers := _constant(read)) is not None]
     return any(numbers.size > 1 and numbers.min() < 0 for numbers in constants)
-
-
-def _rounding(node: ir.Node) -> ir.Node | None:
-    """The QuantizeLinear whose integers a DequantizeLinear turns back."""
-    producer = node.inputs[0].producer() if node.inputs and node.inputs[0] is not None else None
-    return producer if producer is not None and producer.op_type == _QUANTIZE else None
 
 
 def _products(value: ir.Value) -> Iterator[ir.Node]:
@@ -203,12 +196,12 @@ def _is_misread(product: ir.Node) -> bool:
 
 
 def _is_rounded(value: ir.Value | None) -> bool:
-    while value is not None and (producer := value.producer()) is not None:
-        if producer.op_type == _DEQUANTIZE:
+    while (source := producer(value)) is not None:
+        if source.op_type == _DEQUANTIZE:
             return True
-        if producer.op_type not in _VIEWS and not _is_scaled(producer):
+        if source.op_type not in _VIEWS and not _is_scaled(source):
             return False
-        value = producer.inputs[0]
+        value = source.inputs[0]
     return False
 
 
@@ -230,13 +223,6 @@ def _type_of(node: ir.Node) -> str:
 def _is_scalar(value: ir.Value) -> bool:
     numbers = _constant(value)
     return numbers is not None and numbers.size == 1
-
-
-def _constant(value: ir.Value | None) -> np.ndarray | None:
-    import onnx_ir as ir
-
-    tensor = None if value is None else ir.convenience.get_const_tensor(value)
-    return None if tensor is None else tensor.numpy()
 
 
 def _rows(domain: str) -> tuple[Fault, ...]:

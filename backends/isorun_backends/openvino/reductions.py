@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from isorun.plugin import Fault
-from isorun_backends.nodes import Nodes, rewrite, static
+from isorun_backends.nodes import Nodes, producer, rewrite, shape_of, static
 from isorun_backends.openvino.arithmetic import VERSIONS
 
 if TYPE_CHECKING:
@@ -32,12 +32,12 @@ def is_of_reduction(node: ir.Node, _: int) -> bool:
         return False
     value: ir.Value | None = parts[0]
     for _step in range(_DEEPEST):
-        source = None if value is None else value.producer()
+        source = producer(value)
         if source is None:
             return False
         if source.op_type.startswith(("Reduce", "Global")):
-            x = source.inputs[0]
-            return x is None or x.shape is None or len(x.shape) == 3
+            sizes = shape_of(source.inputs[0])
+            return sizes is None or len(sizes) == 3
         if source.op_type not in _JOINED:
             return False
         value = next((part for part in source.inputs if part is not None and not _is_constant(part)), None)
@@ -56,18 +56,17 @@ def select(op: Nodes, node: ir.Node) -> ir.Value:
 
 def divides_another_difference(node: ir.Node, _: int) -> bool:
     """Whether a difference is divided by the root of a mean, and not known to be that of which the mean is."""
-    difference, root = (None if value is None else value.producer() for value in node.inputs)
-    if difference is None or difference.op_type != "Sub" or root is None or root.op_type not in ("Pow", "Sqrt", "Add"):
+    root = producer(node.inputs[1], "Pow", "Sqrt", "Add")
+    if producer(node.inputs[0], "Sub") is None or root is None:
         return False
     pending, known = list(root.inputs), set()
     while pending:
-        value = pending.pop()
-        source = None if value is None else value.producer()
+        source = producer(pending.pop())
         if source is None or source in known:
             continue
         known.add(source)
         if source.op_type == "ReduceMean":
-            squared = None if source.inputs[0] is None else source.inputs[0].producer()
+            squared = producer(source.inputs[0])
             return squared is None or any(part is not node.inputs[0] for part in squared.inputs[:1])
         if source.op_type in ("Add", "Cast", "Max", "Pow", "Sqrt"):
             pending += source.inputs

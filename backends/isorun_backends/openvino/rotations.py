@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from isorun.plugin import Fault
-from isorun_backends.nodes import Nodes, attribute_of, input_of, rewrite, static
+from isorun_backends.nodes import Nodes, attribute_of, input_of, producer, rewrite, shape_of, static
 from isorun_backends.openvino.arithmetic import VERSIONS
 
 if TYPE_CHECKING:
@@ -23,7 +23,8 @@ def joins_other_parts(node: ir.Node, _: int) -> bool:
     first half."""
     if len(node.inputs) != 2:
         return False
-    parts = [part for part in map(_slice, (_negated(node), node.inputs[1])) if part is not None]
+    values = (_negated(node), node.inputs[1])
+    parts = [part for value in values if (part := producer(value, "Slice")) is not None]
     if len(parts) != 2 or parts[0].inputs[0] is not parts[1].inputs[0]:
         return False
     source, bounds = parts[0].inputs[0], [_bounds(part) for part in parts]
@@ -31,7 +32,7 @@ def joins_other_parts(node: ir.Node, _: int) -> bool:
         (begin, end), (other_begin, other_end) = ([input_of(part, index) for index in (1, 2)] for part in parts)
         whole = static(other_begin) == [0] and (static(end) or [0]) >= [_END]
         return not (whole and _is_half_a_size(begin) and _is_half_a_size(other_end))
-    width = None if source is None or source.shape is None else source.shape[-1]
+    width = (shape_of(source) or [None])[-1]
     if not isinstance(width, int):
         return True
     ranges = [range(width)[begin:end] for begin, end in filter(None, bounds)]
@@ -47,35 +48,26 @@ def negate_last(op: Nodes, node: ir.Node) -> ir.Value:
 
 def _negated(node: ir.Node) -> ir.Value | None:
     """What the first input is the negative of."""
-    producer = node.inputs[0].producer() if node.inputs and node.inputs[0] is not None else None
-    if producer is None:
-        return None
-    if producer.op_type == "Neg":
-        return producer.inputs[0]
-    if producer.op_type == "Mul":
-        for factor, value in (producer.inputs, producer.inputs[::-1]):
-            if static(factor) == [-1]:
-                return value
-    return None
-
-
-def _slice(value: ir.Value | None) -> ir.Node | None:
-    """The slice that a value is."""
-    node = None if value is None else value.producer()
-    return node if node is not None and node.op_type == "Slice" else None
+    source = producer(input_of(node, 0), "Neg", "Mul")
+    if source is None or source.op_type == "Neg":
+        return None if source is None else source.inputs[0]
+    pairs = (source.inputs, source.inputs[::-1])
+    return next((value for factor, value in pairs if static(factor) == [-1]), None)
 
 
 def _is_half_a_size(value: ir.Value | None) -> bool:
     """Whether a value is computed as the quotient of a size and 2."""
-    node = None if value is None else value.producer()
-    while node is not None and node.op_type in _RESHAPING:
-        node = node.inputs[0].producer() if node.inputs[0] is not None else None
-    if node is None or node.op_type != "Div" or static(node.inputs[1]) != [2]:
+    quotient = producer(_origin(value, *_RESHAPING), "Div")
+    if quotient is None or static(quotient.inputs[1]) != [2]:
         return False
-    size = node.inputs[0].producer() if node.inputs[0] is not None else None
-    while size is not None and size.op_type in (*_RESHAPING, "Gather"):
-        size = size.inputs[0].producer() if size.inputs[0] is not None else None
-    return size is not None and size.op_type == "Shape"
+    return producer(_origin(quotient.inputs[0], *_RESHAPING, "Gather"), "Shape") is not None
+
+
+def _origin(value: ir.Value | None, *kinds: str) -> ir.Value | None:
+    """What a value is computed from by nodes of some kinds, from their first inputs."""
+    while (node := producer(value, *kinds)) is not None:
+        value = node.inputs[0]
+    return value
 
 
 def _bounds(part: ir.Node) -> tuple[int, int] | None:
