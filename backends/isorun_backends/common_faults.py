@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from isorun.plugin import Fault
-from isorun_backends.nodes import Nodes, array_of, input_of, rewrite, shape_of
+from isorun_backends.nodes import Nodes, Rows, array_of, input_of, rewrite, shape_of
 
 if TYPE_CHECKING:
     import onnx_ir as ir
@@ -15,16 +15,15 @@ if TYPE_CHECKING:
     from isorun_backends.nodes import Condition
 
 
-def nonzero_of_scalar(versions: str, *, refused: bool = False) -> Fault:
+def nonzero_of_scalar(fault: Rows, *, refused: bool = False) -> Fault:
     """ONNX's result for a scalar has no rows (a rank of 0); NumPy's and that of the runtimes has one."""
-    return Fault(
-        operator="NonZero",
-        condition="of a scalar",
-        result="a row of indices instead of none",
-        versions=versions,
+    return fault(
+        "NonZero",
+        "of a scalar",
+        "a row of indices instead of none",
+        "g (float x) => (int64[a, b] y) { y = NonZero (x) }",
         applies=_is_scalar,
         rewrite=None if refused else _without_rows,
-        model="g (float x) => (int64[a, b] y) { y = NonZero (x) }",
         feeds={"x": np.array(3, np.float32)},
         expected=[np.zeros((0, 1), np.int64)],
     )
@@ -41,7 +40,7 @@ def ignores_lengths(node: ir.Node, _: int) -> bool:
     return not (isinstance(sizes[0], int) and (constant == sizes[0]).all())
 
 
-def without_lengths(operator: str, versions: str, applies: Condition) -> Fault:
+def without_lengths(fault: Rows, operator: str, applies: Condition) -> Fault:
     """A recurrent layer that computes padding too."""
     gates, expected = {
         "LSTM": (4, 0.3696064),  # sigmoid(1) * tanh(sigmoid(1) * tanh(1))
@@ -50,40 +49,34 @@ def without_lengths(operator: str, versions: str, applies: Condition) -> Fault:
     }[operator]
     weights = ", ".join(["1"] * gates)
     zeros = ", ".join(["0"] * gates)
-    return Fault(
-        operator=operator,
-        condition="`sequence_lens` shorter than the input",
-        result="it ignores them",
-        versions=versions,
+    return fault(
+        operator,
+        "`sequence_lens` shorter than the input",
+        "it ignores them",
+        f"g (float[s, b, 1] x, int32[b] l) => (float[s, 1, b, 1] y) <float[1, {gates}, 1] w = {{{weights}}}, "
+        f"float[1, {gates}, 1] r = {{{zeros}}}, float[1, {2 * gates}] b = {{{zeros}, {zeros}}}> "
+        f"{{ y = {operator} <hidden_size = 1> (x, w, r, b, l) }}",
         applies=applies,
-        model=(
-            f"g (float[s, b, 1] x, int32[b] l) => (float[s, 1, b, 1] y) <float[1, {gates}, 1] w = {{{weights}}}, "
-            f"float[1, {gates}, 1] r = {{{zeros}}}, float[1, {2 * gates}] b = {{{zeros}, {zeros}}}> "
-            f"{{ y = {operator} <hidden_size = 1> (x, w, r, b, l) }}"
-        ),
         feeds={"x": np.ones((2, 1, 1), np.float32), "l": np.array([1], np.int32)},
         expected=[np.array([expected, 0], np.float32).reshape(2, 1, 1, 1)],
     )
 
 
-def with_coupled_gates(versions: str) -> Fault:
+def with_coupled_gates(fault: Rows) -> Fault:
     """An LSTM whose input gate should be 1 minus its forget gate."""
-    return Fault(
-        operator="LSTM",
-        condition="`input_forget` = 1",
-        result="it ignores it",
-        versions=versions,
+    return fault(
+        "LSTM",
+        "`input_forget` = 1",
+        "it ignores it",
+        "g (float[1, 1, 1] x) => (float[1, 1, 1, 1] y) <float[1, 4, 1] w = {1, 1, 1, 1}> "
+        "{ y = LSTM <hidden_size = 1, input_forget = 1> (x, w, w) }",
         applies=_couples_gates,
-        model=(
-            "g (float[1, 1, 1] x) => (float[1, 1, 1, 1] y) <float[1, 4, 1] w = {1, 1, 1, 1}> "
-            "{ y = LSTM <hidden_size = 1, input_forget = 1> (x, w, w) }"
-        ),
         feeds={"x": np.ones((1, 1, 1), np.float32)},
         expected=[np.full((1, 1, 1, 1), 0.1473561, np.float32)],  # with 1 - sigmoid(1) as the input gate
     )
 
 
-def flattened(operator: str, versions: str, opsets: range) -> Fault:
+def flattened(fault: Rows, operator: str, opsets: range) -> Fault:
     """Before opset 13, an input is coerced into a matrix at the axis."""
 
     def applies(node: ir.Node, opset: int) -> bool:
@@ -94,14 +87,13 @@ def flattened(operator: str, versions: str, opsets: range) -> Fault:
     rows = x.reshape(2, 4) - x.reshape(2, 4).max(1, keepdims=True)
     softmax = np.exp(rows) / np.exp(rows).sum(1, keepdims=True)
     expected = {"Softmax": softmax, "LogSoftmax": np.log(softmax), "Hardmax": (rows == 0).astype(np.float32)}
-    return Fault(
-        operator=operator,
-        condition=f"opsets {opsets.start} to {opsets.stop - 1}, an axis other than the last",
-        result="along the axis alone",
-        versions=versions,
+    return fault(
+        operator,
+        f"opsets {opsets.start} to {opsets.stop - 1}, an axis other than the last",
+        "along the axis alone",
+        f"g (float[a, b, c] x) => (float[a, b, c] y) {{ y = {operator} <axis = 1> (x) }}",
         applies=applies,
         rewrite=_as_matrix,
-        model=f"g (float[a, b, c] x) => (float[a, b, c] y) {{ y = {operator} <axis = 1> (x) }}",
         opset=11,
         feeds={"x": x},
         expected=[expected[operator].reshape(x.shape)],

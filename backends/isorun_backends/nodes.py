@@ -8,10 +8,13 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from isorun.plugin import Fault
+
 if TYPE_CHECKING:
     import onnx_ir as ir
 
     Condition = Callable[[ir.Node, int], bool]
+    Rewrite = Callable[[ir.Node], list[ir.Node]]
 
 
 def attribute_of(node: ir.Node, name: str, default: Any = None) -> Any:
@@ -123,7 +126,7 @@ class Nodes(list["ir.Node"]):
         return self[-1].outputs
 
 
-def rewrite(add: Callable[[Nodes, ir.Node], object]) -> Callable[[ir.Node], list[ir.Node]]:
+def rewrite(add: Callable[[Nodes, ir.Node], object]) -> Rewrite:
     """Make the rewrite of a row from a function that adds the nodes of an equivalent, those of its outputs last."""
 
     @wraps(add)
@@ -140,6 +143,39 @@ def where_below(op: Nodes, value: ir.Value | None, limit: int, other: int) -> ir
     least = op.constant(limit, dtype_of(value))
     replacement = least if other == limit else op.constant(other, dtype_of(value))
     return op("Where", op("Less", value, least), replacement, value)
+
+
+class Rows:
+    """Makes the rows of a table.
+
+    Args:
+        versions: of the runtime in which the faults were seen.
+    """
+
+    def __init__(self, versions: str) -> None:
+        self._versions = versions
+
+    def __call__(
+        self,
+        operator: str,
+        condition: str,
+        result: str,
+        model: str,
+        applies: Callable[[Any, int], bool] | None = None,
+        rewrite: Rewrite | None = None,
+        **fields: Any,
+    ) -> Fault:
+        """A row, by the fields of :class:`isorun.plugin.Fault`."""
+        return Fault(
+            operator=operator,
+            condition=condition,
+            result=result,
+            versions=self._versions,
+            applies=applies,
+            rewrite=rewrite,
+            model=model,
+            **fields,
+        )
 
 
 def branch(name: str, nodes: Sequence[ir.Node], outputs: Sequence[ir.Value]) -> ir.Graph:

@@ -8,12 +8,12 @@ import numpy as np
 
 from isorun.plugin import Fault, KnownFaults
 from isorun_backends.common_faults import flattened, ignores_lengths, with_coupled_gates, without_lengths
-from isorun_backends.nodes import shape_of
+from isorun_backends.nodes import Rows, shape_of
 
 if TYPE_CHECKING:
     import onnx_ir as ir
 
-_VERSIONS = "onnx 1.23.2"
+_fault = Rows("onnx 1.23.2")
 
 
 def _has(name: str, *values: Any) -> Any:
@@ -35,27 +35,15 @@ def _is_unsorted(node: ir.Node, _: int) -> bool:
     return not in_rows or sum(output.name != "" for output in node.outputs) == 1
 
 
-def _refused(operator: str, condition: str, result: str, applies: Any, model: str, **fields: Any) -> Fault:
-    return Fault(
-        operator=operator,
-        condition=condition,
-        result=result,
-        versions=_VERSIONS,
-        applies=applies,
-        model=model,
-        **fields,
-    )
-
-
 def _clipped(operator: str, gates: int, expected: float) -> Fault:
     weights = ", ".join(["1"] * gates)
-    return _refused(
+    return _fault(
         operator,
         "`clip`",
         "it ignores it",
-        _has("clip"),
         f"g (float[1, 1, 1] x) => (float[1, 1, 1, 1] y) <float[1, {gates}, 1] w = {{{weights}}}> "
         f"{{ y = {operator} <hidden_size = 1, clip = 0.5> (x, w, w) }}",
+        applies=_has("clip"),
         feeds={"x": np.ones((1, 1, 1), np.float32)},
         expected=[np.full((1, 1, 1, 1), expected, np.float32)],
     )
@@ -63,13 +51,13 @@ def _clipped(operator: str, gates: int, expected: float) -> Fault:
 
 def _activated(operator: str, gates: int, names: str, expected: float) -> Fault:
     weights = ", ".join(["1"] * gates)
-    return _refused(
+    return _fault(
         operator,
         "`activations`",
         "it computes the usual ones",
-        _has("activations"),
         f"g (float[1, 1, 1] x) => (float[1, 1, 1, 1] y) <float[1, {gates}, 1] w = {{{weights}}}> "
         f"{{ y = {operator} <hidden_size = 1, activations = [{names}]> (x, w, w) }}",
+        applies=_has("activations"),
         feeds={"x": np.ones((1, 1, 1), np.float32)},
         expected=[np.full((1, 1, 1, 1), expected, np.float32)],
     )
@@ -90,90 +78,90 @@ def _samples_at_borders(node: ir.Node, opset: int) -> bool:
 
 FAULTS = KnownFaults(
     rows=(
-        *(without_lengths(operator, _VERSIONS, ignores_lengths) for operator in ("LSTM", "GRU", "RNN")),
-        with_coupled_gates(_VERSIONS),
+        *(without_lengths(_fault, operator, ignores_lengths) for operator in ("LSTM", "GRU", "RNN")),
+        with_coupled_gates(_fault),
         _activated("LSTM", 4, '"Sigmoid", "Relu", "Relu"', 0.5344467),  # sigmoid(1) * sigmoid(1)
         _activated("GRU", 3, '"Sigmoid", "Relu"', 0.2689414),  # 1 - sigmoid(1)
         _clipped("LSTM", 4, 0.1742706),  # with 0.5 in the place of 1
         _clipped("GRU", 3, 0.1744677),
         _clipped("RNN", 1, 0.4621172),
-        *(flattened(operator, _VERSIONS, range(1, 13)) for operator in ("Softmax", "LogSoftmax", "Hardmax")),
-        _refused(
+        *(flattened(_fault, operator, range(1, 13)) for operator in ("Softmax", "LogSoftmax", "Hardmax")),
+        _fault(
             "BatchNormalization",
             "opsets 9 to 13",
             "the mean and variance of the batch count too",
-            lambda _, opset: 9 <= opset < 14,
             "g (float[1, 1, 2] x) => (float[1, 1, 2] y) <float[1] a = {1}, float[1] b = {0}, float[1] m = {0}, "
             "float[1] v = {1}> { y = BatchNormalization <epsilon = 0.0> (x, a, b, m, v) }",
+            applies=lambda _, opset: 9 <= opset < 14,
             opset=9,
             feeds={"x": np.array([[[1, 5]]], np.float32)},
             expected=[np.array([[[1, 5]]], np.float32)],
         ),
-        _refused(
+        _fault(
             "LpNormalization",
             "`p` = 1",
             "it adds signed numbers",
-            _has("p", 1),
             "g (float[n] x) => (float[n] y) { y = LpNormalization <p = 1> (x) }",
+            applies=_has("p", 1),
             feeds={"x": np.array([1, -3], np.float32)},
             expected=[np.array([0.25, -0.75], np.float32)],
         ),
-        _refused(
+        _fault(
             "LRN",
             "always",
             "sums for as many channels as there are rows",
-            lambda *_: True,
             "g (float[1, 2, 1, 1] x) => (float[1, 2, 1, 1] y) "
             "{ y = LRN <size = 3, alpha = 3.0, beta = 1.0, bias = 1.0> (x) }",
+            applies=lambda *_: True,
             feeds={"x": np.ones((1, 2, 1, 1), np.float32)},
             expected=[np.full((1, 2, 1, 1), 1 / 3, np.float32)],
         ),
-        _refused(
+        _fault(
             "LpPool",
             "`ceil_mode` = 1",
             "a last window that ends outside counts as a whole one",
-            _has("ceil_mode", 1),
             "g (float[1, 1, n] x) => (float[1, 1, m] y) "
             "{ y = LpPool <p = 2, ceil_mode = 1, kernel_shape = [2], strides = [2]> (x) }",
+            applies=_has("ceil_mode", 1),
             opset=18,
             feeds={"x": np.array([[[3, 4, 5]]], np.float32)},
             expected=[np.array([[[5, 5]]], np.float32)],
         ),
-        _refused(
+        _fault(
             "MaxPool",
             "`auto_pad` = SAME_LOWER",
             "an output of another shape",
-            _has("auto_pad", "SAME_LOWER"),
             "g (float[1, 1, n] x) => (float[1, 1, m] y) "
             '{ y = MaxPool <auto_pad = "SAME_LOWER", kernel_shape = [3], strides = [2]> (x) }',
+            applies=_has("auto_pad", "SAME_LOWER"),
             feeds={"x": np.arange(7, dtype=np.float32).reshape(1, 1, 7)},
             expected=[np.array([[[1, 3, 5, 6]]], np.float32)],
         ),
-        _refused(
+        _fault(
             "MaxPool",
             "unequal pads at the ends of an axis",
             "an output of another shape",
-            _pads_unequally,
             "g (float[1, 1, n] x) => (float[1, 1, m] y) { y = MaxPool <pads = [1, 0], kernel_shape = [2]> (x) }",
+            applies=_pads_unequally,
             feeds={"x": np.arange(3, dtype=np.float32).reshape(1, 1, 3)},
             expected=[np.array([[[0, 1, 2]]], np.float32)],
         ),
-        _refused(
+        _fault(
             "MaxPool",
             "the output `Indices`",
             "places within a channel, of columns, or below 0",
-            _returns_places,
             "g (float[1, 2, n] x) => (float[1, 2, m] y, int64[1, 2, m] i) { y, i = MaxPool <kernel_shape = [2]> (x) }",
+            applies=_returns_places,
             feeds={"x": np.arange(4, dtype=np.float32).reshape(1, 2, 2)},
             expected=[np.array([[[1], [3]]], np.float32), np.array([[[1], [3]]])],
         ),
-        _refused(
+        _fault(
             "RoiAlign",
             "opsets 10 to 15",
             "coordinates are shifted by half a pixel, as in opset 16",
-            lambda _, opset: 10 <= opset < 16,
             "g (float[1, 1, 4, 4] x, float[1, 4] r, int64[1] b) => (float[1, 1, 1, 1] y) "
             "{ y = RoiAlign <sampling_ratio = 1> (x, r, b) }",
+            applies=lambda _, opset: 10 <= opset < 16,
             opset=10,
             feeds={
                 "x": np.arange(16, dtype=np.float32).reshape(1, 1, 4, 4),
@@ -182,13 +170,13 @@ FAULTS = KnownFaults(
             },
             expected=[np.full((1, 1, 1, 1), 5, np.float32)],  # that of the place (1, 1)
         ),
-        _refused(
+        _fault(
             "GridSample",
             "cubic, with borders for what is outside",
             "values of other places",
-            _samples_at_borders,
             "g (float[1, 1, 4, 4] x, float[1, 1, 2, 2] p) => (float[1, 1, 1, 2] y) "
             '{ y = GridSample <mode = "cubic", padding_mode = "border"> (x, p) }',
+            applies=_samples_at_borders,
             opset=20,
             feeds={
                 "x": np.arange(16, dtype=np.float32).reshape(1, 1, 4, 4),
@@ -196,39 +184,37 @@ FAULTS = KnownFaults(
             },
             expected=[np.array([[[[10.456004, -0.29924995]]]], np.float32)],
         ),
-        Fault(
-            operator="ReduceLogSumExp",
-            condition="of negative infinities alone, or of both infinities",
-            result="NaN",
-            versions=_VERSIONS,
-            model="g (float[n] x) => (float[1] y) { y = ReduceLogSumExp (x) }",
+        _fault(
+            "ReduceLogSumExp",
+            "of negative infinities alone, or of both infinities",
+            "NaN",
+            "g (float[n] x) => (float[1] y) { y = ReduceLogSumExp (x) }",
             feeds={"x": np.array([-np.inf, -np.inf], np.float32)},
             expected=[np.array([-np.inf], np.float32)],
         ),
-        Fault(
-            operator="Div",
-            condition="integers by 0, in Mod too",
-            result="0 instead of an error",
-            versions=_VERSIONS,
-            model="g (int32[n] x, int32[n] z) => (int32[n] y) { y = Div (x, z) }",
+        _fault(
+            "Div",
+            "integers by 0, in Mod too",
+            "0 instead of an error",
+            "g (int32[n] x, int32[n] z) => (int32[n] y) { y = Div (x, z) }",
             feeds={"x": np.array([7], np.int32), "z": np.array([0], np.int32)},
             expected=[np.zeros(0, np.int32)],
         ),
-        _refused(
+        _fault(
             "GlobalMaxPool",
             "a rank other than 4",
             "the maximum over other axes",
-            lambda node, _: len(shape_of(node.inputs[0]) or ()) != 4,
             "g (float[1, 2, n] x) => (float[1, 2, 1] y) { y = GlobalMaxPool (x) }",
+            applies=lambda node, _: len(shape_of(node.inputs[0]) or ()) != 4,
             feeds={"x": np.arange(6, dtype=np.float32).reshape(1, 2, 3)},
             expected=[np.array([[[2], [5]]], np.float32)],
         ),
-        _refused(
+        _fault(
             "Unique",
             "`sorted` = 0, with a single output, or not along the first axis",
             "it sorts, or takes values along the first axis",
-            _is_unsorted,
             "g (float[n] x) => (float[m] y) { y = Unique <sorted = 0> (x) }",
+            applies=_is_unsorted,
             feeds={"x": np.array([2, 1, 2], np.float32)},
             expected=[np.array([2, 1], np.float32)],
         ),

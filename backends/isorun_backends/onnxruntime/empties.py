@@ -9,12 +9,12 @@ import numpy as np
 
 from isorun.plugin import Fault
 from isorun_backends.common_empties import choose, recurrent_of_nothing, zero_if_empty, zeros_of
-from isorun_backends.nodes import Nodes, attribute_of, input_of, rewrite, shape_of, static, where_below
+from isorun_backends.nodes import Nodes, Rows, attribute_of, input_of, rewrite, shape_of, static, where_below
 
 if TYPE_CHECKING:
     import onnx_ir as ir
 
-_VERSIONS = "1.31.1"
+_fault = Rows("1.31.1")
 
 
 def has_negative_axis(node: ir.Node, _: int) -> bool:
@@ -90,48 +90,43 @@ def unless_no_heads(op: Nodes, node: ir.Node) -> Sequence[ir.Value]:
 
 
 def _extremum(operator: str) -> Fault:
-    return Fault(
-        operator=operator,
-        condition="a negative axis of a tensor without elements",
-        result="an output that keeps the size of the axis",
-        versions=_VERSIONS,
+    return _fault(
+        operator,
+        "a negative axis of a tensor without elements",
+        "an output that keeps the size of the axis",
+        f"g (float[a, b] x) => (int64[c, d] y) {{ y = {operator} <axis = -1> (x) }}",
         applies=has_negative_axis,
         rewrite=count_from_start,
-        model=f"g (float[a, b] x) => (int64[c, d] y) {{ y = {operator} <axis = -1> (x) }}",
         feeds={"x": np.zeros((0, 5), np.float32)},
         expected=[np.zeros((0, 1), np.int64)],
     )
 
 
 def _ending(operator: str, condition: str, applies: Any, rewrite: Any, model: str, **fields: Any) -> Fault:
-    return Fault(
-        operator=operator,
-        condition=condition,
-        result="it ends the process",
-        versions=_VERSIONS,
+    return _fault(
+        operator,
+        condition,
+        "it ends the process",
+        model,
         applies=applies,
         rewrite=rewrite,
-        model=model,
         ends_process=True,
         **fields,
     )
 
 
 ROWS = (
-    *(recurrent_of_nothing(operator, _VERSIONS) for operator in ("LSTM", "GRU")),
+    *(recurrent_of_nothing(_fault, operator) for operator in ("LSTM", "GRU")),
     *map(_extremum, ("ArgMax", "ArgMin")),
-    Fault(
-        operator="MatMulInteger",
-        condition="sums without terms",
-        result="memory that was never written",
-        versions=_VERSIONS,
+    _fault(
+        "MatMulInteger",
+        "sums without terms",
+        "memory that was never written",
+        # The sizes of the first product are those of the second, whose memory it leaves
+        "g (uint8[a, b] x, uint8[b, c] w, uint8[a, d] z, uint8[d, c] u) => (int32[e, f] y, int32[g, h] v) "
+        "{ v = MatMulInteger (x, w) n = Shape (v) y = MatMulInteger (z, u) }",
         applies=may_have_no_terms,
         rewrite=zero_without_terms,
-        # The sizes of the first product are those of the second, whose memory it leaves
-        model=(
-            "g (uint8[a, b] x, uint8[b, c] w, uint8[a, d] z, uint8[d, c] u) => (int32[e, f] y, int32[g, h] v) "
-            "{ v = MatMulInteger (x, w) n = Shape (v) y = MatMulInteger (z, u) }"
-        ),
         feeds={
             "x": np.full((40, 9), 5, np.uint8),
             "w": np.full((9, 40), 5, np.uint8),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from isorun.plugin import KnownFaults
 from isorun_backends.common_faults import nonzero_of_scalar
+from isorun_backends.nodes import Rows
 from isorun_backends.onnxruntime import empties, integers, normalizations, pads, ranges
 
 _ROUNDING = "rounding of fp32: off by 1e-4 where values are 1000"
@@ -17,7 +18,7 @@ OPTIMIZERS = KnownFaults(rows=(*normalizations.ROWS, *pads.ROWS))
 
 CPU = KnownFaults(
     rows=(
-        nonzero_of_scalar("1.31.1"),
+        nonzero_of_scalar(Rows("1.31.1")),
         *integers.ROWS,
         *OPTIMIZERS.rows,
         *empties.ROWS,

@@ -7,11 +7,12 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from isorun.plugin import Fault
-from isorun_backends.nodes import Nodes, attribute_of, dtype_of, input_of, rewrite, static
+from isorun_backends.nodes import Nodes, Rows, attribute_of, dtype_of, input_of, rewrite, static
 
 if TYPE_CHECKING:
     import onnx_ir as ir
 
+_fault = Rows("1.31.1")
 _LOWEST = np.array([-(2**31), 7], np.int32)
 _BITS = 32  # of integers that the processor divides as they are; shorter ones are widened
 
@@ -37,14 +38,13 @@ def _by_one(op: Nodes, node: ir.Node) -> ir.Value:
 
 
 def _row(operator: str, expected: np.ndarray) -> Fault:
-    return Fault(
-        operator=operator,
-        condition="the lowest integer by -1",
-        result="it ends the process",
-        versions="1.31.1",
+    return _fault(
+        operator,
+        "the lowest integer by -1",
+        "it ends the process",
+        f"g (int32[n] x, int32[n] z) => (int32[n] y) {{ y = {operator} (x, z) }}",
         applies=_may_divide_by_minus_one,
         rewrite=_by_one,
-        model=f"g (int32[n] x, int32[n] z) => (int32[n] y) {{ y = {operator} (x, z) }}",
         feeds={"x": _LOWEST, "z": np.array([-1, -1], np.int32)},
         expected=[expected],
         ends_process=True,

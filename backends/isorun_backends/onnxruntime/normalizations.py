@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from isorun.plugin import Fault
-from isorun_backends.nodes import Nodes, producer, rewrite, static
+from isorun_backends.nodes import Nodes, Rows, producer, rewrite, static
 
 if TYPE_CHECKING:
     import onnx_ir as ir
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
     Rewrite = Callable[[ir.Node], list[ir.Node]]
 
-_VERSIONS = "1.31.1"
+_fault = Rows("1.31.1")
 _STEPS = {"Sub": "Sub (x, m)", "Pow": "Pow (d, two)", "Add": "Add (v, e)", "Div": "Div (d, s)"}
 
 
@@ -83,19 +83,16 @@ def _row(
     operator: str, step: str, condition: str, applies: Condition, rewrite: Rewrite, epsilon: str = "float e = {1}"
 ) -> Fault:
     steps = {**_STEPS, operator: step}
-    return Fault(
-        operator=operator,
-        condition=condition,
-        result="a layer normalization",
-        versions=_VERSIONS,
+    return _fault(
+        operator,
+        condition,
+        "a layer normalization",
+        f"g (float[N, 4] x) => (float[N, 4] y) <float two = {{2}}, float four = {{4}}, {epsilon}, "
+        "float[4] w = {1, 2, 3, 4}> { m = ReduceMean <axes = [-1]> (x) "
+        f"d = {steps['Sub']} q = {steps['Pow']} v = ReduceMean <axes = [-1]> (q) a = {steps['Add']} s = Sqrt (a) "
+        f"n = {steps['Div']} g = Mul (n, w) y = Add (g, w) }}",
         applies=applies,
         rewrite=rewrite,
-        model=(
-            f"g (float[N, 4] x) => (float[N, 4] y) <float two = {{2}}, float four = {{4}}, {epsilon}, "
-            "float[4] w = {1, 2, 3, 4}> { m = ReduceMean <axes = [-1]> (x) "
-            f"d = {steps['Sub']} q = {steps['Pow']} v = ReduceMean <axes = [-1]> (q) a = {steps['Add']} s = Sqrt (a) "
-            f"n = {steps['Div']} g = Mul (n, w) y = Add (g, w) }}"
-        ),
         feeds={"x": np.array([[1, 2, 4, 9]], np.float32)},
     )
 

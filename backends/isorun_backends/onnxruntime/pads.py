@@ -12,12 +12,12 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from isorun.plugin import Fault
-from isorun_backends.nodes import Nodes, attribute_of, input_of, producer, rewrite, static
+from isorun_backends.nodes import Nodes, Rows, attribute_of, input_of, producer, rewrite, static
 
 if TYPE_CHECKING:
     import onnx_ir as ir
 
-_VERSIONS = "1.31.1"
+_fault = Rows("1.31.1")
 _DEEPEST = 8  # nodes from a pool to what is padded
 # What an optimizer may remove between the two.
 _REMOVABLE = frozenset(
@@ -112,17 +112,14 @@ def _is_never_negative(value: ir.Value | None, steps: int) -> bool:
 
 
 def _row(operator: str, condition: str, result: str, applies: Any, attributes: str) -> Fault:
-    return Fault(
-        operator=operator,
-        condition=condition,
-        result=result,
-        versions=_VERSIONS,
+    return _fault(
+        operator,
+        condition,
+        result,
+        "g (float[1, 1, h, w] x) => (float[1, 1, i, j] y) <int64[8] p = {0, 0, 1, 1, 0, 0, 1, 1}> "
+        f"{{ q = Pad (x, p) y = {operator} <{attributes}, strides = [2, 2]> (q) }}",
         applies=applies,
         rewrite=keep_pad,
-        model=(
-            "g (float[1, 1, h, w] x) => (float[1, 1, i, j] y) <int64[8] p = {0, 0, 1, 1, 0, 0, 1, 1}> "
-            f"{{ q = Pad (x, p) y = {operator} <{attributes}, strides = [2, 2]> (q) }}"
-        ),
         opset=19,
         feeds={"x": -np.arange(1, 10, dtype=np.float32).reshape(1, 1, 3, 3)},
     )

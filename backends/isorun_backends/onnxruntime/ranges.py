@@ -6,13 +6,12 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from isorun.plugin import Fault
-from isorun_backends.nodes import Nodes, attribute_of, dtype_of, is_small, rewrite, static
+from isorun_backends.nodes import Nodes, Rows, attribute_of, dtype_of, is_small, rewrite, static
 
 if TYPE_CHECKING:
     import onnx_ir as ir
 
-_VERSIONS = "1.31.1"
+_fault = Rows("1.31.1")
 _HELD = 2**52  # fp64 holds every integer below, and the difference of two
 _OUTSIDE = 100  # of an image from -1 to 1, whatever its size
 
@@ -57,40 +56,34 @@ def sample_near(op: Nodes, node: ir.Node) -> ir.Value:
 
 
 ROWS = (
-    Fault(
-        operator="Range",
-        condition="integers from 2^53 on",
-        result="more or fewer elements: it counts them in fp64",
-        versions=_VERSIONS,
+    _fault(
+        "Range",
+        "integers from 2^53 on",
+        "more or fewer elements: it counts them in fp64",
+        "g (int64 x, int64 l, int64 d) => (int64[n] y) { y = Range (x, l, d) }",
         applies=may_be_of_large_integers,
         rewrite=count_up,
-        model="g (int64 x, int64 l, int64 d) => (int64[n] y) { y = Range (x, l, d) }",
         feeds={"x": np.array(2**60), "l": np.array(2**60 + 3), "d": np.array(2)},
         expected=[np.array([2**60, 2**60 + 2])],
     ),
-    Fault(
-        operator="GridSample",
-        condition="places far outside, with zeros or the border there",
-        result="elements of the image, or 0 instead of the border",
-        versions=_VERSIONS,
+    _fault(
+        "GridSample",
+        "places far outside, with zeros or the border there",
+        "elements of the image, or 0 instead of the border",
+        "g (float[1, 1, h, w] x, float[1, i, j, 2] p) => (float[1, 1, k, l] y) { y = GridSample (x, p) }",
         applies=samples_outside,
         rewrite=sample_near,
-        model="g (float[1, 1, h, w] x, float[1, i, j, 2] p) => (float[1, 1, k, l] y) { y = GridSample (x, p) }",
         feeds={
             "x": np.arange(1, 10, dtype=np.float32).reshape(1, 1, 3, 3),
             "p": np.full((1, 1, 1, 2), 1e20, np.float32),
         },
         expected=[np.zeros((1, 1, 1, 1), np.float32)],
     ),
-    Fault(
-        operator="ScatterElements",
-        condition="`reduction` = min or max, of NaN and other numbers",
-        result="the number after NaN, as if it were the first",
-        versions=_VERSIONS,
-        model=(
-            "g (float[a] x, int64[b] i, float[b] u) => (float[c] y) "
-            '{ y = ScatterElements <reduction = "min"> (x, i, u) }'
-        ),
+    _fault(
+        "ScatterElements",
+        "`reduction` = min or max, of NaN and other numbers",
+        "the number after NaN, as if it were the first",
+        'g (float[a] x, int64[b] i, float[b] u) => (float[c] y) { y = ScatterElements <reduction = "min"> (x, i, u) }',
         opset=18,
         feeds={
             "x": np.array([0.5], np.float32),

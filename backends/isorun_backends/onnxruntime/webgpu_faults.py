@@ -13,12 +13,12 @@ import numpy as np
 
 from isorun.plugin import Fault, KnownFaults
 from isorun_backends.common_faults import is_half, through_single
-from isorun_backends.nodes import shape_of
+from isorun_backends.nodes import Rows, shape_of
 
 if TYPE_CHECKING:
     import onnx_ir as ir
 
-VERSIONS = "onnxruntime-ep-webgpu 0.4.0"
+_fault = Rows("onnxruntime-ep-webgpu 0.4.0")
 _LONG = 1024
 """More terms of one sign than this in a sum of fp16 are off by more than 1 %."""
 _SHORTEST = 5e-7  # of numbers that six decimals tell from 0
@@ -27,14 +27,13 @@ _SHORTEST = 5e-7  # of numbers that six decimals tell from 0
 def _normalization(operator: str, opset: int, parameters: Mapping[str, float]) -> Fault:
     declared = "".join(f", float16[3] {name}" for name in parameters)
     call = f"{operator} <epsilon = 1e-12> ({', '.join(('x', *parameters))})"
-    return Fault(
-        operator=operator,
-        condition="fp16, an epsilon below 3e-8, a variance of 0",
-        result="NaN: the epsilon is 0 in fp16",
-        versions=VERSIONS,
+    return _fault(
+        operator,
+        "fp16, an epsilon below 3e-8, a variance of 0",
+        "NaN: the epsilon is 0 in fp16",
+        f"g (float16[2, 3, 3] x{declared}) => (float16[2, 3, 3] y) {{ y = {call} }}",
         applies=is_half,
         rewrite=through_single,
-        model=f"g (float16[2, 3, 3] x{declared}) => (float16[2, 3, 3] y) {{ y = {call} }}",
         opset=opset,
         feeds={"x": np.zeros((2, 3, 3), np.float16)}
         | {name: np.full(3, value, np.float16) for name, value in parameters.items()},
@@ -43,42 +42,39 @@ def _normalization(operator: str, opset: int, parameters: Mapping[str, float]) -
 
 
 def _reduction(operator: str, expected: float, text: str = "<axes = [1], keepdims = 0> (x)") -> Fault:
-    return Fault(
-        operator=operator,
-        condition="fp16, a partial sum above 65,504",
-        result="infinity, where the result is a number",
-        versions=VERSIONS,
+    return _fault(
+        operator,
+        "fp16, a partial sum above 65,504",
+        "infinity, where the result is a number",
+        f"g (float16[1, 4096] x) => (float16[1] y) {{ y = {operator} {text} }}",
         applies=is_half,
         rewrite=through_single,
-        model=f"g (float16[1, 4096] x) => (float16[1] y) {{ y = {operator} {text} }}",
         feeds={"x": np.full((1, 4096), 300, np.float16)},
         expected=[np.full(1, expected, np.float16)],
     )
 
 
 def _pooling(operator: str, attributes: str = "") -> Fault:
-    return Fault(
-        operator=operator,
-        condition="fp16, a partial sum above 65,504",
-        result="infinity, where the result is a number",
-        versions=VERSIONS,
+    return _fault(
+        operator,
+        "fp16, a partial sum above 65,504",
+        "infinity, where the result is a number",
+        f"g (float16[1, 1, 64, 64] x) => (float16[1, 1, 1, 1] y) {{ y = {operator} {attributes} (x) }}",
         applies=is_half,
         rewrite=through_single,
-        model=f"g (float16[1, 1, 64, 64] x) => (float16[1, 1, 1, 1] y) {{ y = {operator} {attributes} (x) }}",
         feeds={"x": np.full((1, 1, 64, 64), 300, np.float16)},
         expected=[np.full((1, 1, 1, 1), 300, np.float16)],
     )
 
 
 def _product(operator: str) -> Fault:
-    return Fault(
-        operator=operator,
-        condition=f"fp16, sums of more than {_LONG:,} terms",
-        result="sums in fp16, which lose small terms: half of 4,096 times 0.25",
-        versions=VERSIONS,
+    return _fault(
+        operator,
+        f"fp16, sums of more than {_LONG:,} terms",
+        "sums in fp16, which lose small terms: half of 4,096 times 0.25",
+        f"g (float16[2, 4096] x, float16[4096, 8] w) => (float16[2, 8] y) {{ y = {operator} (x, w) }}",
         applies=_has_long_sums,
         rewrite=through_single,
-        model=f"g (float16[2, 4096] x, float16[4096, 8] w) => (float16[2, 8] y) {{ y = {operator} (x, w) }}",
         feeds={"x": np.full((2, 4096), 0.5, np.float16), "w": np.full((4096, 8), 0.5, np.float16)},
         expected=[np.full((2, 8), 1024, np.float16)],
     )
@@ -102,28 +98,24 @@ FAULTS = KnownFaults(
         _normalization("LayerNormalization", 17, {"scale": 1}),
         _normalization("RMSNormalization", 23, {"scale": 1}),
         _normalization("BatchNormalization", 17, {"scale": 1, "bias": 0, "mean": 0, "var": 0}),
-        Fault(
-            operator="InstanceNormalization",
-            condition="an epsilon below 5e-7, a variance of 0",
-            result="NaN: the epsilon has six decimals",
-            versions=VERSIONS,
+        _fault(
+            "InstanceNormalization",
+            "an epsilon below 5e-7, a variance of 0",
+            "NaN: the epsilon has six decimals",
+            "g (float[1, 1, 2] x, float[1] s, float[1] b) => (float[1, 1, 2] y) "
+            "{ y = InstanceNormalization <epsilon = 1e-12> (x, s, b) }",
             applies=lambda node, _: "epsilon" in node.attributes and node.attributes["epsilon"].as_float() < _SHORTEST,
-            model=(
-                "g (float[1, 1, 2] x, float[1] s, float[1] b) => (float[1, 1, 2] y) "
-                "{ y = InstanceNormalization <epsilon = 1e-12> (x, s, b) }"
-            ),
             feeds={"x": np.ones((1, 1, 2), np.float32), "s": np.ones(1, np.float32), "b": np.ones(1, np.float32)},
         ),
         _reduction("ReduceMean", 300),
         _reduction("ReduceL2", 19200),
         _reduction("ReduceLogSum", np.log(300 * 4096)),
-        Fault(
-            operator="ReduceLogSumExp",
-            condition="elements above 88 (fp32) or 11 (fp16)",
-            result="infinity: it does not subtract the maximum",
-            versions=VERSIONS,
+        _fault(
+            "ReduceLogSumExp",
+            "elements above 88 (fp32) or 11 (fp16)",
+            "infinity: it does not subtract the maximum",
+            "g (float[1, 2] x) => (float[1] y) { y = ReduceLogSumExp <axes = [1], keepdims = 0> (x) }",
             applies=lambda *_: True,
-            model="g (float[1, 2] x) => (float[1] y) { y = ReduceLogSumExp <axes = [1], keepdims = 0> (x) }",
             feeds={"x": np.array([[100, 100]], np.float32)},
             expected=[np.array([100 + np.log(2)], np.float32)],
         ),

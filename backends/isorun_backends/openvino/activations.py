@@ -11,9 +11,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from isorun.plugin import Fault
 from isorun_backends.nodes import Nodes, number, producer, rewrite
-from isorun_backends.openvino.arithmetic import VERSIONS
+from isorun_backends.openvino.row import fault
 
 if TYPE_CHECKING:
     import onnx_ir as ir
@@ -79,40 +78,35 @@ def _gelu(operator: str, constants: str, steps: str) -> str:
 
 
 ROWS = (
-    Fault(
-        operator="Erf",
-        condition="of a quotient by another number near the root of 2",
-        result="a GELU, off by up to 3e-4",
-        versions=VERSIONS,
+    fault(
+        "Erf",
+        "of a quotient by another number near the root of 2",
+        "a GELU, off by up to 3e-4",
+        _gelu("Erf", "float r = {1.415}", "a = Div (x, r)"),
         applies=is_of_another_root,
         rewrite=of_negative,
-        model=_gelu("Erf", "float r = {1.415}", "a = Div (x, r)"),
         feeds={"x": _X},
     ),
-    Fault(
-        operator="Tanh",
-        condition="of a cubic with other numbers near a GELU's",
-        result="a GELU, off by up to 2e-3",
-        versions=VERSIONS,
-        applies=is_of_another_cubic,
-        rewrite=of_negative,
-        model=_gelu(
+    fault(
+        "Tanh",
+        "of a cubic with other numbers near a GELU's",
+        "a GELU, off by up to 2e-3",
+        _gelu(
             *("Tanh", "float three = {3}, float u = {0.0447}, float r = {0.8}"),
             "p = Pow (x, three) q = Mul (p, u) s = Add (x, q) a = Mul (s, r)",
         ),
+        applies=is_of_another_cubic,
+        rewrite=of_negative,
         feeds={"x": _X},
     ),
-    Fault(
-        operator="Mul",
-        condition="by another number near 1 / 6",
-        result="a hard swish, off by up to 3e-4 of its value",
-        versions=VERSIONS,
+    fault(
+        "Mul",
+        "by another number near 1 / 6",
+        "a hard swish, off by up to 3e-4 of its value",
+        "g (float[N, 4] x) => (float[N, 4] y) <float three = {3}, float six = {6}, float sixth = {0.1667}> "
+        "{ a = Add (x, three) r = Relu (a) b = Min (r, six) c = Mul (x, b) y = Mul (c, sixth) }",
         applies=is_by_almost_a_sixth,
         rewrite=divide,
-        model=(
-            "g (float[N, 4] x) => (float[N, 4] y) <float three = {3}, float six = {6}, float sixth = {0.1667}> "
-            "{ a = Add (x, three) r = Relu (a) b = Min (r, six) c = Mul (x, b) y = Mul (c, sixth) }"
-        ),
         feeds={"x": _X},
     ),
 )

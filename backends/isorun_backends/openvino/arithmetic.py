@@ -8,74 +8,69 @@ import numpy as np
 
 from isorun.plugin import Fault
 from isorun_backends.openvino import conditions, rewrites
+from isorun_backends.openvino.row import fault
 
-VERSIONS = "2026.4.1"
 _NUMBERS = np.array([np.nan, np.inf, -np.inf, 1, -2], np.float32)
 
 
 def _noop(operator: str, rewrite: Any, feeds: np.ndarray) -> Fault:
-    return Fault(
-        operator=operator,
-        condition="`noop_with_empty_axes` = 1 without axes",
-        result="the input as it is",
-        versions=VERSIONS,
+    return fault(
+        operator,
+        "`noop_with_empty_axes` = 1 without axes",
+        "the input as it is",
+        f"g (float[a, b] x) => (float[c, d] y) {{ y = {operator} <noop_with_empty_axes = 1> (x) }}",
         applies=conditions.reduces_nothing,
         rewrite=rewrite,
-        model=f"g (float[a, b] x) => (float[c, d] y) {{ y = {operator} <noop_with_empty_axes = 1> (x) }}",
         opset=18,
         feeds={"x": feeds},
     )
 
 
 def _negated_byte(operator: str) -> Fault:
-    return Fault(
-        operator=operator,
-        condition="integers of 8 bits",
-        result="127 of -128",
-        versions=VERSIONS,
+    return fault(
+        operator,
+        "integers of 8 bits",
+        "127 of -128",
+        f"g (int8[n] x) => (int8[n] y) {{ y = {operator} (x) }}",
         applies=conditions.is_byte,
         rewrite=rewrites.byte_arithmetic,
-        model=f"g (int8[n] x) => (int8[n] y) {{ y = {operator} (x) }}",
         feeds={"x": np.array([-128, 3], np.int8)},
     )
 
 
 def _byte(operator: str, result: str, x: int, y: int) -> Fault:
-    return Fault(
-        operator=operator,
-        condition="integers of 8 bits",
-        result=result,
-        versions=VERSIONS,
+    return fault(
+        operator,
+        "integers of 8 bits",
+        result,
+        f"g (int8[n] x, int8[n] z) => (int8[n] y) {{ y = {operator} (x, z) }}",
         applies=conditions.is_byte,
         rewrite=rewrites.byte_arithmetic,
-        model=f"g (int8[n] x, int8[n] z) => (int8[n] y) {{ y = {operator} (x, z) }}",
         feeds={"x": np.array([x, 3], np.int8), "z": np.array([y, 1], np.int8)},
     )
 
 
 def _comparison(operator: str, swapped: str) -> Fault:
-    return Fault(
-        operator=operator,
-        condition="floats, of which one is NaN",
-        result="true",
-        versions=VERSIONS,
+    return fault(
+        operator,
+        "floats, of which one is NaN",
+        "true",
+        f"g (float[n] x, float[m] z) => (bool[n] y) {{ y = {operator} (x, z) }}",
         applies=conditions.is_float,
         rewrite=rewrites.comparison(swapped),
-        model=f"g (float[n] x, float[m] z) => (bool[n] y) {{ y = {operator} (x, z) }}",
         feeds={"x": _NUMBERS, "z": np.array([1], np.float32)},
     )
 
 
 def _large(operator: str) -> Fault:
     x = np.array([2**24, 100_000_001, -(2**31) + 1], np.int32)
-    return Fault(
-        operator=operator,
-        condition="integers above 2^24",
-        result="it compares their nearest numbers in fp32",
-        versions=VERSIONS,
+    return fault(
+        operator,
+        "integers above 2^24",
+        "it compares their nearest numbers in fp32",
+        f"g (int32[n, 1] x, int32[m] z) => (bool[n, m] y) {{ y = {operator} (x, z) }}",
         applies=conditions.compares_large_integers,
         rewrite=rewrites.integer_comparison,
-        model=f"g (int32[n, 1] x, int32[m] z) => (bool[n, m] y) {{ y = {operator} (x, z) }}",
         feeds={"x": x[:, None], "z": np.concatenate([x - 1, x, x + 1])},
     )
 
@@ -84,13 +79,12 @@ ROWS = (
     _noop("ReduceL1", rewrites.reduce_l1, -np.ones((2, 2), np.float32)),
     _noop("ReduceL2", rewrites.reduce_l2, -np.ones((2, 2), np.float32)),
     _noop("ReduceLogSum", rewrites.reduce_log_sum, np.full((2, 2), 2, np.float32)),
-    Fault(
-        operator="ReduceLogSum",
-        condition="integers",
-        result="it rounds to the nearest",
-        versions=VERSIONS,
+    fault(
+        "ReduceLogSum",
+        "integers",
+        "it rounds to the nearest",
+        "g (int32[a, b] x) => (int32[c, 1] y) <int64[1] i = {1}> { y = ReduceLogSum (x, i) }",
         applies=conditions.is_integer,
-        model="g (int32[a, b] x) => (int32[c, 1] y) <int64[1] i = {1}> { y = ReduceLogSum (x, i) }",
         opset=18,
         feeds={"x": np.array([[6, 6], [1, 1]], np.int32)},
         expected=[np.array([[2], [0]], np.int32)],
@@ -102,115 +96,102 @@ ROWS = (
     _byte("Mul", "it saturates", 100, 7),
     _byte("Div", "it rounds to the nearest", 7, 2),
     *map(_large, ("Equal", "Less", "LessOrEqual", "Greater", "GreaterOrEqual")),
-    Fault(
-        operator="Mod",
-        condition=(
-            "integers above 2^24, or such results; in Div, MatMul, Gemm, ReduceL1, ReduceL2, ReduceMax, ReduceMean, "
-            "ReduceMin, ReduceProd, ReduceSum and ReduceSumSquare too"
-        ),
-        result="that of their nearest numbers in fp32",
-        versions=VERSIONS,
-        model="g (int32[n] x) => (int32[n] y) <int32 z = {10}> { y = Mod (x, z) }",
+    fault(
+        "Mod",
+        "integers above 2^24, or such results; in Div, MatMul, Gemm, ReduceL1, ReduceL2, ReduceMax, ReduceMean, "
+        "ReduceMin, ReduceProd, ReduceSum and ReduceSumSquare too",
+        "that of their nearest numbers in fp32",
+        "g (int32[n] x) => (int32[n] y) <int32 z = {10}> { y = Mod (x, z) }",
         feeds={"x": np.array([100_000_001], np.int32)},
     ),
-    Fault(
-        operator="Div",
-        condition="integers by 0, in Mod too",
-        result="a number instead of an error",
-        versions=VERSIONS,
-        model="g (int32[n] x, int32[n] z) => (int32[n] y) { y = Div (x, z) }",
+    fault(
+        "Div",
+        "integers by 0, in Mod too",
+        "a number instead of an error",
+        "g (int32[n] x, int32[n] z) => (int32[n] y) { y = Div (x, z) }",
         feeds={"x": np.array([7], np.int32), "z": np.array([0], np.int32)},
         expected=[np.zeros(0, np.int32)],
     ),
     _comparison("Greater", "Less"),
     _comparison("GreaterOrEqual", "LessOrEqual"),
-    Fault(
-        operator="Cast",
-        condition="NaN to a boolean",
-        result="false",
-        versions=VERSIONS,
+    fault(
+        "Cast",
+        "NaN to a boolean",
+        "false",
+        "g (float[n] x) => (bool[n] y) { y = Cast <to = 9> (x) }",
         applies=conditions.casts_float_to_bool,
         rewrite=rewrites.is_not_zero,
-        model="g (float[n] x) => (bool[n] y) { y = Cast <to = 9> (x) }",
         feeds={"x": _NUMBERS},
     ),
-    Fault(
-        operator="Cast",
-        condition="to fp16 and back",
-        result="the number itself: it is neither rounded nor infinite above 65,504",
-        versions=VERSIONS,
-        model="g (float[n] x) => (float[n] y) { h = Cast <to = 10> (x) y = Cast <to = 1> (h) }",
+    fault(
+        "Cast",
+        "to fp16 and back",
+        "the number itself: it is neither rounded nor infinite above 65,504",
+        "g (float[n] x) => (float[n] y) { h = Cast <to = 10> (x) y = Cast <to = 1> (h) }",
         feeds={"x": np.array([1.9, 1e6], np.float32)},
         expected=[np.array([1.9003906, np.inf], np.float32)],
     ),
-    Fault(
-        operator="Relu",
-        condition="integers",
-        result="that of their nearest numbers in fp32",
-        versions=VERSIONS,
+    fault(
+        "Relu",
+        "integers",
+        "that of their nearest numbers in fp32",
+        "g (int32[n] x) => (int32[n] y) { y = Relu (x) }",
         applies=conditions.is_integer,
         rewrite=rewrites.integer_relu,
-        model="g (int32[n] x) => (int32[n] y) { y = Relu (x) }",
         feeds={"x": np.array([2**24 + 3, 2**31 - 1, -(2**24) - 1], np.int32)},
     ),
-    Fault(
-        operator="Mod",
-        condition="`fmod` = 1 by an infinity",
-        result="NaN",
-        versions=VERSIONS,
+    fault(
+        "Mod",
+        "`fmod` = 1 by an infinity",
+        "NaN",
+        "g (float[n] x, float[m] z) => (float[n] y) { y = Mod <fmod = 1> (x, z) }",
         applies=conditions.is_fmod,
         rewrite=rewrites.fmod,
-        model="g (float[n] x, float[m] z) => (float[n] y) { y = Mod <fmod = 1> (x, z) }",
         feeds={"x": _NUMBERS, "z": np.array([np.inf], np.float32)},
     ),
-    Fault(
-        operator="Shrink",
-        condition="infinities and NaN",
-        result="NaN",
-        versions=VERSIONS,
+    fault(
+        "Shrink",
+        "infinities and NaN",
+        "NaN",
+        "g (float[n] x) => (float[n] y) { y = Shrink <bias = 0.5> (x) }",
         applies=conditions.is_known_float,
         rewrite=rewrites.shrink,
-        model="g (float[n] x) => (float[n] y) { y = Shrink <bias = 0.5> (x) }",
         feeds={"x": _NUMBERS},
     ),
-    Fault(
-        operator="ThresholdedRelu",
-        condition="negative infinity and NaN",
-        result="NaN",
-        versions=VERSIONS,
+    fault(
+        "ThresholdedRelu",
+        "negative infinity and NaN",
+        "NaN",
+        "g (float[n] x) => (float[n] y) { y = ThresholdedRelu <alpha = 0.5> (x) }",
         applies=conditions.is_known_float,
         rewrite=rewrites.thresholded_relu,
-        model="g (float[n] x) => (float[n] y) { y = ThresholdedRelu <alpha = 0.5> (x) }",
         feeds={"x": _NUMBERS},
     ),
-    Fault(
-        operator="Pad",
-        condition="a computed value of another type than float",
-        result="it reads the value's bytes as a float",
-        versions=VERSIONS,
+    fault(
+        "Pad",
+        "a computed value of another type than float",
+        "it reads the value's bytes as a float",
+        "g (int32[n] x, int32 v) => (int32[m] y) <int64[2] p = {1, 0}> { y = Pad (x, p, v) }",
         applies=conditions.pads_with_computed_value,
-        model="g (int32[n] x, int32 v) => (int32[m] y) <int64[2] p = {1, 0}> { y = Pad (x, p, v) }",
         feeds={"x": np.array([1, 2], np.int32), "v": np.array(7, np.int32)},
     ),
-    Fault(
-        operator="Range",
-        condition="a computed step",
-        result="it ends the process if the step is 0",
-        versions=VERSIONS,
+    fault(
+        "Range",
+        "a computed step",
+        "it ends the process if the step is 0",
+        "g (int64 x, int64 l, int64 d) => (int64[n] y) { y = Range (x, l, d) }",
         applies=conditions.computes_step,
-        model="g (int64 x, int64 l, int64 d) => (int64[n] y) { y = Range (x, l, d) }",
         feeds={"x": np.array(0), "l": np.array(5), "d": np.array(0)},
         ends_process=True,
         expected=[],
     ),
-    Fault(
-        operator="Range",
-        condition="a computed start that leads away from the limit",
-        result="numbers instead of none",
-        versions=VERSIONS,
+    fault(
+        "Range",
+        "a computed start that leads away from the limit",
+        "numbers instead of none",
+        "g (int64 x, int64 l) => (int64[n] y) <int64 d = {-1}> { y = Range (x, l, d) }",
         applies=conditions.computes_range,
         rewrite=rewrites.range_towards,
-        model="g (int64 x, int64 l) => (int64[n] y) <int64 d = {-1}> { y = Range (x, l, d) }",
         feeds={"x": np.array(0), "l": np.array(5)},
         expected=[np.zeros(0, np.int64)],
     ),

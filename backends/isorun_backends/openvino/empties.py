@@ -9,8 +9,8 @@ import numpy as np
 from isorun.plugin import Fault
 from isorun_backends.common_empties import zero_if_empty
 from isorun_backends.nodes import Nodes, dtype_of, input_of, rewrite
-from isorun_backends.openvino.arithmetic import VERSIONS
 from isorun_backends.openvino.conditions import lengths
+from isorun_backends.openvino.row import fault
 
 if TYPE_CHECKING:
     import onnx_ir as ir
@@ -37,18 +37,15 @@ def zero_without_keys(op: Nodes, node: ir.Node) -> None:
 
 def _row(operator: str, opset: int) -> Fault:
     heads = "num_heads = 2" if operator.startswith("com") else "q_num_heads = 2, kv_num_heads = 2"
-    return Fault(
-        operator=operator,
-        condition="queries without keys",
-        result=_RESULT,
-        versions=VERSIONS,
+    return fault(
+        operator,
+        "queries without keys",
+        _RESULT,
+        "g (float[a, b, 4] q, float[c, d, 4] k, float[e, f, 4] v) => (float[g, h, 4] y) "
+        f"{{ h = Softmax (q) s = Softmax <axis = 1> (h) t = ReduceSum <keepdims = 0> (s) p = Add (q, t) "
+        f"o = {operator} <{heads}> (p, k, v) y = Neg (o) }}",  # the memory is that of a Softmax
         applies=may_have_no_keys,
         rewrite=zero_without_keys,
-        model=(
-            "g (float[a, b, 4] q, float[c, d, 4] k, float[e, f, 4] v) => (float[g, h, 4] y) "
-            f"{{ h = Softmax (q) s = Softmax <axis = 1> (h) t = ReduceSum <keepdims = 0> (s) p = Add (q, t) "
-            f"o = {operator} <{heads}> (p, k, v) y = Neg (o) }}"  # the memory is that of a Softmax
-        ),
         opset=opset,
         feeds={
             "q": np.ones((1, 64, 4), np.float32),
@@ -60,12 +57,11 @@ def _row(operator: str, opset: int) -> Fault:
 
 
 def _image(operator: str, condition: str, model: str, feeds: Any, expected: np.ndarray) -> Fault:
-    return Fault(
-        operator=operator,
-        condition=condition,
-        result=_RESULT,
-        versions=VERSIONS,
-        model=model,
+    return fault(
+        operator,
+        condition,
+        _RESULT,
+        model,
         opset=19,
         feeds=feeds,
         expected=[expected],

@@ -26,7 +26,7 @@ from isorun_backends.openvino import (
     rotations,
     sizes,
 )
-from isorun_backends.openvino.arithmetic import VERSIONS
+from isorun_backends.openvino.row import fault
 
 _INT64 = KnownFailure(
     reason="OpenVINO's CPU plugin computes 64-bit integers in 32 bits, so greater feeds are rejected",
@@ -45,27 +45,25 @@ _X = np.array([[1, 2, 3], [4, 5, 6]], np.float32)
 
 
 def _reduction(operator: str, rewrite: Any) -> Fault:
-    return Fault(
-        operator=operator,
-        condition="the attribute `axes` (opsets 13 to 17)",
-        result="it reduces over all axes",
-        versions=VERSIONS,
+    return fault(
+        operator,
+        "the attribute `axes` (opsets 13 to 17)",
+        "it reduces over all axes",
+        f"g (float[a, b] x) => (float[c] y) {{ y = {operator} <axes = [1], keepdims = 0> (x) }}",
         applies=conditions.axes_before_18,
         rewrite=rewrite,
-        model=f"g (float[a, b] x) => (float[c] y) {{ y = {operator} <axes = [1], keepdims = 0> (x) }}",
         feeds={"x": _X},
     )
 
 
 def _extremum(operator: str, infinity: float) -> Fault:
-    return Fault(
-        operator=operator,
-        condition="all elements are infinite, or there are none",
-        result="3.4e38 instead of an infinity",
-        versions=VERSIONS,
+    return fault(
+        operator,
+        "all elements are infinite, or there are none",
+        "3.4e38 instead of an infinity",
+        f"g (float[a, b] x) => (float[a, c] y) {{ y = {operator} <axes = [1]> (x) }}",
         applies=conditions.is_float,
         rewrite=rewrites.infinite_extremum,
-        model=f"g (float[a, b] x) => (float[a, c] y) {{ y = {operator} <axes = [1]> (x) }}",
         feeds={"x": np.array([[infinity, infinity], [1, infinity]], np.float32)},
         expected=[np.array([[infinity], [1]], np.float32)],
     )
@@ -74,16 +72,13 @@ def _extremum(operator: str, infinity: float) -> Fault:
 def _recurrent(operator: str, gates: int) -> Fault:
     weights = f"float[1, {gates * 2}, 2] w, float[1, {gates * 2}, 2] r"
     random = np.random.default_rng(0)
-    return Fault(
-        operator=operator,
-        condition="`layout` = 1 (batch first)",
-        result="it reads the batch as the sequence",
-        versions=VERSIONS,
+    return fault(
+        operator,
+        "`layout` = 1 (batch first)",
+        "it reads the batch as the sequence",
+        f"g (float[3, 2, 2] x, {weights}) => (float[3, 2, 1, 2] y) "
+        f"{{ y = {operator} <hidden_size = 2, layout = 1> (x, w, r) }}",
         applies=conditions.batchwise,
-        model=(
-            f"g (float[3, 2, 2] x, {weights}) => (float[3, 2, 1, 2] y) "
-            f"{{ y = {operator} <hidden_size = 2, layout = 1> (x, w, r) }}"
-        ),
         feeds={
             "x": random.normal(size=(3, 2, 2)).astype(np.float32),
             "w": random.normal(size=(1, gates * 2, 2)).astype(np.float32),
@@ -100,111 +95,96 @@ ROWS = (
     _reduction("ReduceLogSumExp", rewrites.reduce_log_sum_exp),
     _extremum("ReduceMax", -np.inf),
     _extremum("ReduceMin", np.inf),
-    nonzero_of_scalar(VERSIONS, refused=True),
-    flattened("Softmax", VERSIONS, range(11, 13)),
-    Fault(
-        operator="Expand",
-        condition="to the shape of a scalar",
-        result="an array of rank 1, or an error",
-        versions=VERSIONS,
+    nonzero_of_scalar(fault, refused=True),
+    flattened(fault, "Softmax", range(11, 13)),
+    fault(
+        "Expand",
+        "to the shape of a scalar",
+        "an array of rank 1, or an error",
+        "g (float x) => (float y) <int64[0] s = {}> { y = Expand (x, s) }",
         applies=conditions.expands_to_scalar,
         rewrite=rewrites.identity,
-        model="g (float x) => (float y) <int64[0] s = {}> { y = Expand (x, s) }",
         feeds={"x": np.array(3, np.float32)},
     ),
-    Fault(
-        operator="Tile",
-        condition="computed repeats of three or more axes",
-        result="memory that was never written",
-        versions=VERSIONS,
+    fault(
+        "Tile",
+        "computed repeats of three or more axes",
+        "memory that was never written",
+        "g (float[a, b, c, d] x, int64[4] r) => (float[e, f, g, h] y) { y = Tile (x, r) }",
         applies=conditions.tiles_many_axes,
         rewrite=rewrites.tile_by_axis,
-        model="g (float[a, b, c, d] x, int64[4] r) => (float[e, f, g, h] y) { y = Tile (x, r) }",
         feeds={"x": np.arange(120, dtype=np.float32).reshape(2, 3, 4, 5), "r": np.array([7, 6, 4, 2])},
     ),
-    Fault(
-        operator="DFT",
-        condition="`onesided` = 1",
-        result="an output of another rank",
-        versions=VERSIONS,
+    fault(
+        "DFT",
+        "`onesided` = 1",
+        "an output of another rank",
+        "g (float[1, 4, 3, 1] x) => (float[1, a, 3, 2] y) { y = DFT <onesided = 1, axis = 1> (x) }",
         applies=conditions.dft_onesided,
-        model="g (float[1, 4, 3, 1] x) => (float[1, a, 3, 2] y) { y = DFT <onesided = 1, axis = 1> (x) }",
         feeds={"x": np.arange(12, dtype=np.float32).reshape(1, 4, 3, 1)},
     ),
-    Fault(
-        operator="DFT",
-        condition="an axis other than 1 (opset 20 and later)",
-        result="it transforms axis 1",
-        versions=VERSIONS,
+    fault(
+        "DFT",
+        "an axis other than 1 (opset 20 and later)",
+        "it transforms axis 1",
+        "g (float[1, 4, 3, 1] x) => (float[1, 4, 3, 2] y) <int64 a = {2}> { y = DFT (x, , a) }",
         applies=conditions.dft_axis,
-        model="g (float[1, 4, 3, 1] x) => (float[1, 4, 3, 2] y) <int64 a = {2}> { y = DFT (x, , a) }",
         opset=20,
         feeds={"x": np.arange(12, dtype=np.float32).reshape(1, 4, 3, 1)},
     ),
     _recurrent("LSTM", 4),
     _recurrent("GRU", 3),
     _recurrent("RNN", 1),
-    *(without_lengths(operator, VERSIONS, conditions.ignores_lengths) for operator in ("LSTM", "GRU", "RNN")),
-    with_coupled_gates(VERSIONS),
-    Fault(
-        operator="SequenceAt",
-        condition="a place that is computed, or that the sequence lacks",
-        result="the elements of the whole sequence",
-        versions=VERSIONS,
+    *(without_lengths(fault, operator, conditions.ignores_lengths) for operator in ("LSTM", "GRU", "RNN")),
+    with_coupled_gates(fault),
+    fault(
+        "SequenceAt",
+        "a place that is computed, or that the sequence lacks",
+        "the elements of the whole sequence",
+        ("g (float[a] x, int64 i) => (float[a] y) { s = SequenceConstruct (x, x) y = SequenceAt (s, i) }"),
         applies=conditions.selects_beyond,
-        model=("g (float[a] x, int64 i) => (float[a] y) { s = SequenceConstruct (x, x) y = SequenceAt (s, i) }"),
         feeds={"x": np.ones(2, np.float32), "i": np.array(9)},
         expected=[np.zeros(0, np.float32)],
     ),
-    Fault(
-        operator="Col2Im",
-        condition="a computed block, which may be empty",
-        result="it ends the process",
-        versions=VERSIONS,
+    fault(
+        "Col2Im",
+        "a computed block, which may be empty",
+        "it ends the process",
+        "g (float[1, 4, 1] x, int64[2] b) => (float[n, c, h, w] y) <int64[2] s = {2, 2}> { y = Col2Im (x, s, b) }",
         applies=conditions.may_be_empty(2),
-        model=(
-            "g (float[1, 4, 1] x, int64[2] b) => (float[n, c, h, w] y) <int64[2] s = {2, 2}> { y = Col2Im (x, s, b) }"
-        ),
         opset=18,
         feeds={"x": np.ones((1, 4, 1), np.float32), "b": np.array([0, 0])},
         expected=[],
         ends_process=True,
     ),
-    Fault(
-        operator="DFT",
-        condition="a computed length, which may be 0",
-        result="it ends the process",
-        versions=VERSIONS,
+    fault(
+        "DFT",
+        "a computed length, which may be 0",
+        "it ends the process",
+        "g (float[1, 4, 1] x, int64 n) => (float[1, m, 2] y) { y = DFT <axis = 1> (x, n) }",
         applies=conditions.may_be_empty(1),
-        model="g (float[1, 4, 1] x, int64 n) => (float[1, m, 2] y) { y = DFT <axis = 1> (x, n) }",
         feeds={"x": np.ones((1, 4, 1), np.float32), "n": np.array(0)},
         expected=[],
         ends_process=True,
     ),
-    Fault(
-        operator="QLinearConv",
-        condition="scales of the weights by channel",
-        result="numbers that are off by up to 44 of 255",
-        versions=VERSIONS,
+    fault(
+        "QLinearConv",
+        "scales of the weights by channel",
+        "numbers that are off by up to 44 of 255",
+        "g (uint8[1, 1, n] x) => (uint8[1, 2, n] y) <float s = {1}, uint8 z = {0}, uint8[2, 1, 1] w = {10, 10}, "
+        "float[2] t = {0.1, 0.2}, uint8[2] v = {0, 0}> { y = QLinearConv (x, s, z, w, t, v, s, z) }",
         applies=conditions.has_scale_per_channel,
-        model=(
-            "g (uint8[1, 1, n] x) => (uint8[1, 2, n] y) <float s = {1}, uint8 z = {0}, uint8[2, 1, 1] w = {10, 10}, "
-            "float[2] t = {0.1, 0.2}, uint8[2] v = {0, 0}> { y = QLinearConv (x, s, z, w, t, v, s, z) }"
-        ),
         feeds={"x": np.array([[[1, 50, 100]]], np.uint8)},
         expected=[np.array([[[1, 50, 100], [2, 100, 200]]], np.uint8)],
     ),
-    Fault(
-        operator="LSTM",
-        condition="peepholes (the input `P`)",
-        result="it ignores them",
-        versions=VERSIONS,
+    fault(
+        "LSTM",
+        "peepholes (the input `P`)",
+        "it ignores them",
+        "g (float[1, 1, 1] x, float[1, 4, 1] w, float[1, 4, 1] r, float[1, 3] p) => (float[1, 1, 1, 1] y) "
+        "<float[1, 8] b = {0, 0, 0, 0, 0, 0, 0, 0}, int32[1] l = {1}, float[1, 1, 1] h = {0}, "
+        "float[1, 1, 1] c = {1}> { y = LSTM <hidden_size = 1> (x, w, r, b, l, h, c, p) }",
         applies=conditions.peepholes,
-        model=(
-            "g (float[1, 1, 1] x, float[1, 4, 1] w, float[1, 4, 1] r, float[1, 3] p) => (float[1, 1, 1, 1] y) "
-            "<float[1, 8] b = {0, 0, 0, 0, 0, 0, 0, 0}, int32[1] l = {1}, float[1, 1, 1] h = {0}, "
-            "float[1, 1, 1] c = {1}> { y = LSTM <hidden_size = 1> (x, w, r, b, l, h, c, p) }"
-        ),
         feeds={
             "x": np.ones((1, 1, 1), np.float32),
             "w": np.ones((1, 4, 1), np.float32),
@@ -212,36 +192,30 @@ ROWS = (
             "p": np.full((1, 3), 2, np.float32),
         },
     ),
-    Fault(
-        operator="Attention",
-        condition="a local window",
-        result="it attends to every position",
-        versions=VERSIONS,
+    fault(
+        "Attention",
+        "a local window",
+        "it attends to every position",
+        "g (float[1, 1, 5, 1] q) => (float[1, 1, 5, 1] y) "
+        "{ y = Attention <left_window_size = 1, right_window_size = 2> (q, q, q) }",
         applies=conditions.windowed,
-        model=(
-            "g (float[1, 1, 5, 1] q) => (float[1, 1, 5, 1] y) "
-            "{ y = Attention <left_window_size = 1, right_window_size = 2> (q, q, q) }"
-        ),
         opset=25,
         feeds={"q": np.arange(5, dtype=np.float32).reshape(1, 1, 5, 1)},
     ),
-    Fault(
-        operator="Attention",
-        condition="`is_causal` = 1 with a past, for more or fewer queries than new keys",
-        result="another mask",
-        versions=VERSIONS,
+    fault(
+        "Attention",
+        "`is_causal` = 1 with a past, for more or fewer queries than new keys",
+        "another mask",
+        "g (float[1, 1, 2, 1] q, float[1, 1, 3, 1] k) => (float[1, 1, 2, 1] y, float[1, 1, 6, 1] a, "
+        "float[1, 1, 6, 1] b) { y, a, b = Attention <is_causal = 1> (q, k, k, , k, k) }",
         applies=conditions.causal_with_past,
-        model=(
-            "g (float[1, 1, 2, 1] q, float[1, 1, 3, 1] k) => (float[1, 1, 2, 1] y, float[1, 1, 6, 1] a, "
-            "float[1, 1, 6, 1] b) { y, a, b = Attention <is_causal = 1> (q, k, k, , k, k) }"
-        ),
         opset=23,
         feeds={
             "q": np.arange(2, dtype=np.float32).reshape(1, 1, 2, 1),
             "k": np.arange(3, dtype=np.float32).reshape(1, 1, 3, 1),
         },
     ),
-    *(recurrent_of_nothing(operator, VERSIONS) for operator in ("LSTM", "GRU", "RNN")),  # after those that refuse it
+    *(recurrent_of_nothing(fault, operator) for operator in ("LSTM", "GRU", "RNN")),  # after those that refuse it
     *images.ROWS,
     *reductions.ROWS,
     *rotations.ROWS,
@@ -249,78 +223,66 @@ ROWS = (
     *empties.ROWS,  # after those that refuse a node
     *activations.ROWS,
     *quantization.ROWS,
-    Fault(
-        operator="BitShift",
-        condition="signed integers, and integers of 8 bits",
-        result="it saturates, rounds, and shifts in zeros",
-        versions=VERSIONS,
+    fault(
+        "BitShift",
+        "signed integers, and integers of 8 bits",
+        "it saturates, rounds, and shifts in zeros",
+        'g (int32[n] x, int32[n] s) => (int32[n] y) { y = BitShift <direction = "RIGHT"> (x, s) }',
         applies=conditions.signed_or_byte,
-        model='g (int32[n] x, int32[n] s) => (int32[n] y) { y = BitShift <direction = "RIGHT"> (x, s) }',
         opset=28,
         feeds={"x": np.array([-8, -1], np.int32), "s": np.array([1, 1], np.int32)},
     ),
-    Fault(
-        operator=CONSTANTS,
-        condition="beyond 32 bits, except 2^63-1 and -2^63 (no limit) and numbers that only Slice reads",
-        result="the nearest 32-bit number",
-        versions=VERSIONS,
+    fault(
+        CONSTANTS,
+        "beyond 32 bits, except 2^63-1 and -2^63 (no limit) and numbers that only Slice reads",
+        "the nearest 32-bit number",
+        "g (int64[n] x) => (int64[n] y) <int64 c = {8589934597}> { y = Add (x, c) }",
         applies=conditions.number_beyond_32_bits,
-        model="g (int64[n] x) => (int64[n] y) <int64 c = {8589934597}> { y = Add (x, c) }",
         feeds={"x": np.array([1])},
     ),
-    Fault(
-        operator="Mul",
-        condition="results beyond 32 bits, as of all int64 arithmetic; feeds beyond 32 bits are `InvalidFeeds`",
-        result="the lower 32 bits",
-        versions=VERSIONS,
-        model="g (int64[n] x) => (int64[n] y) { y = Mul (x, x) }",
+    fault(
+        "Mul",
+        "results beyond 32 bits, as of all int64 arithmetic; feeds beyond 32 bits are `InvalidFeeds`",
+        "the lower 32 bits",
+        "g (int64[n] x) => (int64[n] y) { y = Mul (x, x) }",
         feeds={"x": np.array([2**17])},
     ),
-    Fault(
-        operator="Relu",
-        condition=(
-            "NaN, in Celu, Clip, Exp, HardSigmoid, Max, Min, ReduceMax, ReduceMin, Softmax, LogSoftmax and pools too; "
-            "infinity in Gelu"
-        ),
-        result="a number",
-        versions=VERSIONS,
-        model="g (float[n] x) => (float[n] y) { y = Relu (x) }",
+    fault(
+        "Relu",
+        "NaN, in Celu, Clip, Exp, HardSigmoid, Max, Min, ReduceMax, ReduceMin, Softmax, LogSoftmax and pools too; "
+        "infinity in Gelu",
+        "a number",
+        "g (float[n] x) => (float[n] y) { y = Relu (x) }",
         feeds={"x": np.array([np.nan, 1], np.float32)},
         expected=[np.array([np.nan, 1], np.float32)],
     ),
-    Fault(
-        operator="Cast",
-        condition="infinities to or from fp64, and numbers above 3.4e38, as in all fp64 arithmetic",
-        result="3.4e38",
-        versions=VERSIONS,
-        model="g (float[n] x) => (double[n] y) { y = Cast <to = 11> (x) }",
+    fault(
+        "Cast",
+        "infinities to or from fp64, and numbers above 3.4e38, as in all fp64 arithmetic",
+        "3.4e38",
+        "g (float[n] x) => (double[n] y) { y = Cast <to = 11> (x) }",
         feeds={"x": np.array([np.inf], np.float32)},
     ),
-    Fault(
-        operator="QuantizeLinear",
-        condition="numbers halfway between two integers, with an odd zero point",
-        result="it adds the zero point before it rounds to even: the other integer",
-        versions=VERSIONS,
-        model=("g (float[n] x) => (uint8[n] y) <float s = {1}, uint8 z = {3}> { y = QuantizeLinear (x, s, z) }"),
+    fault(
+        "QuantizeLinear",
+        "numbers halfway between two integers, with an odd zero point",
+        "it adds the zero point before it rounds to even: the other integer",
+        ("g (float[n] x) => (uint8[n] y) <float s = {1}, uint8 z = {3}> { y = QuantizeLinear (x, s, z) }"),
         feeds={"x": np.array([0.5, 1.5], np.float32)},
     ),
-    Fault(
-        operator="TopK",
-        condition="equal values",
-        result="their indices in another order",
-        versions=VERSIONS,
-        model="g (float[n] x) => (float[3] v, int64[3] i) <int64[1] k = {3}> { v, i = TopK (x, k) }",
+    fault(
+        "TopK",
+        "equal values",
+        "their indices in another order",
+        "g (float[n] x) => (float[3] v, int64[3] i) <int64[1] k = {3}> { v, i = TopK (x, k) }",
         feeds={"x": np.zeros(5, np.float32)},
     ),
-    Fault(
-        operator="NonMaxSuppression",
-        condition="an overlap that equals `iou_threshold`",
-        result="the box is suppressed",
-        versions=VERSIONS,
-        model=(
-            "g (float[1, 2, 4] b, float[1, 1, 2] s) => (int64[n, 3] y) "
-            "<int64[1] m = {2}, float[1] t = {0.5}> { y = NonMaxSuppression (b, s, m, t) }"
-        ),
+    fault(
+        "NonMaxSuppression",
+        "an overlap that equals `iou_threshold`",
+        "the box is suppressed",
+        "g (float[1, 2, 4] b, float[1, 1, 2] s) => (int64[n, 3] y) "
+        "<int64[1] m = {2}, float[1] t = {0.5}> { y = NonMaxSuppression (b, s, m, t) }",
         feeds={
             "b": np.array([[[0, 0, 1, 1], [0, 0, 1, 0.5]]], np.float32),
             "s": np.array([[[0.9, 0.8]]], np.float32),

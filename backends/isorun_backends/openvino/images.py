@@ -8,7 +8,7 @@ import numpy as np
 
 from isorun.plugin import Fault
 from isorun_backends.openvino import conditions
-from isorun_backends.openvino.arithmetic import VERSIONS
+from isorun_backends.openvino.row import fault
 
 _IMAGE = np.arange(1, 17, dtype=np.float32).reshape(1, 1, 4, 4)
 # The norms of the windows at 0 and 2, of which the second ends outside.
@@ -16,33 +16,27 @@ _ROOTS = np.sqrt([[[[(_IMAGE[0, 0, i : i + 3, j : j + 3] ** 2).sum() for j in (0
 
 
 def _resize(condition: str, result: str, applies: Any, attributes: str, inputs: str = "x, n, s") -> Fault:
-    return Fault(
-        operator="Resize",
-        condition=condition,
-        result=result,
-        versions=VERSIONS,
+    return fault(
+        "Resize",
+        condition,
+        result,
+        "g (float[1, 1, 4, 4] x) => (float[1, 1, h, w] y) "
+        f"<float[0] n = {{}}, float[4] s = {{1, 1, 0.6, 0.6}}, int64[4] z = {{1, 1, 2, 3}}> "
+        f"{{ y = Resize <{attributes}> ({inputs}) }}",
         applies=applies,
-        model=(
-            "g (float[1, 1, 4, 4] x) => (float[1, 1, h, w] y) "
-            f"<float[0] n = {{}}, float[4] s = {{1, 1, 0.6, 0.6}}, int64[4] z = {{1, 1, 2, 3}}> "
-            f"{{ y = Resize <{attributes}> ({inputs}) }}"
-        ),
         opset=19,
         feeds={"x": _IMAGE},
     )
 
 
 def _pool(operator: str, condition: str, applies: Any, attributes: str = "", expected: Any = None) -> Fault:
-    return Fault(
-        operator=operator,
-        condition=condition,
-        result="a last window that ends outside counts as a whole one",
-        versions=VERSIONS,
+    return fault(
+        operator,
+        condition,
+        "a last window that ends outside counts as a whole one",
+        "g (float[1, 1, h, w] x) => (float[1, 1, i, j] y) "
+        f"{{ y = {operator} <{attributes} ceil_mode = 1, kernel_shape = [3, 3], strides = [2, 2]> (x) }}",
         applies=applies,
-        model=(
-            "g (float[1, 1, h, w] x) => (float[1, 1, i, j] y) "
-            f"{{ y = {operator} <{attributes} ceil_mode = 1, kernel_shape = [3, 3], strides = [2, 2]> (x) }}"
-        ),
         opset=19,
         feeds={"x": _IMAGE},
         expected=expected,
@@ -64,42 +58,33 @@ ROWS = (
         'mode = "nearest", keep_aspect_ratio_policy = "not_larger"',
         "x, n, n, z",
     ),
-    Fault(
-        operator="MaxPool",
-        condition="`storage_order` = 1 with the output `Indices`",
-        result="indices in rows",
-        versions=VERSIONS,
+    fault(
+        "MaxPool",
+        "`storage_order` = 1 with the output `Indices`",
+        "indices in rows",
+        "g (float[1, 1, 2, 8] x) => (float[1, 1, 1, 4] y, int64[1, 1, 1, 4] i) "
+        "{ y, i = MaxPool <kernel_shape = [2, 2], strides = [2, 2], storage_order = 1> (x) }",
         applies=conditions.column_indices,
-        model=(
-            "g (float[1, 1, 2, 8] x) => (float[1, 1, 1, 4] y, int64[1, 1, 1, 4] i) "
-            "{ y, i = MaxPool <kernel_shape = [2, 2], strides = [2, 2], storage_order = 1> (x) }"
-        ),
         feeds={"x": _IMAGE.reshape(1, 1, 2, 8)},
         expected=[np.array([[[[10, 12, 14, 16]]]], np.float32), np.array([[[[3, 7, 11, 15]]]])],
     ),
-    Fault(
-        operator="MaxPool",
-        condition="`auto_pad` with the output `Indices`",
-        result="it pads at the other end",
-        versions=VERSIONS,
+    fault(
+        "MaxPool",
+        "`auto_pad` with the output `Indices`",
+        "it pads at the other end",
+        "g (float[1, 1, w] x) => (float[1, 1, n] y, int64[1, 1, n] i) "
+        '{ y, i = MaxPool <auto_pad = "SAME_UPPER", kernel_shape = [3]> (x) }',
         applies=conditions.indices_of_same_size,
-        model=(
-            "g (float[1, 1, w] x) => (float[1, 1, n] y, int64[1, 1, n] i) "
-            '{ y, i = MaxPool <auto_pad = "SAME_UPPER", kernel_shape = [3]> (x) }'
-        ),
         feeds={"x": np.arange(1, 8, dtype=np.float32).reshape(1, 1, 7)},
         expected=[np.array([[[2, 3, 4, 5, 6, 7, 7]]], np.float32), np.array([[[1, 2, 3, 4, 5, 6, 6]]])],
     ),
-    Fault(
-        operator="MaxPool",
-        condition="`ceil_mode` = 1 with a last window that begins in the padding",
-        result="it keeps the window",
-        versions=VERSIONS,
+    fault(
+        "MaxPool",
+        "`ceil_mode` = 1 with a last window that begins in the padding",
+        "it keeps the window",
+        "g (float[1, 1, 2, 2] x) => (float[1, 1, a, b] y) "
+        "{ y = MaxPool <kernel_shape = [1, 1], strides = [2, 2], ceil_mode = 1> (x) }",
         applies=conditions.pools_beyond,
-        model=(
-            "g (float[1, 1, 2, 2] x) => (float[1, 1, a, b] y) "
-            "{ y = MaxPool <kernel_shape = [1, 1], strides = [2, 2], ceil_mode = 1> (x) }"
-        ),
         feeds={"x": np.arange(4, dtype=np.float32).reshape(1, 1, 2, 2)},
         expected=[np.zeros((1, 1, 1, 1), np.float32)],
     ),
@@ -110,52 +95,40 @@ ROWS = (
         "pads = [1, 1, 1, 1], count_include_pad = 1,",
     ),
     _pool("LpPool", "`ceil_mode` = 1", conditions.rounds_up, expected=[_ROOTS]),
-    Fault(
-        operator="LRN",
-        condition="an even `size`",
-        result="sums of fewer channels",
-        versions=VERSIONS,
+    fault(
+        "LRN",
+        "an even `size`",
+        "sums of fewer channels",
+        "g (float[1, 3, 1, 1] x) => (float[1, 3, 1, 1] y) "
+        "{ y = LRN <size = 2, alpha = 2.0, beta = 1.0, bias = 1.0> (x) }",
         applies=conditions.is_even,
-        model=(
-            "g (float[1, 3, 1, 1] x) => (float[1, 3, 1, 1] y) "
-            "{ y = LRN <size = 2, alpha = 2.0, beta = 1.0, bias = 1.0> (x) }"
-        ),
         feeds={"x": np.array([1, 2, 3], np.float32).reshape(1, 3, 1, 1)},
         expected=[np.array([1 / 6, 2 / 14, 3 / 10], np.float32).reshape(1, 3, 1, 1)],
     ),
-    Fault(
-        operator="ConvTranspose",
-        condition="`auto_pad` = SAME_UPPER or SAME_LOWER",
-        result="no padding",
-        versions=VERSIONS,
+    fault(
+        "ConvTranspose",
+        "`auto_pad` = SAME_UPPER or SAME_LOWER",
+        "no padding",
+        "g (float[1, 1, h, w] x) => (float[1, 1, i, j] y) <float[1, 1, 2, 2] k = {1, 2, 3, 4}> "
+        '{ y = ConvTranspose <auto_pad = "SAME_UPPER"> (x, k) }',
         applies=conditions.same_size,
-        model=(
-            "g (float[1, 1, h, w] x) => (float[1, 1, i, j] y) <float[1, 1, 2, 2] k = {1, 2, 3, 4}> "
-            '{ y = ConvTranspose <auto_pad = "SAME_UPPER"> (x, k) }'
-        ),
         feeds={"x": _IMAGE},
     ),
-    Fault(
-        operator="RoiAlign",
-        condition="`mode` = max",
-        result="another maximum",
-        versions=VERSIONS,
+    fault(
+        "RoiAlign",
+        "`mode` = max",
+        "another maximum",
+        "g (float[1, 1, 4, 4] x, float[1, 4] r) => (float[1, 1, 2, 2] y) <int64[1] i = {0}> "
+        '{ y = RoiAlign <mode = "max", output_height = 2, output_width = 2, sampling_ratio = 2> (x, r, i) }',
         applies=conditions.maximum,
-        model=(
-            "g (float[1, 1, 4, 4] x, float[1, 4] r) => (float[1, 1, 2, 2] y) <int64[1] i = {0}> "
-            '{ y = RoiAlign <mode = "max", output_height = 2, output_width = 2, sampling_ratio = 2> (x, r, i) }'
-        ),
         feeds={"x": _IMAGE, "r": np.array([[0, 0, 3, 3]], np.float32)},
     ),
-    Fault(
-        operator="SpaceToDepth",
-        condition="`mode` = CRD",
-        result="the order of DCR",
-        versions=VERSIONS,
+    fault(
+        "SpaceToDepth",
+        "`mode` = CRD",
+        "the order of DCR",
+        'g (float[1, 2, 2, 2] x) => (float[1, 8, 1, 1] y) { y = SpaceToDepth <blocksize = 2, mode = "CRD"> (x) }',
         applies=conditions.crd,
-        model=(
-            'g (float[1, 2, 2, 2] x) => (float[1, 8, 1, 1] y) { y = SpaceToDepth <blocksize = 2, mode = "CRD"> (x) }'
-        ),
         opset=28,
         feeds={"x": np.arange(8, dtype=np.float32).reshape(1, 2, 2, 2)},
     ),

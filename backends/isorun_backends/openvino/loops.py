@@ -7,9 +7,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from isorun.plugin import Fault
 from isorun_backends.nodes import Nodes, rewrite, static, where_below
-from isorun_backends.openvino.arithmetic import VERSIONS
+from isorun_backends.openvino.row import fault
 
 if TYPE_CHECKING:
     import onnx_ir as ir
@@ -92,39 +91,36 @@ _BRANCHES = """g (float[a] x) => (float[a] h, float[b] y) <float least = {9}, fl
 }"""
 
 ROWS = (
-    Fault(
-        operator="If",
-        condition="a branch reads a value that is an output of the graph, too",
-        result="that value",
-        versions=VERSIONS,
+    fault(
+        "If",
+        "a branch reads a value that is an output of the graph, too",
+        "that value",
+        _BRANCHES,
         applies=_reads_an_output,
-        model=_BRANCHES,
         feeds={"x": np.array([-1, 1], np.float32)},
     ),
-    Fault(
-        operator="Loop",
-        condition="no iteration, where results of each are collected",
-        result="those of the run before",
-        versions=VERSIONS,
+    fault(
+        "Loop",
+        "no iteration, where results of each are collected",
+        "those of the run before",
+        _TWO_RUNS,
         applies=_may_not_iterate,
         rewrite=_count_iterations,
-        model=_TWO_RUNS,
         feeds={"x": np.array(2, np.float32)},
         expected=[np.array(2, np.float32), np.array([6, 0], np.float32)],
     ),
-    Fault(
-        operator="Loop",
-        condition="a computed number of iterations that is negative",
-        result="it never ends",
-        versions=VERSIONS,
-        applies=_may_run_for_ever,
-        rewrite=_stop_at_once,
-        model="""g (float[a] x, int64 n) => (float[b] y) <bool t = {1}> {
+    fault(
+        "Loop",
+        "a computed number of iterations that is negative",
+        "it never ends",
+        """g (float[a] x, int64 n) => (float[b] y) <bool t = {1}> {
             y = Loop <body = inner (int64 i, bool c, float[k] s) => (bool d, float[k] u) {
                 d = Identity (c)
                 u = Add (s, s)
             }> (n, t, x)
         }""",
+        applies=_may_run_for_ever,
+        rewrite=_stop_at_once,
         feeds={"x": np.ones(2, np.float32), "n": np.array(-1)},
         expected=[np.ones(2, np.float32)],
         ends_process=True,

@@ -14,7 +14,7 @@ import numpy as np
 from isorun.plugin import Fault
 from isorun_backends.nodes import Nodes, attribute_of, input_of, producer, rewrite, shape_of
 from isorun_backends.nodes import array_of as _constant
-from isorun_backends.openvino.arithmetic import VERSIONS
+from isorun_backends.openvino.row import fault
 
 if TYPE_CHECKING:
     import onnx_ir as ir
@@ -228,51 +228,40 @@ def _is_scalar(value: ir.Value) -> bool:
 def _rows(domain: str) -> tuple[Fault, ...]:
     """The rows for the operators of a domain, a prefix of their names."""
     return (
-        Fault(
-            operator=domain + _DEQUANTIZE,
-            condition="the weights of a convolution; of a product that `Gather`, a pool or `BatchNormalization` reads",
-            result="products and extrema without the scale; a crash",
-            versions=VERSIONS,
+        fault(
+            domain + _DEQUANTIZE,
+            "the weights of a convolution; of a product that `Gather`, a pool or `BatchNormalization` reads",
+            "products and extrema without the scale; a crash",
+            "g (float[N, 1, 8] x) => (float[N, 1, 7] y) <float s = {0.05}, uint8 z = {128}, int8 wz = {0}, "
+            f"int8[1, 1, 2] w = {{40, -20}}> {{ q = {domain}QuantizeLinear (x, s, z) "
+            f"d = {domain}DequantizeLinear (q, s, z) v = {domain}DequantizeLinear (w, s, wz) c = Conv (d, v) "
+            "y = Mul (c, c) }",
             applies=weighs_wrongly,
             rewrite=weights,
-            model=(
-                "g (float[N, 1, 8] x) => (float[N, 1, 7] y) <float s = {0.05}, uint8 z = {128}, int8 wz = {0}, "
-                f"int8[1, 1, 2] w = {{40, -20}}> {{ q = {domain}QuantizeLinear (x, s, z) "
-                f"d = {domain}DequantizeLinear (q, s, z) v = {domain}DequantizeLinear (w, s, wz) c = Conv (d, v) "
-                "y = Mul (c, c) }"
-            ),
             feeds={"x": _X[:, :1]},
             expected=[np.square(np.convolve(_ROUNDED[0, 0], [-1, 2], "valid")[None, None])],
         ),
-        Fault(
-            operator=domain + _DEQUANTIZE,
-            condition="a value of `QuantizeLinear` that no matrix product reads, or that is computed wrongly itself",
-            result="a value of `Pad` that is not scaled, infinite sums with great numbers; a crash after `Concat`",
-            versions=VERSIONS,
+        fault(
+            domain + _DEQUANTIZE,
+            "a value of `QuantizeLinear` that no matrix product reads, or that is computed wrongly itself",
+            "a value of `Pad` that is not scaled, infinite sums with great numbers; a crash after `Concat`",
+            "g (float[N, 6, 8] x) => (float[N, M, 8] y) <float s = {0.05}, uint8 z = {128}, float value = {1.5}, "
+            f"int64[6] pads = {{0, 1, 0, 0, 0, 0}}> {{ q = {domain}QuantizeLinear (x, s, z) "
+            f"d = {domain}DequantizeLinear (q, s, z) y = Pad (d, pads, value) }}",
             applies=rounds_wrongly,
             rewrite=rounded,
-            model=(
-                "g (float[N, 6, 8] x) => (float[N, M, 8] y) <float s = {0.05}, uint8 z = {128}, float value = {1.5}, "
-                f"int64[6] pads = {{0, 1, 0, 0, 0, 0}}> {{ q = {domain}QuantizeLinear (x, s, z) "
-                f"d = {domain}DequantizeLinear (q, s, z) y = Pad (d, pads, value) }}"
-            ),
             feeds={"x": _X},
             expected=[np.pad(_ROUNDED, ((0, 0), (1, 0), (0, 0)), constant_values=1.5)],
         ),
-        Fault(
-            operator=domain + _QUANTIZE,
-            condition=(
-                "16 bits; a range of more than 1e38; several factors before it, some of them negative; "
-                "scales along an axis of unknown size"
-            ),
-            result="numbers out of range wrap around; lower limits; wrong numbers; scales along another axis",
-            versions=VERSIONS,
+        fault(
+            domain + _QUANTIZE,
+            "16 bits; a range of more than 1e38; several factors before it, some of them negative; "
+            "scales along an axis of unknown size",
+            "numbers out of range wrap around; lower limits; wrong numbers; scales along another axis",
+            "g (float[N, 6, 8] x) => (uint16[N, 6, 8] y) <float s = {1}, uint16 z = {0}> "
+            f"{{ y = {domain}QuantizeLinear (x, s, z) }}",
             applies=quantizes_wrongly,
             rewrite=integers,
-            model=(
-                "g (float[N, 6, 8] x) => (uint16[N, 6, 8] y) <float s = {1}, uint16 z = {0}> "
-                f"{{ y = {domain}QuantizeLinear (x, s, z) }}"
-            ),
             opset=21,
             feeds={"x": _X},
             expected=[np.clip(np.rint(_X), 0, 65535).astype(np.uint16)],
@@ -285,17 +274,14 @@ def _of_integers(operator: str, attributes: str = "", *, of_two: bool = False, s
     operands = ["a, s, z"] + ["b, s, z"] * of_two
     inputs = ", ".join(["t, u", *operands] if sizes_first else [*operands, "t, u"])
     feeds = {"a": _BYTES_OF_ALL, "b": _BYTES_OF_ALL[::-1]} if of_two else {"a": _BYTES_OF_ALL}
-    return Fault(
-        operator=_CONTRIB + operator,
-        condition="any",
-        result="other integers: it wraps around, saturates elsewhere, or truncates",
-        versions=VERSIONS,
+    return fault(
+        _CONTRIB + operator,
+        "any",
+        "other integers: it wraps around, saturates elsewhere, or truncates",
+        f"g ({', '.join(f'uint8[N, C, 4, 4] {name}' for name in feeds)}) => (uint8[M, D, H, W] y) "
+        "<float s = {0.05}, uint8 z = {120}, float t = {0.04}, uint8 u = {9}> "
+        f"{{ y = {_CONTRIB}{operator} {attributes} ({inputs}) }}",
         applies=lambda *_: True,
-        model=(
-            f"g ({', '.join(f'uint8[N, C, 4, 4] {name}' for name in feeds)}) => (uint8[M, D, H, W] y) "
-            "<float s = {0.05}, uint8 z = {120}, float t = {0.04}, uint8 u = {9}> "
-            f"{{ y = {_CONTRIB}{operator} {attributes} ({inputs}) }}"
-        ),
         feeds=feeds,
         expected=[_INTEGERS[operator]],
     )

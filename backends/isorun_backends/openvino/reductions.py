@@ -8,7 +8,7 @@ import numpy as np
 
 from isorun.plugin import Fault
 from isorun_backends.nodes import Nodes, producer, rewrite, shape_of, static
-from isorun_backends.openvino.arithmetic import VERSIONS
+from isorun_backends.openvino.row import fault
 
 if TYPE_CHECKING:
     import onnx_ir as ir
@@ -84,17 +84,14 @@ def _is_constant(value: ir.Value) -> bool:
 
 
 def _joined(operator: str, inputs: str = "m, k", shape: str = "3, 1") -> Fault:
-    return Fault(
-        operator=operator,
-        condition="a constant of several elements, and a reduction of three axes",
-        result="it uses the first elements alone",
-        versions=VERSIONS,
+    return fault(
+        operator,
+        "a constant of several elements, and a reduction of three axes",
+        "it uses the first elements alone",
+        f"g (float[a, b, 4] x) => (float[c, d, e] y) <float[{shape}] k = {{0.5, 1, 5}}> "
+        f"{{ m = ReduceMean <axes = [-1]> (x) y = {operator} ({inputs}) }}",
         applies=is_of_reduction,
         rewrite=select,
-        model=(
-            f"g (float[a, b, 4] x) => (float[c, d, e] y) <float[{shape}] k = {{0.5, 1, 5}}> "
-            f"{{ m = ReduceMean <axes = [-1]> (x) y = {operator} ({inputs}) }}"
-        ),
         feeds={"x": np.arange(-12, 12, dtype=np.float32).reshape(2, 3, 4)},
     )
 
@@ -102,18 +99,15 @@ def _joined(operator: str, inputs: str = "m, k", shape: str = "3, 1") -> Fault:
 ROWS = (
     *map(_joined, ("Add", "Sub", "Mul", "Div", "PRelu")),
     _joined("BatchNormalization", "m, k, k, k, k", "3"),
-    Fault(
-        operator="Div",
-        condition="a difference by the root of the mean of another difference",
-        result="a layer normalization",
-        versions=VERSIONS,
+    fault(
+        "Div",
+        "a difference by the root of the mean of another difference",
+        "a layer normalization",
+        "g (float[a, b, c, d] x) => (float[e, f, h, i] y) <float u = {0.1}> { m = ReduceMean <axes = [1]> (x) "
+        "n = ReduceMean <axes = [2]> (x) d = Sub (x, m) o = Sub (x, n) p = Mul (d, d) "
+        "v = ReduceMean <axes = [1]> (p) w = Add (v, u) s = Sqrt (w) y = Div (o, s) }",
         applies=divides_another_difference,
         rewrite=select,
-        model=(
-            "g (float[a, b, c, d] x) => (float[e, f, h, i] y) <float u = {0.1}> { m = ReduceMean <axes = [1]> (x) "
-            "n = ReduceMean <axes = [2]> (x) d = Sub (x, m) o = Sub (x, n) p = Mul (d, d) "
-            "v = ReduceMean <axes = [1]> (p) w = Add (v, u) s = Sqrt (w) y = Div (o, s) }"
-        ),
         feeds={"x": np.arange(24, dtype=np.float32).reshape(1, 2, 3, 4) ** 2 % 7},
     ),
 )

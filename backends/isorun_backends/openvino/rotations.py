@@ -6,9 +6,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from isorun.plugin import Fault
 from isorun_backends.nodes import Nodes, attribute_of, input_of, producer, rewrite, shape_of, static
-from isorun_backends.openvino.arithmetic import VERSIONS
+from isorun_backends.openvino.row import fault
 
 if TYPE_CHECKING:
     import onnx_ir as ir
@@ -82,19 +81,16 @@ def _bounds(part: ir.Node) -> tuple[int, int] | None:
 
 
 ROWS = (
-    Fault(
-        operator="Concat",
-        condition="a negated part of a value and another part, which are not its second and its first half",
-        result="a rotation by halves; for parts of unequal size, memory that was never written",
-        versions=VERSIONS,
+    fault(
+        "Concat",
+        "a negated part of a value and another part, which are not its second and its first half",
+        "a rotation by halves; for parts of unequal size, memory that was never written",
+        "g (float[N, 2, 3, 4] x, float[1, 1, 3, 4] c, float[1, 1, 3, 4] s) => (float[N, 2, 3, 4] y) "
+        "<int64[1] begin = {0}, int64[1] half = {2}, int64[1] end = {4}, int64[1] last = {3}> { "
+        "a = Slice (x, begin, half, last) b = Slice (x, half, end, last) n = Neg (a) h = Concat <axis = -1> (n, b) "
+        "p = Mul (x, c) q = Mul (h, s) y = Add (p, q) }",
         applies=joins_other_parts,
         rewrite=negate_last,
-        model=(
-            "g (float[N, 2, 3, 4] x, float[1, 1, 3, 4] c, float[1, 1, 3, 4] s) => (float[N, 2, 3, 4] y) "
-            "<int64[1] begin = {0}, int64[1] half = {2}, int64[1] end = {4}, int64[1] last = {3}> { "
-            "a = Slice (x, begin, half, last) b = Slice (x, half, end, last) n = Neg (a) h = Concat <axis = -1> (n, b) "
-            "p = Mul (x, c) q = Mul (h, s) y = Add (p, q) }"
-        ),
         feeds={
             "x": np.arange(24, dtype=np.float32).reshape(1, 2, 3, 4),
             "c": np.ones((1, 1, 3, 4), np.float32),
