@@ -8,19 +8,18 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from isorun.plugin import Fault
-from isorun_backends.nodes import Nodes, Rows, branch, dtype_of, rewrite, shape_of
+from isorun_backends.nodes import GATES, Nodes, Rows, branch, dtype_of, rewrite, shape_of
 
 if TYPE_CHECKING:
     import onnx_ir as ir
 
 _FIRST_OPSET = 9  # without ConstantOfShape before
-_GATES = {"LSTM": 4, "GRU": 3, "RNN": 1}
 
 
 def recurrent_of_nothing(fault: Rows, operator: str) -> Fault:
     """A recurrent layer of a batch of no rows, or of no steps."""
     shape = ", ".join("ab"), ", ".join("cdef")
-    weights = f"float[1, {_GATES[operator] * 2}, 2] w"
+    weights = f"float[1, {GATES[operator] * 2}, 2] w"
     return fault(
         operator,
         "a batch or a length that may be 0",
@@ -29,7 +28,7 @@ def recurrent_of_nothing(fault: Rows, operator: str) -> Fault:
         f"{{ y = {operator} <hidden_size = 2> (x, w, w) }}",
         applies=_may_be_of_nothing,
         rewrite=_unless_of_nothing,
-        feeds={"x": np.ones((3, 0, 2), np.float32), "w": np.ones((1, _GATES[operator] * 2, 2), np.float32)},
+        feeds={"x": np.ones((3, 0, 2), np.float32), "w": np.ones((1, GATES[operator] * 2, 2), np.float32)},
         expected=[np.zeros((3, 1, 0, 2), np.float32)],
         ends_process=True,
     )

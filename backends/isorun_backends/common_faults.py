@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from isorun.plugin import Fault
-from isorun_backends.nodes import Nodes, Rows, array_of, input_of, rewrite, shape_of
+from isorun_backends.nodes import GATES, Nodes, Rows, array_of, input_of, rewrite, shape_of
 
 if TYPE_CHECKING:
     import onnx_ir as ir
@@ -42,11 +42,12 @@ def ignores_lengths(node: ir.Node, _: int) -> bool:
 
 def without_lengths(fault: Rows, operator: str, applies: Condition) -> Fault:
     """A recurrent layer that computes padding too."""
-    gates, expected = {
-        "LSTM": (4, 0.3696064),  # sigmoid(1) * tanh(sigmoid(1) * tanh(1))
-        "GRU": (3, 0.2048242),  # (1 - sigmoid(1)) * tanh(1)
-        "RNN": (1, 0.7615942),  # tanh(1)
+    expected = {
+        "LSTM": 0.3696064,  # sigmoid(1) * tanh(sigmoid(1) * tanh(1))
+        "GRU": 0.2048242,  # (1 - sigmoid(1)) * tanh(1)
+        "RNN": 0.7615942,  # tanh(1)
     }[operator]
+    gates = GATES[operator]
     weights = ", ".join(["1"] * gates)
     zeros = ", ".join(["0"] * gates)
     return fault(
@@ -62,17 +63,35 @@ def without_lengths(fault: Rows, operator: str, applies: Condition) -> Fault:
     )
 
 
+def of_one_step(
+    fault: Rows,
+    operator: str,
+    condition: str,
+    result: str,
+    applies: Condition,
+    attribute: str,
+    expected: float,
+) -> Fault:
+    """A recurrent layer with an attribute, of a step of 1 with weights of 1."""
+    gates = GATES[operator]
+    weights = ", ".join(["1"] * gates)
+    return fault(
+        operator,
+        condition,
+        result,
+        f"g (float[1, 1, 1] x) => (float[1, 1, 1, 1] y) <float[1, {gates}, 1] w = {{{weights}}}> "
+        f"{{ y = {operator} <hidden_size = 1, {attribute}> (x, w, w) }}",
+        applies=applies,
+        feeds={"x": np.ones((1, 1, 1), np.float32)},
+        expected=[np.full((1, 1, 1, 1), expected, np.float32)],
+    )
+
+
 def with_coupled_gates(fault: Rows) -> Fault:
     """An LSTM whose input gate should be 1 minus its forget gate."""
-    return fault(
-        "LSTM",
-        "`input_forget` = 1",
-        "it ignores it",
-        "g (float[1, 1, 1] x) => (float[1, 1, 1, 1] y) <float[1, 4, 1] w = {1, 1, 1, 1}> "
-        "{ y = LSTM <hidden_size = 1, input_forget = 1> (x, w, w) }",
-        applies=_couples_gates,
-        feeds={"x": np.ones((1, 1, 1), np.float32)},
-        expected=[np.full((1, 1, 1, 1), 0.1473561, np.float32)],  # with 1 - sigmoid(1) as the input gate
+    expected = 0.1473561  # with 1 - sigmoid(1) as the input gate
+    return of_one_step(
+        *(fault, "LSTM", "`input_forget` = 1", "it ignores it"), _couples_gates, "input_forget = 1", expected
     )
 
 

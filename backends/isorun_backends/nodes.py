@@ -17,6 +17,10 @@ if TYPE_CHECKING:
     Rewrite = Callable[[ir.Node], list[ir.Node]]
 
 
+GATES = {"LSTM": 4, "GRU": 3, "RNN": 1}
+"""The gates of the operators of recurrent layers."""
+
+
 def attribute_of(node: ir.Node, name: str, default: Any = None) -> Any:
     """The value of an attribute; the default if it has none, or refers to another one."""
     attribute = node.attributes.get(name)

@@ -7,8 +7,14 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from isorun.plugin import Fault, KnownFaults
-from isorun_backends.common_faults import flattened, ignores_lengths, with_coupled_gates, without_lengths
-from isorun_backends.nodes import Rows, shape_of
+from isorun_backends.common_faults import (
+    flattened,
+    ignores_lengths,
+    of_one_step,
+    with_coupled_gates,
+    without_lengths,
+)
+from isorun_backends.nodes import GATES, Rows, shape_of
 
 if TYPE_CHECKING:
     import onnx_ir as ir
@@ -35,31 +41,15 @@ def _is_unsorted(node: ir.Node, _: int) -> bool:
     return not in_rows or sum(output.name != "" for output in node.outputs) == 1
 
 
-def _clipped(operator: str, gates: int, expected: float) -> Fault:
-    weights = ", ".join(["1"] * gates)
-    return _fault(
-        operator,
-        "`clip`",
-        "it ignores it",
-        f"g (float[1, 1, 1] x) => (float[1, 1, 1, 1] y) <float[1, {gates}, 1] w = {{{weights}}}> "
-        f"{{ y = {operator} <hidden_size = 1, clip = 0.5> (x, w, w) }}",
-        applies=_has("clip"),
-        feeds={"x": np.ones((1, 1, 1), np.float32)},
-        expected=[np.full((1, 1, 1, 1), expected, np.float32)],
-    )
+def _clipped(operator: str, expected: float) -> Fault:
+    return of_one_step(_fault, operator, "`clip`", "it ignores it", _has("clip"), "clip = 0.5", expected)
 
 
-def _activated(operator: str, gates: int, names: str, expected: float) -> Fault:
-    weights = ", ".join(["1"] * gates)
-    return _fault(
-        operator,
-        "`activations`",
-        "it computes the usual ones",
-        f"g (float[1, 1, 1] x) => (float[1, 1, 1, 1] y) <float[1, {gates}, 1] w = {{{weights}}}> "
-        f"{{ y = {operator} <hidden_size = 1, activations = [{names}]> (x, w, w) }}",
-        applies=_has("activations"),
-        feeds={"x": np.ones((1, 1, 1), np.float32)},
-        expected=[np.full((1, 1, 1, 1), expected, np.float32)],
+def _activated(operator: str, names: str, expected: float) -> Fault:
+    applies = _has("activations")
+    return of_one_step(
+        *(_fault, operator, "`activations`", "it computes the usual ones"),
+        *(applies, f"activations = [{names}]", expected),
     )
 
 
@@ -78,13 +68,13 @@ def _samples_at_borders(node: ir.Node, opset: int) -> bool:
 
 FAULTS = KnownFaults(
     rows=(
-        *(without_lengths(_fault, operator, ignores_lengths) for operator in ("LSTM", "GRU", "RNN")),
+        *(without_lengths(_fault, operator, ignores_lengths) for operator in GATES),
         with_coupled_gates(_fault),
-        _activated("LSTM", 4, '"Sigmoid", "Relu", "Relu"', 0.5344467),  # sigmoid(1) * sigmoid(1)
-        _activated("GRU", 3, '"Sigmoid", "Relu"', 0.2689414),  # 1 - sigmoid(1)
-        _clipped("LSTM", 4, 0.1742706),  # with 0.5 in the place of 1
-        _clipped("GRU", 3, 0.1744677),
-        _clipped("RNN", 1, 0.4621172),
+        _activated("LSTM", '"Sigmoid", "Relu", "Relu"', 0.5344467),  # sigmoid(1) * sigmoid(1)
+        _activated("GRU", '"Sigmoid", "Relu"', 0.2689414),  # 1 - sigmoid(1)
+        _clipped("LSTM", 0.1742706),  # with 0.5 in the place of 1
+        _clipped("GRU", 0.1744677),
+        _clipped("RNN", 0.4621172),
         *(flattened(_fault, operator, range(1, 13)) for operator in ("Softmax", "LogSoftmax", "Hardmax")),
         _fault(
             "BatchNormalization",

@@ -21,6 +21,8 @@ if TYPE_CHECKING:
 _fault = Rows("onnxruntime-ep-webgpu 0.4.0")
 _LONG = 1024
 """More terms of one sign than this in a sum of fp16 are off by more than 1 %."""
+_REDUCED = "<axes = [1], keepdims = 0> (x)"
+_ROW, _IMAGE = ([1, 4096], [1]), ([1, 1, 64, 64], [1, 1, 1, 1])  # the shapes of inputs and outputs
 _SHORTEST = 5e-7  # of numbers that six decimals tell from 0
 
 
@@ -41,29 +43,17 @@ def _normalization(operator: str, opset: int, parameters: Mapping[str, float]) -
     )
 
 
-def _reduction(operator: str, expected: float, text: str = "<axes = [1], keepdims = 0> (x)") -> Fault:
+def _overflowing(operator: str, call: str, shapes: tuple[list[int], list[int]], expected: float) -> Fault:
+    of_input, of_output = shapes
     return _fault(
         operator,
         "fp16, a partial sum above 65,504",
         "infinity, where the result is a number",
-        f"g (float16[1, 4096] x) => (float16[1] y) {{ y = {operator} {text} }}",
+        f"g (float16{of_input} x) => (float16{of_output} y) {{ y = {operator} {call} }}",
         applies=is_half,
         rewrite=through_single,
-        feeds={"x": np.full((1, 4096), 300, np.float16)},
-        expected=[np.full(1, expected, np.float16)],
-    )
-
-
-def _pooling(operator: str, attributes: str = "") -> Fault:
-    return _fault(
-        operator,
-        "fp16, a partial sum above 65,504",
-        "infinity, where the result is a number",
-        f"g (float16[1, 1, 64, 64] x) => (float16[1, 1, 1, 1] y) {{ y = {operator} {attributes} (x) }}",
-        applies=is_half,
-        rewrite=through_single,
-        feeds={"x": np.full((1, 1, 64, 64), 300, np.float16)},
-        expected=[np.full((1, 1, 1, 1), 300, np.float16)],
+        feeds={"x": np.full(of_input, 300, np.float16)},
+        expected=[np.full(of_output, expected, np.float16)],
     )
 
 
@@ -107,9 +97,9 @@ FAULTS = KnownFaults(
             applies=lambda node, _: "epsilon" in node.attributes and node.attributes["epsilon"].as_float() < _SHORTEST,
             feeds={"x": np.ones((1, 1, 2), np.float32), "s": np.ones(1, np.float32), "b": np.ones(1, np.float32)},
         ),
-        _reduction("ReduceMean", 300),
-        _reduction("ReduceL2", 19200),
-        _reduction("ReduceLogSum", np.log(300 * 4096)),
+        _overflowing("ReduceMean", _REDUCED, _ROW, 300),
+        _overflowing("ReduceL2", _REDUCED, _ROW, 19200),
+        _overflowing("ReduceLogSum", _REDUCED, _ROW, np.log(300 * 4096)),
         _fault(
             "ReduceLogSumExp",
             "elements above 88 (fp32) or 11 (fp16)",
@@ -119,8 +109,8 @@ FAULTS = KnownFaults(
             feeds={"x": np.array([[100, 100]], np.float32)},
             expected=[np.array([100 + np.log(2)], np.float32)],
         ),
-        _pooling("GlobalAveragePool"),
-        _pooling("AveragePool", "<kernel_shape = [64, 64]>"),
+        _overflowing("GlobalAveragePool", "(x)", _IMAGE, 300),
+        _overflowing("AveragePool", "<kernel_shape = [64, 64]> (x)", _IMAGE, 300),
         _product("MatMul"),
         _product("Gemm"),
     ),

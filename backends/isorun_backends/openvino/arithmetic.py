@@ -26,27 +26,18 @@ def _noop(operator: str, rewrite: Any, feeds: np.ndarray) -> Fault:
     )
 
 
-def _negated_byte(operator: str) -> Fault:
-    return fault(
-        operator,
-        "integers of 8 bits",
-        "127 of -128",
-        f"g (int8[n] x) => (int8[n] y) {{ y = {operator} (x) }}",
-        applies=conditions.is_byte,
-        rewrite=rewrites.byte_arithmetic,
-        feeds={"x": np.array([-128, 3], np.int8)},
-    )
-
-
-def _byte(operator: str, result: str, x: int, y: int) -> Fault:
+def _byte(operator: str, result: str, x: int, z: int | None = None) -> Fault:
+    """A row of an operator of one input or two, by the first elements of their feeds."""
+    declared, read = ("int8[n] x", "x") if z is None else ("int8[n] x, int8[n] z", "x, z")
+    feeds = {"x": np.array([x, 3], np.int8)} | ({} if z is None else {"z": np.array([z, 1], np.int8)})
     return fault(
         operator,
         "integers of 8 bits",
         result,
-        f"g (int8[n] x, int8[n] z) => (int8[n] y) {{ y = {operator} (x, z) }}",
+        f"g ({declared}) => (int8[n] y) {{ y = {operator} ({read}) }}",
         applies=conditions.is_byte,
         rewrite=rewrites.byte_arithmetic,
-        feeds={"x": np.array([x, 3], np.int8), "z": np.array([y, 1], np.int8)},
+        feeds=feeds,
     )
 
 
@@ -89,8 +80,8 @@ ROWS = (
         feeds={"x": np.array([[6, 6], [1, 1]], np.int32)},
         expected=[np.array([[2], [0]], np.int32)],
     ),
-    _negated_byte("Neg"),
-    _negated_byte("Abs"),
+    _byte("Neg", "127 of -128", -128),
+    _byte("Abs", "127 of -128", -128),
     _byte("Add", "it saturates", 127, 1),
     _byte("Sub", "it saturates", -128, 1),
     _byte("Mul", "it saturates", 100, 7),

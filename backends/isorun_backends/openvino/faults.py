@@ -13,6 +13,7 @@ import numpy as np
 from isorun.plugin import CONSTANTS, Fault, KnownFailure, KnownFaults
 from isorun_backends.common_empties import recurrent_of_nothing
 from isorun_backends.common_faults import flattened, nonzero_of_scalar, with_coupled_gates, without_lengths
+from isorun_backends.nodes import GATES
 from isorun_backends.openvino import (
     activations,
     arithmetic,
@@ -69,20 +70,19 @@ def _extremum(operator: str, infinity: float) -> Fault:
     )
 
 
-def _recurrent(operator: str, gates: int) -> Fault:
-    weights = f"float[1, {gates * 2}, 2] w, float[1, {gates * 2}, 2] r"
-    random = np.random.default_rng(0)
+def _recurrent(operator: str) -> Fault:
+    rows, random = GATES[operator] * 2, np.random.default_rng(0)
     return fault(
         operator,
         "`layout` = 1 (batch first)",
         "it reads the batch as the sequence",
-        f"g (float[3, 2, 2] x, {weights}) => (float[3, 2, 1, 2] y) "
+        f"g (float[3, 2, 2] x, float[1, {rows}, 2] w, float[1, {rows}, 2] r) => (float[3, 2, 1, 2] y) "
         f"{{ y = {operator} <hidden_size = 2, layout = 1> (x, w, r) }}",
         applies=conditions.batchwise,
         feeds={
             "x": random.normal(size=(3, 2, 2)).astype(np.float32),
-            "w": random.normal(size=(1, gates * 2, 2)).astype(np.float32),
-            "r": random.normal(size=(1, gates * 2, 2)).astype(np.float32),
+            "w": random.normal(size=(1, rows, 2)).astype(np.float32),
+            "r": random.normal(size=(1, rows, 2)).astype(np.float32),
         },
     )
 
@@ -132,10 +132,8 @@ ROWS = (
         opset=20,
         feeds={"x": np.arange(12, dtype=np.float32).reshape(1, 4, 3, 1)},
     ),
-    _recurrent("LSTM", 4),
-    _recurrent("GRU", 3),
-    _recurrent("RNN", 1),
-    *(without_lengths(fault, operator, conditions.ignores_lengths) for operator in ("LSTM", "GRU", "RNN")),
+    *map(_recurrent, GATES),
+    *(without_lengths(fault, operator, conditions.ignores_lengths) for operator in GATES),
     with_coupled_gates(fault),
     fault(
         "SequenceAt",
@@ -215,7 +213,7 @@ ROWS = (
             "k": np.arange(3, dtype=np.float32).reshape(1, 1, 3, 1),
         },
     ),
-    *(recurrent_of_nothing(fault, operator) for operator in ("LSTM", "GRU", "RNN")),  # after those that refuse it
+    *(recurrent_of_nothing(fault, operator) for operator in GATES),  # after those that refuse it
     *images.ROWS,
     *reductions.ROWS,
     *rotations.ROWS,
