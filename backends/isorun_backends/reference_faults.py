@@ -14,7 +14,7 @@ from isorun_backends.common_faults import (
     with_coupled_gates,
     without_lengths,
 )
-from isorun_backends.nodes import GATES, Rows, shape_of
+from isorun_backends.nodes import GATES, Rows, every, shape_of
 
 if TYPE_CHECKING:
     import onnx_ir as ir
@@ -60,10 +60,6 @@ def _pads_unequally(node: ir.Node, _: int) -> bool:
 
 def _returns_places(node: ir.Node, _: int) -> bool:
     return len(node.outputs) > 1 and bool(node.outputs[1].name)
-
-
-def _samples_at_borders(node: ir.Node, opset: int) -> bool:
-    return _has("mode", "cubic", "bicubic")(node, opset) and bool(_has("padding_mode", "border")(node, opset))
 
 
 FAULTS = KnownFaults(
@@ -166,7 +162,7 @@ FAULTS = KnownFaults(
             "values of other places",
             "g (float[1, 1, 4, 4] x, float[1, 1, 2, 2] p) => (float[1, 1, 1, 2] y) "
             '{ y = GridSample <mode = "cubic", padding_mode = "border"> (x, p) }',
-            applies=_samples_at_borders,
+            applies=every(_has("mode", "cubic", "bicubic"), _has("padding_mode", "border")),
             opset=20,
             feeds={
                 "x": np.arange(16, dtype=np.float32).reshape(1, 1, 4, 4),

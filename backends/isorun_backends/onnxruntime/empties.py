@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -102,19 +102,6 @@ def _extremum(operator: str) -> Fault:
     )
 
 
-def _ending(operator: str, condition: str, applies: Any, rewrite: Any, model: str, **fields: Any) -> Fault:
-    return _fault(
-        operator,
-        condition,
-        "it ends the process",
-        model,
-        applies=applies,
-        rewrite=rewrite,
-        ends_process=True,
-        **fields,
-    )
-
-
 ROWS = (
     *(recurrent_of_nothing(_fault, operator) for operator in ("LSTM", "GRU")),
     *map(_extremum, ("ArgMax", "ArgMin")),
@@ -135,18 +122,24 @@ ROWS = (
         },
         expected=[np.zeros((40, 40), np.int32), np.full((40, 40), 225, np.int32)],
     ),
-    _ending(
-        *("STFT", "frames of a computed length of 0", may_have_no_frame, require_frame),
+    _fault(
+        *("STFT", "frames of a computed length of 0", "it ends the process"),
         "g (float[a, b, 1] x, int64 n) => (float[c, d, e, 2] y) <int64 s = {4}> { y = STFT (x, s, , n) }",
+        applies=may_have_no_frame,
+        rewrite=require_frame,
         feeds={"x": np.ones((1, 16, 1), np.float32), "n": np.array(0)},
         expected=[],
         invalid=True,
+        ends_process=True,
     ),
-    _ending(
-        *("Attention", "a number of heads that is unknown, and 0", may_have_no_heads, unless_no_heads),
+    _fault(
+        *("Attention", "a number of heads that is unknown, and 0", "it ends the process"),
         "g (float[a, b, c, 4] q) => (float[d, e, f, g] y) { y = Attention (q, q, q) }",
+        applies=may_have_no_heads,
+        rewrite=unless_no_heads,
         opset=23,
         feeds={"q": np.zeros((1, 0, 3, 4), np.float32)},
         expected=[np.zeros((1, 0, 3, 4), np.float32)],
+        ends_process=True,
     ),
 )

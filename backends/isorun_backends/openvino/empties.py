@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -56,32 +56,22 @@ def _row(operator: str, opset: int) -> Fault:
     )
 
 
-def _image(operator: str, condition: str, model: str, feeds: Any, expected: np.ndarray) -> Fault:
-    return fault(
-        operator,
-        condition,
-        _RESULT,
-        model,
-        opset=19,
-        feeds=feeds,
-        expected=[expected],
-    )
-
-
 ROWS = (
     _row("com.microsoft.MultiHeadAttention", 17),
     _row("Attention", 23),
-    _image(
+    fault(
         "GridSample",
         "an empty image, in pools, Resize and RoiAlign too; heads of size 0 in Attention",
+        _RESULT,
         "g (float[a, b, c, d] x, float[e, f, g, 2] p, float[l, m, n, o] q) => (float[h, i, j, k] y) "
         "{ h = Softmax (q) s = Softmax <axis = 2> (h) t = ReduceSum <keepdims = 0> (s) u = Add (p, t) "
         "o = GridSample (x, u) y = Neg (o) }",
-        {
+        opset=19,
+        feeds={
             "x": np.zeros((1, 1, 7, 0), np.float32),
             "p": np.zeros((1, 40, 40, 2), np.float32),
             "q": np.ones((1, 1, 40, 40), np.float32),
         },
-        np.zeros((1, 1, 40, 40), np.float32),
+        expected=[np.zeros((1, 1, 40, 40), np.float32)],
     ),
 )
