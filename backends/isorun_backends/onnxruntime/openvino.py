@@ -12,9 +12,9 @@ from __future__ import annotations
 import importlib.util
 import json
 from collections.abc import Mapping
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 from isorun.plugin import (
     Availability,
@@ -94,12 +94,13 @@ class OrtOpenVINO(Backend):
                 f"{self.name}: no node of {model.path} reads its input {model.info.unread[0]!r}. {_LEGACY} would "
                 "confuse the other inputs with it. Use the backend openvino, or remove the input"
             )
-        setup = _Setup(package, self.name, _load_config(self.name, options["properties"], model, config))
-        computed = _measured(setup)
+        load_config = _load_config(self.name, options["properties"], model, config)
+        computed = _measured(self.name, package, load_config)
         precision_probe.require(self.name, config.precision, computed)
         ort_options = session_options(options, config.threads)
         try:
-            session = open_session(self.name, model, ort_options, setup.add_provider(ort_options))
+            providers = _add_provider(self.name, package, load_config, ort_options)
+            session = open_session(self.name, model, ort_options, providers)
         except BackendFailed as error:
             if _CYCLE not in str(error):
                 raise
@@ -114,37 +115,27 @@ class OrtOpenVINO(Backend):
             session,
             cpu_name(),
             computed,
-            plugin if setup.package == "plugin" else None,
-            {"package": setup.package, "load_config": json.loads(setup.load_config)},
+            plugin if package == "plugin" else None,
+            {"package": package, "load_config": json.loads(load_config)},
             wide=WideFeeds(self.name, model.info),
         )
 
 
-class _Setup(NamedTuple):
-    """How the provider is added to a session.
-
-    Attributes:
-        package: ``plugin`` or :data:`_LEGACY_WHEEL`.
-    """
-
-    package: str
-    name: str
-    load_config: str
-
-    def add_provider(self, ort_options: onnxruntime.SessionOptions) -> list[Any]:
-        """Add the provider to session options, or return the ``providers`` argument."""
-        options = {"load_config": self.load_config}
-        if self.package == _LEGACY_WHEEL:
-            return [(_PROVIDER, {"device_type": "CPU", **options})]
-        ort_options.add_provider_for_devices(_plugin_devices(self.name), options)
-        return []
+def _add_provider(name: str, package: str, load_config: str, ort_options: onnxruntime.SessionOptions) -> list[Any]:
+    """Add the provider of a package to session options, or return the ``providers`` argument."""
+    options = {"load_config": load_config}
+    if package == _LEGACY_WHEEL:
+        return [(_PROVIDER, {"device_type": "CPU", **options})]
+    ort_options.add_provider_for_devices(_plugin_devices(name), options)
+    return []
 
 
 @cache
-def _measured(setup: _Setup) -> str:
+def _measured(name: str, package: str, load_config: str) -> str:
     """The precision that the provider computes in, if it raises errors."""
-    error_probe.require(setup.name, _PROVIDER, setup.add_provider)
-    return precision_probe.measure(_PROVIDER, setup.add_provider)
+    add = partial(_add_provider, name, package, load_config)
+    error_probe.require(name, _PROVIDER, add)
+    return precision_probe.measure(_PROVIDER, add)
 
 
 def _package(name: str) -> str:
