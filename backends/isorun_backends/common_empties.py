@@ -18,14 +18,12 @@ _FIRST_OPSET = 9  # without ConstantOfShape before
 
 def recurrent_of_nothing(fault: Rows, operator: str) -> Fault:
     """A recurrent layer of a batch of no rows, or of no steps."""
-    shape = ", ".join("ab"), ", ".join("cdef")
     weights = f"float[1, {GATES[operator] * 2}, 2] w"
     return fault(
         operator,
         "a batch or a length that may be 0",
         "it ends the process",
-        f"g (float[{shape[0]}, 2] x, {weights}) => (float[{shape[1]}] y) "
-        f"{{ y = {operator} <hidden_size = 2> (x, w, w) }}",
+        f"g (float[a, b, 2] x, {weights}) => (float[c, d, e, f] y) {{ y = {operator} <hidden_size = 2> (x, w, w) }}",
         applies=_may_be_of_nothing,
         rewrite=_unless_of_nothing,
         feeds={"x": np.ones((3, 0, 2), np.float32), "w": np.ones((1, GATES[operator] * 2, 2), np.float32)},
