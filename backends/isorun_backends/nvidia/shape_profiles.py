@@ -7,7 +7,7 @@ A profile gives each symbolic dimension a minimum, an optimum and a maximum. Pro
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -93,16 +93,14 @@ def declared(name: str, info: ModelInfo, shapes: Sequence[object] | None) -> lis
     return profiles
 
 
-def observed(seen: Iterable[Mapping[str, int]], limits: Mapping[str, int | None]) -> list[Profile]:
-    """One profile per bucket of observed shapes.
+def observed(sizes: Mapping[str, int], limits: Mapping[str, int | None]) -> Profile:
+    """The profile of an observed shape, with the sequence length rounded up to a multiple of 32 (or to the model's
+    limit).
 
-    A bucket is a batch size and a sequence length rounded up to a multiple of 32 (or to the model's limit). Its profile
-    also covers everything smaller, so that a smaller batch is not a new bucket.
+    It also covers everything smaller, so that a smaller batch needs no other engine.
     """
-    buckets = {
-        tuple((name, _rounded(name, size, limits.get(name))) for name, size in sizes.items()): None for sizes in seen
-    }
-    return [Profile({name: (1, size, size) for name, size in bucket}) for bucket in buckets]
+    rounded = {name: _rounded(name, size, limits.get(name)) for name, size in sizes.items()}
+    return Profile({name: (1, size, size) for name, size in rounded.items()})
 
 
 def select(profiles: Sequence[Profile], sizes: Mapping[str, int]) -> int:

@@ -172,7 +172,7 @@ class TensorRTExecutable(GpuExecutable):
         def work() -> None:
             try:
                 with runtime_errors(f"{self.name} cannot build an engine"), self._memory.current():
-                    engine = make_engine(observed([sizes], self.info.limits))
+                    engine = make_engine([observed(sizes, self.info.limits)])
             except IsorunError as error:
                 self._build_problem = str(error)
                 return
