@@ -8,7 +8,7 @@ Only isorun's own calls are held back.
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 _changed = threading.Condition()
@@ -20,44 +20,39 @@ _inside = threading.local()
 @contextmanager
 def running() -> Iterator[None]:
     """Around calls to CUDA: they begin when no other thread is recording."""
-    global _running
     if getattr(_inside, "any", False):  # a finalizer, say
         yield
         return
-    with _changed:
-        _changed.wait_for(lambda: not _recordings)
-        _running += 1
-    try:
-        with _marked():
-            yield
-    finally:
-        with _changed:
-            _running -= 1
-            _changed.notify_all()
+    with _counted(lambda: not _recordings):
+        yield
 
 
 @contextmanager
 def recording() -> Iterator[None]:
     """Around a run that may be recorded: alone in this process. Not inside :func:`running`."""
-    global _running, _recordings
+    global _recordings
     with _changed:
         _recordings += 1
-        _changed.wait_for(lambda: not _running)
-        _running += 1
     try:
-        with _marked():
+        with _counted(lambda: not _running):
             yield
     finally:
         with _changed:
-            _running -= 1
             _recordings -= 1
             _changed.notify_all()
 
 
 @contextmanager
-def _marked() -> Iterator[None]:
+def _counted(may_begin: Callable[[], bool]) -> Iterator[None]:
+    global _running
+    with _changed:
+        _changed.wait_for(may_begin)
+        _running += 1
     _inside.any = True
     try:
         yield
     finally:
         _inside.any = False
+        with _changed:
+            _running -= 1
+            _changed.notify_all()
