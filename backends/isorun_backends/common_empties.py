@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from isorun.plugin import Fault
-from isorun_backends.nodes import GATES, Nodes, Rows, branch, dtype_of, rewrite, shape_of
+from isorun_backends.nodes import GATES, Nodes, Rows, dtype_of, rewrite, shape_of
 
 if TYPE_CHECKING:
     import onnx_ir as ir
@@ -83,11 +83,20 @@ def choose(
     for value in (*results, *outputs):
         value.type = ir.TensorType(ir.DataType.FLOAT if x is None or x.dtype is None else x.dtype)
     branches = {
-        "then_branch": branch(f"{prefix}.nothing", zeros, results),
-        "else_branch": branch(f"{prefix}.some", layer, outputs),
+        "then_branch": _branch(f"{prefix}.nothing", zeros, results),
+        "else_branch": _branch(f"{prefix}.some", layer, outputs),
     }
     op.append(ir.node("If", [is_empty], branches, num_outputs=len(node.outputs)))
     return op[-1].outputs
+
+
+def _branch(name: str, nodes: Nodes, outputs: Sequence[ir.Value]) -> ir.Graph:
+    """A branch of an ``If``, whose values have names that no other graph has."""
+    import onnx_ir as ir
+
+    for number, value in enumerate(value for node in nodes for value in node.outputs):
+        value.name = f"{name}.{number}"
+    return ir.Graph([], outputs, nodes=nodes, name=name)
 
 
 def zero_if_empty(op: Nodes, node: ir.Node, value: ir.Value | None, dtype: Any) -> None:

@@ -144,9 +144,9 @@ def rewrite(add: Callable[[Nodes, ir.Node], object]) -> Rewrite:
 
 def where_below(op: Nodes, value: ir.Value | None, limit: int, other: int) -> ir.Value:
     """Integers, or another number where they are below a limit."""
-    least = op.constant(limit, dtype_of(value))
-    replacement = least if other == limit else op.constant(other, dtype_of(value))
-    return op("Where", op("Less", value, least), replacement, value)
+    minimum = op.constant(limit, dtype_of(value))
+    replacement = minimum if other == limit else op.constant(other, dtype_of(value))
+    return op("Where", op("Less", value, minimum), replacement, value)
 
 
 class Rows:
@@ -180,18 +180,3 @@ class Rows:
             model=model,
             **fields,
         )
-
-
-def branch(name: str, nodes: Sequence[ir.Node], outputs: Sequence[ir.Value]) -> ir.Graph:
-    """A branch of an ``If``, whose values have names that no other graph has.
-
-    Args:
-        name: a prefix of the names, unique in the model.
-        nodes: its nodes, in order.
-        outputs: its results.
-    """
-    import onnx_ir as ir
-
-    for number, value in enumerate(value for node in nodes for value in node.outputs):
-        value.name = f"{name}.{number}"
-    return ir.Graph([], outputs, nodes=nodes, name=name)
