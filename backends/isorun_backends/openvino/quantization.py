@@ -12,8 +12,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from isorun.plugin import Fault
-from isorun_backends.nodes import Nodes, attribute_of, input_of, producer, rewrite, shape_of
-from isorun_backends.nodes import array_of as _constant
+from isorun_backends.nodes import Nodes, array_of, attribute_of, input_of, producer, rewrite, shape_of
 from isorun_backends.openvino.row import fault
 
 if TYPE_CHECKING:
@@ -58,8 +57,8 @@ def weighs_wrongly(node: ir.Node, _: int) -> bool:
     """Whether the weights of a convolution, or of a product with misread results, are turned back from integers."""
     return (
         any(_is_misread(reader) for reader, _ in node.outputs[0].uses())
-        and _constant(node.inputs[0]) is not None
-        and _constant(input_of(node, 1)) is not None
+        and array_of(node.inputs[0]) is not None
+        and array_of(input_of(node, 1)) is not None
         and _can_compute(node)
     )
 
@@ -69,7 +68,7 @@ def weights(op: Nodes, node: ir.Node) -> ir.Value:
     """The weights in floating point."""
 
     def array(index: int) -> np.ndarray:
-        numbers = _constant(input_of(node, index))
+        numbers = array_of(input_of(node, index))
         return np.zeros(1, np.float32) if numbers is None else numbers.astype(np.float32)
 
     integers, scale, zero = map(array, range(3))
@@ -95,7 +94,7 @@ def rounded(op: Nodes, node: ir.Node) -> ir.Value:
     """The rounded value in operators of floating point alone."""
     quantize = producer(input_of(node, 0), _QUANTIZE)
     assert quantize is not None
-    first, second = (_constant(input_of(part, 2)) for part in (quantize, node))
+    first, second = (array_of(input_of(part, 2)) for part in (quantize, node))
     # From (q - z) s, OpenVINO makes q s - z s, which may overflow.
     is_shifted = first is not None and second is not None and np.array_equal(first, second)
     total = _rounded(op, quantize, is_shifted=is_shifted)
@@ -151,7 +150,7 @@ def _can_compute(node: ir.Node) -> bool:
 
 def _is_wrong(node: ir.Node) -> bool:
     """Whether QuantizeLinear itself is computed wrongly."""
-    scale = _constant(node.inputs[1])
+    scale = array_of(node.inputs[1])
     low, high = _RANGES[_type_of(node)]
     overflows = scale is not None and float(np.abs(scale).max(initial=0)) * (high - low) > _OVERFLOW
     return _type_of(node) not in _BYTES or overflows or _is_by_unknown_axis(node) or _is_turned(node.inputs[0])
@@ -172,7 +171,7 @@ def _is_turned(value: ir.Value | None) -> bool:
     factor = value.producer() if value is not None else None
     if factor is None or factor.op_type not in ("Mul", "Div", "BatchNormalization"):
         return False
-    constants = [numbers for read in factor.inputs[:2] if (numbers := _constant(read)) is not None]
+    constants = [numbers for read in factor.inputs[:2] if (numbers := array_of(read)) is not None]
     return any(numbers.size > 1 and numbers.min() < 0 for numbers in constants)
 
 
@@ -221,7 +220,7 @@ def _type_of(node: ir.Node) -> str:
 
 
 def _is_scalar(value: ir.Value) -> bool:
-    numbers = _constant(value)
+    numbers = array_of(value)
     return numbers is not None and numbers.size == 1
 
 

@@ -186,7 +186,7 @@ def _code(error: Exception) -> int:
 def _described(error: Exception) -> str:
     """An error's message; where the system does not say what is full, with the candidates."""
     if isinstance(error, MemoryError):
-        return f"Out of memory: {error or 'an allocation failed'}"
+        return f"Out of memory: {str(error) or 'an allocation failed'}"
     if not isinstance(error, OSError) or error.errno != errno.ENOSPC or error.filename is not None:
         return str(error)
     try:

@@ -17,8 +17,8 @@ _TYPES: Mapping[str, str] = {
     "BertGenerationTokenizer": "bert-generation",
     "BertJapaneseTokenizer": "bert-japanese",
     "BertTokenizer": (
-        "align bark bert blip bros chinese_clip convbert distilbert electra ernie flava git grounding- "
-        "dino layoutlm megatron-bert mm-grounding-dino nezha nomic_bert qdqbert realm retribert "
+        "align bark bert blip bros chinese_clip convbert distilbert electra ernie flava git "
+        "grounding-dino layoutlm megatron-bert mm-grounding-dino nezha nomic_bert qdqbert realm retribert "
         "squeezebert tvp vilt visual_bert"
     ),
     "BertweetTokenizer": "bertweet",
