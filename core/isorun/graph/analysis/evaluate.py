@@ -7,7 +7,7 @@ float32, so that results are independent of rounding.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Set
 from typing import Any, TypeGuard
 
 import numpy as np
@@ -213,10 +213,13 @@ def subgraphs(node: ir.Node) -> list[ir.Graph]:
     return graphs
 
 
-def data_inputs(value: ir.Value, stop: frozenset[ir.Value] = frozenset()) -> set[ir.Value]:
-    """The graph inputs whose data, not only shape, a value depends on, other than through the values to stop at."""
+def data_inputs(value: ir.Value, stop: frozenset[ir.Value] = frozenset()) -> Set[ir.Value]:
+    """The graph inputs whose data, not only shape, a value depends on, other than through the values to stop at.
+
+    They have an order, that of the search.
+    """
     sources = (source for source in ancestors(value, stop) if source not in stop)
-    return {source for source in sources if source.producer() is None and not is_constant(source)}
+    return {source: None for source in sources if source.producer() is None and not is_constant(source)}.keys()
 
 
 def ancestors(value: ir.Value, stop: frozenset[ir.Value] = frozenset()) -> dict[ir.Value, None]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TypeGuard
 
@@ -234,7 +234,7 @@ def exits(
             yield leaving[0], set(nodes)
 
 
-def is_used_outside(value: ir.Value, nodes: set[ir.Node]) -> bool:
+def is_used_outside(value: ir.Value, nodes: Collection[ir.Node]) -> bool:
     """Whether a node outside these reads the value's data (reading its shape does not count)."""
     return value.is_graph_output() or any(use not in nodes and not _reads_shape(use) for use in value.consumers())
 
@@ -243,7 +243,7 @@ def _reads_shape(node: ir.Node) -> bool:
     """Whether a node's result depends on no more than shapes, or only the shape of its result is read."""
     if node.op_type in ("Shape", "Size"):
         return True
-    return node.op_type in _MOVES and not any(is_used_outside(value, set()) for value in node.outputs)
+    return node.op_type in _MOVES and not any(is_used_outside(value, ()) for value in node.outputs)
 
 
 def outside_casts(entry: ir.Value, value: ir.Value) -> tuple[ir.Value, ir.Value]:

@@ -25,7 +25,7 @@ subgraph, so that a window of 64 is detected.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Set
 from dataclasses import dataclass, replace
 from itertools import product
 
@@ -159,7 +159,7 @@ class MaskClassifier:
             )
         return [Bias(value)]
 
-    def _origins(self, value: ir.Value, inputs: set[ir.Value], around: Around) -> list[ir.Value]:
+    def _origins(self, value: ir.Value, inputs: Set[ir.Value], around: Around) -> list[ir.Value]:
         """The possible origins of a mask: an input that is not an index, or (B, S) booleans computed from one."""
         origins = []
         if len(inputs) == 1:
@@ -179,7 +179,7 @@ class MaskClassifier:
                 origins.append(ancestor)
         return origins
 
-    def _pair_origins(self, value: ir.Value, inputs: set[ir.Value], around: Around) -> list[ir.Value]:
+    def _pair_origins(self, value: ir.Value, inputs: Set[ir.Value], around: Around) -> list[ir.Value]:
         """The possible origins of a mask of pairs: an input, or comparisons and their products, of (B, S, S) or
         (B, 1, S, S), that all of its inputs are read by."""
         length = self._probes.lengths[0]

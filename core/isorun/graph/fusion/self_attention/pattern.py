@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -55,7 +55,7 @@ class AttentionPattern:
     root: ir.Node
     context: ir.Value
     layers: tuple[DenseLayer, ...]
-    inside: frozenset[ir.Node]
+    inside: Mapping[ir.Node, None]
     turns: tuple[ir.Value, ...]
     sides: tuple[ir.Value, ...]
     operands: tuple[ir.Value, ir.Value] | None
@@ -150,7 +150,7 @@ def _subgraph_of(root: ir.Node) -> AttentionPattern:
             continue
         nodes[node] = None
         stack.extend(source for source in node.inputs if source is not None)
-    inside = _depend_on(set(projections), nodes)
+    inside = _depend_on(projections, nodes)
     sources = {layer.input for layer in projections.values()}
     if not 1 <= len(projections) <= 3:
         raise CannotFuse(f"expected 1 to 3 dense layers before it (queries, keys and values), got {len(projections)}")
@@ -177,15 +177,16 @@ def _subgraph_of(root: ir.Node) -> AttentionPattern:
                     )
                 raise CannotFuse(f"another node uses {what}")
     operands = _operands(root, inside, set(projections))
-    before = set() if operands is None else _ancestors(operands, inside)
+    before = {} if operands is None else _ancestors(operands, inside)
+    others = {node: None for node in inside if node not in before}
     turns = _read_outside(before, inside, projections)
     return AttentionPattern(
         root,
         context,
         tuple(projections.values()),
-        frozenset(inside),
+        inside,
         tuple(turns),
-        tuple(value for value in _read_outside(inside - before, inside, projections) if value not in turns),
+        tuple(value for value in _read_outside(others, inside, projections) if value not in turns),
         operands,
         flat=False,
         shared=shared,
@@ -202,7 +203,7 @@ def _bounds(node: ir.Node) -> bool:
 
 
 def _read_outside(
-    readers: set[ir.Node], inside: set[ir.Node], projections: Mapping[ir.Value, object]
+    readers: Iterable[ir.Node], inside: Mapping[ir.Node, None], projections: Mapping[ir.Value, object]
 ) -> list[ir.Value]:
     """What nodes read that is neither a number, nor a list of them, nor computed inside."""
     values = {
@@ -212,7 +213,9 @@ def _read_outside(
     return [value for value in read if not is_constant(value) or len(sizes(value)) > 1]
 
 
-def _operands(root: ir.Node, inside: set[ir.Node], projections: set[ir.Value]) -> tuple[ir.Value, ir.Value] | None:
+def _operands(
+    root: ir.Node, inside: Mapping[ir.Node, None], projections: set[ir.Value]
+) -> tuple[ir.Value, ir.Value] | None:
     """Queries and keys as their product reads them."""
     if root.op_type == "Attention":
         query, key = root.inputs[:2]
@@ -233,14 +236,14 @@ def _operands(root: ir.Node, inside: set[ir.Node], projections: set[ir.Value]) -
     return None
 
 
-def _ancestors(values: tuple[ir.Value, ...], inside: set[ir.Node]) -> set[ir.Node]:
+def _ancestors(values: tuple[ir.Value, ...], inside: Mapping[ir.Node, None]) -> dict[ir.Node, None]:
     """The nodes inside that compute values."""
-    ancestors: set[ir.Node] = set()
+    ancestors: dict[ir.Node, None] = {}
     stack = list(values)
     while stack:
         node = stack.pop().producer()
         if node is not None and node in inside and node not in ancestors:
-            ancestors.add(node)
+            ancestors[node] = None
             stack.extend(source for source in node.inputs if source is not None)
     return ancestors
 
@@ -300,8 +303,8 @@ def _joins_others(node: ir.Node, root: ir.Node) -> bool:
     return any(part is not None and not is_constant(part) and result not in ancestors(part) for part in node.inputs)
 
 
-def _depend_on(values: set[ir.Value], nodes: dict[ir.Node, None]) -> set[ir.Node]:
-    """The nodes whose results depend on the data of these values."""
+def _depend_on(values: Iterable[ir.Value], nodes: dict[ir.Node, None]) -> dict[ir.Node, None]:
+    """The nodes whose results depend on the data of these values, in their order: sets have one by address."""
     dependent: set[ir.Node] = set()
     stack = list(values)
     while stack:
@@ -309,4 +312,4 @@ def _depend_on(values: set[ir.Value], nodes: dict[ir.Node, None]) -> set[ir.Node
             if use in nodes and use not in dependent and use.op_type not in _SHAPE_ALONE:
                 dependent.add(use)
                 stack.extend(use.outputs)
-    return dependent
+    return {node: None for node in nodes if node in dependent}
