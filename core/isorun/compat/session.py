@@ -148,7 +148,7 @@ class InferenceSession(Session):
     ) -> None:
         """:meth:`isorun.Session.run_async` with the feeds and options of :meth:`run`."""
         options.check_run_options(run_options)
-        super().run_async(_names(output_names), values.to_arrays(input_feed), callback, user_data)
+        super().run_async(_names(output_names), values.to_arrays(input_feed, copy=True), callback, user_data)
 
     def run_with_ort_values(
         self, output_names: Sequence[str] | None, input_dict_ort_values: Mapping[str, OrtValue], run_options: Any = None

@@ -11,17 +11,30 @@ from onnxruntime.capi.onnxruntime_inference_collection import OrtValue
 from isorun.errors import InvalidFeeds
 
 
-def to_arrays(feeds: Any) -> Any:
-    """Feeds with every ``OrtValue`` replaced by its array, without a copy; other feeds are unchanged.
+class _Result(OrtValue):  # type: ignore[misc]  # ONNX Runtime has no types
+    """A value whose ``numpy()`` is the array that it was made of; ONNX Runtime's is a view that keeps nothing alive."""
 
-    A value on a GPU is left to the session, which reads it by DLPack.
+    array: np.ndarray
+
+    def numpy(self) -> np.ndarray:
+        return self.array
+
+
+def to_arrays(feeds: Any, *, copy: bool = False) -> Any:
+    """Feeds with every ``OrtValue`` replaced by its array; other feeds are unchanged.
+
+    The array is a view, or with ``copy`` memory of its own: a run may end after the caller has freed the value. A value
+    on a GPU is left to the session, which reads it by DLPack.
 
     Raises:
         InvalidFeeds: a value is not a tensor.
     """
     if not isinstance(feeds, Mapping) or not any(isinstance(value, OrtValue) for value in feeds.values()):
         return feeds
-    return {name: to_array(name, value) if isinstance(value, OrtValue) else value for name, value in feeds.items()}
+    arrays = {name: to_array(name, value) for name, value in feeds.items() if isinstance(value, OrtValue)}
+    if copy:
+        arrays = {name: array.copy() if isinstance(array, np.ndarray) else array for name, array in arrays.items()}
+    return {**feeds, **arrays}
 
 
 def to_array(name: str, value: OrtValue) -> Any:
@@ -40,4 +53,7 @@ def to_ort_value(name: str, result: Any) -> OrtValue:
     if not isinstance(result, np.ndarray) or result.dtype.kind in "OSU":
         kind = getattr(result, "dtype", type(result).__name__)
         raise InvalidFeeds(f"Output {name!r} ({kind}) cannot be an OrtValue. Use run()")
-    return OrtValue.ortvalue_from_numpy(np.asarray(result, order="C"))
+    array = np.asarray(result, order="C")
+    value: _Result = _Result.ortvalue_from_numpy(array)
+    value.array = array
+    return value
