@@ -56,8 +56,10 @@ class OrtExecutable(Executable):
         return results
 
     def bind(self, feeds: Feeds, outputs: Mapping[str, np.ndarray | None]) -> Binding:
-        if any(array.dtype.kind in "OU" for array in feeds.values()):
-            return Binding(self, feeds, outputs)  # ONNX Runtime cannot bind strings
+        kinds = {output.name: output.type for output in self._session.get_outputs()}
+        tensors = all(isinstance(value, np.ndarray) and value.dtype.kind not in "OU" for value in feeds.values())
+        if not tensors or not all(kinds[name].startswith("tensor(") for name in outputs):
+            return Binding(self, feeds, outputs)  # ONNX Runtime binds no strings, sequences and optional values
         with runtime_errors(f"{self._name} cannot bind"):
             return _OrtBinding(self._name, self._session, feeds, outputs)
 

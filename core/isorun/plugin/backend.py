@@ -112,6 +112,8 @@ class Binding:
         results = self._executable.run(list(self._outputs), self._feeds)
         for index, (name, target) in enumerate(self._outputs.items()):
             if target is not None:
+                if not isinstance(results[index], np.ndarray):
+                    raise InvalidFeeds(f"Output {name!r} is no tensor, but is bound to memory of one")
                 check_fits(name, target, results[index].shape, results[index].dtype)
                 target[...] = results[index]
                 results[index] = target

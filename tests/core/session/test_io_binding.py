@@ -203,6 +203,29 @@ def test_a_number_stays_one(backend):
         assert [array.tolist() for array in binding.copy_outputs_to_cpu()] == [4, [2, 2, 2]]
 
 
+@pytest.mark.parametrize("backend", ["ort-cpu", "reference"])
+def test_sequences_and_optional_values_are_bound(backend):
+    parts, count, present = (
+        onnx.parser.parse_model(f'<ir_version: 8, opset_import: ["" : 18]> {text}')
+        for text in (
+            "g (float[n, m] x) => (seq(float[k, m]) y) { y = SplitToSequence <axis = 0> (x) }",
+            "g (seq(float[n]) x) => (int64 y) { y = SequenceLength (x) }",
+            "g (optional(float[n]) x) => (bool y) { y = OptionalHasElement (x) }",
+        )
+    )
+    rows = np.arange(6, dtype=np.float32).reshape(2, 3)
+    for model, value, expected in ((parts, rows, [rows[:1], rows[1:]]), (count, [*rows], 2), (present, None, False)):
+        with isorun.Session(model, backend) as opened:
+            binding = bound(opened, {"x": value}, "y")
+            opened.run_with_iobinding(binding)
+            np.testing.assert_equal(binding.copy_outputs_to_cpu(), [expected])
+    with isorun.Session(parts, backend) as opened:
+        binding = bound(opened, {"x": rows})
+        bind_output_to(binding, "y", rows.copy())
+        with pytest.raises(InvalidFeeds, match="'y'"):
+            opened.run_with_iobinding(binding)
+
+
 def test_results_are_those_of_the_last_run(session):
     binding = bound(session, tiny.feeds(), "pooler_output")
     assert binding.get_outputs() == []
