@@ -57,7 +57,7 @@ def ab(
         name: rerun.validated(changed, f"--model {name} is invalid", Model)
         for name, changed in rerun.replaced(plain, model or []).items()
     }
-    combined, paired = pairs.combine(first, pairs.changed(second, environment, models))
+    combined, paired, lost = pairs.combine(first, pairs.changed(second, environment, models))
     folder = RunFolder(out or new_folder(f"{spec_a.stem}-ab"))
     shown = progress.for_stderr()
     shown.note(f"Cells on both sides: {len(paired)}; results go to {folder.path}")
@@ -69,8 +69,11 @@ def ab(
     shown.note("")
     out_console = console.stdout()
     out_console.print(comparison.render(compared, out_console.width))
-    worse = comparison.regressions(compared, fail_above or 0)
+    worse = [f"{name}: B has no such cell" for name in lost] + comparison.regressions(compared, fail_above or 0)
     for line in worse if fail_above is not None else [line for line in worse if ": B takes" not in line]:
         console.note(line)
-    if any(cell.ratio is None for cell in compared) or (fail_above is not None and worse):
+    # What neither side can run, such as a GPU's backend without one, is no difference between them.
+    run_somewhere = [cell for cell in compared if "ok" in (cell.a.status, cell.b.status)]
+    undecided = not run_somewhere or any(cell.ratio is None for cell in run_somewhere)
+    if undecided or (fail_above is not None and worse):
         raise typer.Exit(CHECK_FAILED)

@@ -151,17 +151,19 @@ class _Runner:
     def _measure_all(self, workloads: Workloads, cells: Sequence[Cell]) -> None:
         """Compute the references of workloads, unless they exist, and try and measure the cells that need it."""
         jobs: dict[str, _Job] = {}
-        companions = self._companions(workloads, cells)
+        complete = [cell for cell in self._cells(workloads) if cell not in cells]
+        is_resumed = any(self._rounds(cell) for cell in (*complete, *cells))
         for workload in self._prepared.plan.workloads:
-            own = [cell for cell in (*cells, *companions) if cell.workload == workload.id]
+            own = [cell for cell in (*cells, *complete) if cell.workload == workload.id]
             model = self._prepared.models[workload.model]
             if not own or not isinstance(model, PreparedModel):
                 continue
             reference = self._prepared.reference(workload, model)
             if isinstance(reference, str):
-                self._prepared.failures |= dict.fromkeys((cell.id for cell in own), reference)
+                failing = [cell for cell in own if cell in cells]
+                self._prepared.failures |= dict.fromkeys((cell.id for cell in failing), reference)
                 self._prepared.record()
-                for cell in own:
+                for cell in failing:
                     self._finished(cell)
             else:
                 jobs |= {cell.id: (cell, model, reference) for cell in own}
@@ -170,6 +172,7 @@ class _Runner:
         planned = len(cells) * self._spec.rounds
         while waiting := self._lacking(workloads, failed):
             number = 1 + self._folder.last_round([cell.id for cell in self._planned(workloads)])
+            companions = self._companions(workloads, waiting) if is_resumed else []
             names = {cell.id for cell in (*waiting, *companions)} - failed
             planned -= len(names)
             self._progress.added(max(0, min(len(names), -planned)) * self._round_seconds)

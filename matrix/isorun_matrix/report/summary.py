@@ -178,17 +178,19 @@ def _group(model: str, shape: str, cells: Sequence[CellResult]) -> Group:
     sorted_cells = sorted((p50, index) for index, cell in enumerate(cells) if _competes(cell) and (p50 := median(cell)))
     correct = [index for _, index in sorted_cells]
     family = verdicts.Family([calm_rounds(cell) for cell in cells], len(correct), noise or 0.0)
-    ratios: dict[int, Ratio | None] = {}
-    for fastest in correct:
-        # A cell that was added later can have a higher median in slower hours, and yet be faster in common rounds.
-        if not any((ratio := family.ratio(fastest, other)) and ratio.verdict == "slower" for other in correct):
-            ratios = {other: family.ratio(other, fastest) for other in correct if other != fastest}
-            break
+    # A cell that was added later can have a higher median in slower hours, and yet be faster in common rounds.
+    unbeaten = (
+        index
+        for index in correct
+        if not any((ratio := family.ratio(index, other)) and ratio.verdict == "slower" for other in correct)
+    )
+    fastest = next(unbeaten, correct[0] if correct else None)
+    ratios = {other: family.ratio(other, fastest) for other in correct if fastest is not None and other != fastest}
     return Group(
         model,
         shape,
         shown,
-        cells[fastest] if correct else None,
+        None if fastest is None else cells[fastest],
         {cells[index].id: ratio for index, ratio in ratios.items()},
         noise,
         None if twin is None else twin.name,

@@ -23,9 +23,10 @@ class Pair:
     b: str
 
 
-def combine(a: Spec, b: Spec) -> tuple[Spec, list[Pair]]:
-    """One spec with the cells of both, and those that both have. It has 12 rounds where ``a`` does not set them.
+def combine(a: Spec, b: Spec) -> tuple[Spec, list[Pair], list[str]]:
+    """One spec with the cells that both have, these cells, and the ids of those that ``a`` alone has.
 
+    The spec has 12 rounds where ``a`` does not set them.
     The labels of backends end in ``.a`` and ``.b``, and so do the names of models that differ.
 
     Raises:
@@ -57,13 +58,13 @@ def combine(a: Spec, b: Spec) -> tuple[Spec, list[Pair]]:
         "models": parts[0].models | parts[1].models,
         "backends": [*parts[0].backends, *parts[1].backends],
         "environments": a.environments | b.environments,
-        "include": [_selection(name) for by_id in ids for name in by_id.values()],
+        "include": [_selection(name) for pair in pairs for name in (pair.a, pair.b)],
         "exclude": [],
         "load": [],
         "common_rounds": True,
         "rounds": a.rounds if "rounds" in a.model_fields_set else _ROUNDS,
     }
-    return a.model_copy(update=update), pairs
+    return a.model_copy(update=update), pairs, [name for name in ids[0] if name not in ids[1]]
 
 
 def changed(spec: Spec, environment: str | None, models: dict[str, Model]) -> Spec:
