@@ -132,7 +132,7 @@ def _from_json(name: str, data: Any, spec: TensorSpec, shape: list[int]) -> Arra
         raise _wrong(name, f"data must be {dtype}")
     with np.errstate(over="ignore"):
         converted: Array = array.astype(dtype)
-    lost = converted != array if dtype.kind in "iu" else np.isinf(converted)  # JSON has no infinity
+    lost = converted != array if dtype.kind in "iu" else ~np.isfinite(converted)  # JSON has no such numbers
     if lost.any():
         raise _wrong(name, f"data must be {dtype}, got a number outside its range")
     return converted

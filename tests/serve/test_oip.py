@@ -130,12 +130,14 @@ def test_every_type_comes_back(every_type: isorun.Session, binary: bool) -> None
         }
 
 
-@pytest.mark.parametrize(("datatype", "value"), [("FP16", 7e4), ("FP32", 1e60), ("UINT8", -1), ("INT8", 300)])
+@pytest.mark.parametrize(
+    ("datatype", "value"), [("FP16", 7e4), ("FP32", 1e60), ("FP32", float("nan")), ("UINT8", -1), ("INT8", 300)]
+)
 def test_number_outside_its_range(every_type: isorun.Session, datatype: str, value: float) -> None:
     inputs = [{"name": name, "shape": [1], "datatype": name, "data": VALUES.get(name, [0])[:1]} for name in TYPES]
     inputs[list(TYPES).index(datatype)]["data"] = [value]
     with served.client({"types": every_type}) as client:
-        answer = client.post("/v2/models/types/infer", json={"inputs": inputs})
+        answer = client.post("/v2/models/types/infer", content=json.dumps({"inputs": inputs}))
     assert (answer.status_code, "outside its range" in answer.json()["error"]) == (400, True)
 
 

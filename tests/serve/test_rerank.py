@@ -69,3 +69,12 @@ def test_documents_are_returned_with_all_their_fields(client: TestClient) -> Non
     body = {"query": "a", "documents": documents, "return_documents": True}
     results = client.post("/v1/rerank", json=body).json()["results"]
     assert [item["document"] for item in results] == [documents[item["index"]] for item in results]
+
+
+@pytest.mark.parametrize("value", ["123456789012345678901234567890", '"\\ud83d"', "[" * 300 + "]" * 300, "NaN"])
+def test_documents_that_an_answer_cannot_hold(client: TestClient, value: str) -> None:
+    body = f'{{"query": "a", "documents": [{{"text": "b", "more": {value}}}], "return_documents": true}}'
+    answer = client.post("/v1/rerank", content=body, headers={"content-type": "application/json"})
+    assert (answer.status_code, "return_documents" in answer.text) == (400, True)
+    body = body.replace("true", "false")
+    assert client.post("/v1/rerank", content=body, headers={"content-type": "application/json"}).status_code == 200

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import uuid
 from typing import Annotated, Any
 
@@ -60,6 +61,7 @@ def router(models: Models, settings: Settings) -> APIRouter:
         ]
         if request.return_documents:
             whole = [{"text": item} if isinstance(item, str) else item.model_dump() for item in request.documents]
+            _check_returnable(whole)
             results = [{**result, "document": whole[result["index"]]} for result in results]
         return json_answer(
             {
@@ -82,3 +84,13 @@ def router(models: Models, settings: Settings) -> APIRouter:
         return await rerank(request, "2")
 
     return routes
+
+
+def _check_returnable(documents: list[dict[str, Any]]) -> None:
+    """Refuse documents with what an answer cannot hold: JSON has no NaN, and the encoder integers of 64 bits."""
+    try:
+        json.dumps(documents, allow_nan=False)
+        json_answer(documents)
+    except (TypeError, ValueError, RecursionError) as error:
+        message = f"a document cannot be returned: {error}. Omit return_documents, or the field"
+        raise ApiError(400, message, param="documents") from error
