@@ -6,7 +6,7 @@ import traceback
 from typing import Any
 
 from isorun import errors
-from isorun.errors import BackendFailed, IsorunError
+from isorun.errors import BackendFailed, IsorunError, message_of
 
 _PLAIN = str | int | float | bool | None
 _BUILT_IN = (ValueError, TypeError, RuntimeError, MemoryError, OSError)  # complete with a message alone
@@ -33,12 +33,13 @@ def describe(error: BaseException) -> dict[str, Any]:
     attributes = {name: value for name, value in vars(error).items() if _is_plain(value)}
     cause = error.__cause__ or (None if isinstance(error, IsorunError) else error)
     return {
-        "classes": [cls.__name__ for cls in type(error).__mro__],
-        "message": str(error),
+        "type": type(error).__name__,
+        "classes": [cls.__name__ for cls in type(error).__mro__ if _known(cls.__name__) is cls],
+        "message": message_of(error),
         "attributes": attributes,
         "cause": None if cause is None else {
             "type": type(cause).__name__,
-            "message": str(cause),
+            "message": message_of(cause),
             "traceback": "".join(traceback.format_exception(cause)),
         },
     }  # fmt: skip
@@ -51,8 +52,8 @@ def rebuild(described: dict[str, Any]) -> Exception:
     """
     cls = next(filter(None, map(_known, described["classes"])), BackendFailed)
     message = described["message"]
-    if cls is BackendFailed and "BackendFailed" not in described["classes"]:
-        message = f"{described['classes'][0]}: {message}"
+    if not described["classes"]:
+        message = f"{described['type']}: {message}"
     error = cls.__new__(cls)  # its __init__ would compose the message again
     error.args = (message,)
     for name, value in described["attributes"].items():

@@ -54,3 +54,20 @@ def test_unknown_class_becomes_its_nearest_known_base():
     found = across(Mine("no Foo", ["Foo"]))
     assert type(found) is UnsupportedModel
     assert found.operators == ("Foo",)
+
+
+def test_name_of_an_error_of_isorun_is_not_enough() -> None:
+    """ONNX Runtime has an ``InvalidArgument`` too."""
+    found = across(type("InvalidArgument", (Exception,), {})("a node failed"))
+    assert type(found) is BackendFailed
+    assert "InvalidArgument: a node failed" in str(found)
+
+
+def test_message_that_cannot_be_read() -> None:
+    """Without an answer, the caller would wait for ever."""
+
+    class Unreadable(Exception):
+        def __str__(self) -> str:
+            raise ZeroDivisionError
+
+    assert "ZeroDivisionError" in str(across(Unreadable()))
