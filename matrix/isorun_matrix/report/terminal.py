@@ -97,7 +97,8 @@ def _loads(groups: Sequence[summary.Group], width: int) -> Iterator[RenderableTy
 
 
 def _explanations(run: Run, groups: Sequence[summary.Group]) -> Iterator[Text]:
-    below = [(shortened([cell.id for cell in cells]), why) for why, cells in remarks.explanations(run.cells).items()]
+    explained = remarks.explanations(cell for cell in run.cells if not cell.control)
+    below = [(shortened([cell.id for cell in cells]), why) for why, cells in explained.items()]
     below += [(f"{group.model}/{group.shape}", note) for group in groups for note in remarks.notes(group)]
     below += details.isolated(run)
     for name, text in below:
