@@ -30,6 +30,7 @@ class IOBinding(io_binding.IOBinding):
     def __init__(self, session: Session) -> None:
         super().__init__(session._model, session._checker)
         self._kept: dict[str, Any] = {}
+        self._targets: dict[str, tuple[Any, raw.OrtValue]] = {}  # the memory of values, and the values that own it
 
     def bind_input(
         self,
@@ -67,14 +68,20 @@ class IOBinding(io_binding.IOBinding):
         dtype = TensorSpec(name, ortvalue.data_type(), None).dtype
         device, index = ortvalue.device_name(), ortvalue.__dlpack_device__()[1]
         self.bind_output(name, device, index, dtype, ortvalue.shape(), ortvalue.data_ptr())
-        self._kept[name] = ortvalue
+        self._targets[name] = self._outputs[name], ortvalue
 
     def get_outputs(self) -> list[Any]:
         """The results of the last run: an ``OrtValue`` for each in host memory, a ``BoundOutput`` on a GPU."""
-        return [
-            output if output.device_name() != "cpu" else values.to_ort_value(name, output.value())
-            for name, output in zip(self._ran, super().get_outputs(), strict=True)
-        ]
+        results: list[Any] = []
+        for (name, target), output in zip(self._ran.items(), super().get_outputs(), strict=True):
+            bound, value = self._targets.get(name, (None, None))
+            if output.device_name() != "cpu":
+                results.append(output)
+            elif value is not None and bound is target:
+                results.append(value)
+            else:
+                results.append(values.to_ort_value(name, output.value()))
+        return results
 
 
 def _dtype(element_type: Any) -> Any:

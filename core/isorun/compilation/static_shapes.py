@@ -162,7 +162,11 @@ class ShapedExecutable(Executable):
         def compile_one() -> tuple[Compiled, int]:
             fixed = self._shapes.fix(self._model, self.buckets.shapes(bucket))
             executable = self._shapes.compile_plainly(fixed.model)
-            size = executable.size() if isinstance(executable, SupportsSize) else fixed.weight_bytes
+            size = fixed.weight_bytes
+            if isinstance(executable, SupportsSize):
+                size = called(self._shapes.backend, "size()", executable.size)
+                if not isinstance(size, int | np.integer) or size < 0:
+                    raise violation(self._shapes.backend, "size()", f"a number of bytes, got {size!r}")
             return Compiled(executable, OutputCheck(with_counts(fixed.model).info, self._shapes.precision)), size
 
         def alternative(key: Key) -> float | None:

@@ -8,6 +8,8 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+import onnx.parser
 import pytest
 
 import backends
@@ -136,6 +138,25 @@ def test_plugin_is_listed_and_passes_conformance(isorun: Isorun, wheel: Path) ->
 def test_results_of_the_template_are_right(wheel: Path) -> None:
     report = runner.run("my-engine", only=["results"])
     assert report.passed, [check for check in report.checks if check.outcome not in ("passed", "skipped")]
+
+
+def test_template_returns_strings_as_objects_and_sequences_as_lists(
+    isorun: Isorun, cwd: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert isorun("plugin", "new", "text-engine").code == 0
+    monkeypatch.syspath_prepend(cwd / "isorun-text-engine")
+    module = importlib.import_module("isorun_text_engine.backend")
+    rows = np.arange(6).reshape(2, 3)
+    for graph, kind in (
+        ("g (int64[N, 3] x) => (string[N, 3] y) { y = Cast <to = 8> (x) }", np.ndarray),
+        ("g (int64[N, 3] x) => (seq(int64[M, 3]) y) { y = SplitToSequence <axis = 0> (x) }", list),
+    ):
+        model = onnx.parser.parse_model(f'<ir_version: 8, opset_import: ["": 17]> {graph}')
+        with backends.registered(**{"text-engine": module.TextEngine}), Session(model, "text-engine") as session:
+            (result,) = session.run(None, {"x": rows})
+        assert type(result) is kind
+        assert kind is list or result.dtype == object
+        assert np.array_equal(np.concatenate(result).astype(int).ravel(), rows.ravel())
 
 
 def test_plugin_with_static_shapes_compiles_each_shape(

@@ -136,7 +136,14 @@ def test_arrays_outlast_the_values_that_they_come_from(backend: str) -> None:
         def run(x: np.ndarray) -> np.ndarray:
             return session.run_with_ort_values(["y"], {"x": onnxruntime.OrtValue.ortvalue_from_numpy(x)})[0].numpy()
 
-        for double in (bound, run):
+        def bound_to_a_value(x: np.ndarray) -> np.ndarray:
+            binding = session.io_binding()
+            binding.bind_cpu_input("x", x)
+            binding.bind_ortvalue_output("y", onnxruntime.OrtValue.ortvalue_from_shape_and_type([6], np.float32))
+            session.run_with_iobinding(binding)
+            return binding.get_outputs()[0].numpy()
+
+        for double in (bound, run, bound_to_a_value):
             kept = [double(np.full(6, number, np.float32)) for number in range(8)]
             others = [np.full(6, 777, np.float32) for _ in range(64)]
             assert [set(array) for array in kept] == [{2 * number} for number in range(8)]

@@ -310,3 +310,14 @@ def test_compilations_are_logged_with_their_seconds(bert, caplog):
         "static: compiled the shape 1x8",
         "static: compiled the shape 4x32",
     ]
+
+
+@pytest.mark.parametrize("size", [lambda _: 1 / 0, lambda _: None, lambda _: "1 MB", lambda _: -5])
+def test_size_of_an_executable_is_checked(size, monkeypatch):
+    monkeypatch.setattr(static_engine.FixedExecutable, "size", size, raising=False)
+    with (
+        static_engine.registered(name="static-sized"),
+        pytest.raises(BackendFailed, match=r"static-sized: size\(\)"),
+        isorun.Session(parsed(SUM), "static-sized") as session,
+    ):
+        session.run(None, {"x": np.ones(3, np.float32), "y": np.ones(3, np.float32)})
