@@ -60,9 +60,9 @@ def before(node: ir.Node, index: int, operator: str, *others: ir.Value, **attrib
 
 def put(at: ir.Node, operator: str, *inputs: ir.Value, outputs: int = 1, **attributes: object) -> ir.Value:
     """Put a node before another one; its first result."""
-    made = ir.node(operator, list(inputs), attributes, num_outputs=outputs)
-    at.prepend(made)
-    return made.outputs[0]
+    node = ir.node(operator, list(inputs), attributes, num_outputs=outputs)
+    at.prepend(node)
+    return node.outputs[0]
 
 
 def use(model: ir.Model, name: str) -> None:

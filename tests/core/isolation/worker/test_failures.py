@@ -58,9 +58,9 @@ def test_unknown_class_becomes_its_nearest_known_base():
 
 def test_name_of_an_error_of_isorun_is_not_enough() -> None:
     """ONNX Runtime has an ``InvalidArgument`` too."""
-    found = across(type("InvalidArgument", (Exception,), {})("a node failed"))
-    assert type(found) is BackendFailed
-    assert "InvalidArgument: a node failed" in str(found)
+    rebuilt = across(type("InvalidArgument", (Exception,), {})("a node failed"))
+    assert type(rebuilt) is BackendFailed
+    assert "InvalidArgument: a node failed" in str(rebuilt)
 
 
 def test_message_that_cannot_be_read() -> None:
