@@ -10,7 +10,6 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -65,7 +64,7 @@ class Reference(Backend):
         with runtime_errors(f"{self.name} cannot load {model.path}", recognize):
             proto = onnx.load(model.path)
             if config.precision == "fp64":
-                proto = _widened(proto, model.path)
+                proto = _widened(proto)
             precision = _precision(proto) or config.precision
             if config.precision not in precision.split("+"):
                 raise BackendUnavailable(
@@ -220,7 +219,7 @@ def _widen(value: Any) -> Any:
     return value.astype(np.float64) if narrow else value
 
 
-def _widened(proto: onnx.ModelProto, path: Path) -> onnx.ModelProto:
+def _widened(proto: onnx.ModelProto) -> onnx.ModelProto:
     """The model with every narrower float changed to float64: weights, constants, casts, inputs and outputs."""
     from onnx import TensorProto, numpy_helper
 
@@ -259,8 +258,6 @@ def _widened(proto: onnx.ModelProto, path: Path) -> onnx.ModelProto:
 
     import onnx
 
-    if proto.functions:
-        raise UnsupportedModel(f"precision='fp64' does not support models with local functions, such as {path}")
     separate(proto)
     widen_graph(proto.graph)
     return proto

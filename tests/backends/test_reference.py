@@ -9,14 +9,17 @@ import pytest
 import isorun
 
 
-def test_fp64_rejects_models_with_local_functions():
+def test_fp64_widens_what_local_functions_compute():
     model = onnx.parser.parse_model("""<ir_version: 10, opset_import: ["" : 17, "mine" : 1]>
-        g (float[N] x) => (float[N] y) { y = mine.Twice (x) }
-        <domain: "mine", opset_import: ["" : 17]> Twice (a) => (b) { b = Add (a, a) }""")
-    with isorun.Session(model, backend="reference") as session:
-        np.testing.assert_array_equal(session.run(None, {"x": np.ones(2, np.float32)})[0], [2, 2])
-    with pytest.raises(isorun.UnsupportedModel, match="local functions"):
-        isorun.Session(model, backend="reference", precision="fp64")
+        g (float[N] x) => (float[N] y) { y = mine.Rounded (x) }
+        <domain: "mine", opset_import: ["" : 17]> Rounded (a) => (d) {
+            large = Constant <value_float = 16777216.0> ()
+            b = Add (a, large)
+            d = Sub (b, large)
+        }""")
+    for precision, rounded in (("fp32", 0), ("fp64", 1)):
+        with isorun.Session(model, backend="reference", precision=precision) as session:
+            np.testing.assert_array_equal(session.run(None, {"x": np.ones(2, np.float32)})[0], [rounded, rounded])
 
 
 def test_fp64_keeps_integers_rounded_from_integers_in_the_models_type():

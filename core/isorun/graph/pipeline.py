@@ -115,8 +115,9 @@ def _set_opset(model: ir.Model, _: Job) -> None:
         _logger.info("%s", error)
 
 
-def _align(model: ir.Model, _: Job) -> None:
-    if inline.align(model):
+def _inline(model: ir.Model, _: Job) -> None:
+    if inline.inline(model):
+        files.check_files(model)
         files.mark_changed(model)
 
 
@@ -142,7 +143,7 @@ PASSES = (
         lambda model, job: select_outputs.keep(model, job.target.outputs or ()),
         lambda target: target.outputs is not None,
     ),
-    Pass("align the opsets of functions", Stage.GIVEN, _align),
+    Pass("inline functions", Stage.GIVEN, _inline),
     Pass(
         "keep the first pass",
         Stage.GIVEN,
@@ -270,7 +271,7 @@ def fuse(model: ir.Model) -> FusionReport:
         return job.report
     declared = [value.shape for value in model.graph.outputs]
     try:
-        inline.align(model)
+        inline.inline(model)
         _run(model, job, Stage.FUSION, Stage.FUSED)
     except UnsupportedModel as error:  # the upgrade of the opset, or functions of another one
         job.report.unread = str(error)
@@ -291,7 +292,6 @@ def transform(model: ir.Model, target: Target) -> Job:
     # Found in the graph that bounds are known for, without the lookups that are added for packing
     unprotected = []
     if target.checks:
-        inline.inline_others(model)
         unprotected = [index_checks.outlasting(lookup) for lookup in index_bounds.unprotected(model.graph)]
     _run(model, job, Stage.TARGET)
     if unprotected:

@@ -261,7 +261,6 @@ class ModelGraphs:
         from isorun.graph import model_info
         from isorun.graph.analysis import index_bounds
         from isorun.graph.io import files
-        from isorun.graph.ops.inline import inlined
         from isorun.graph.transforms import work_around
         from isorun.graph.transforms.precision import whole
 
@@ -270,7 +269,7 @@ class ModelGraphs:
             fused_here = self._read()
             assert self._fused is not None
             info = model_info.describe(self._fused, any_mask=not self._fuses)
-            unprotected = bool(index_bounds.unprotected(inlined(self._fused).graph))
+            unprotected = bool(index_bounds.unprotected(self._fused.graph))
         check_unchanged(self.source, self.cache)
         changed = files.is_changed(self._fused)
         beside = files.external_files(files.read_proto(path))

@@ -17,7 +17,6 @@ import onnx_ir as ir
 from isorun.graph.analysis.batch_sizes import BATCHES, BatchSizes
 from isorun.graph.analysis.evaluate import subgraphs
 from isorun.graph.ops import functions
-from isorun.graph.ops.inline import inlined
 
 _MICROSOFT = "com.microsoft"
 # What reads all its input for each element of its result.
@@ -83,7 +82,6 @@ def find(model: ir.Model) -> Rows:
     """
     if (marked := model.graph.metadata_props.get(_MARK)) is not None:
         return Rows(without=tuple(json.loads(marked)))
-    model = inlined(model)
     sizes = BatchSizes(model)
     if not sizes.batched:
         return Rows()

@@ -5,7 +5,6 @@ from __future__ import annotations
 import onnx_ir as ir
 
 from isorun.graph.analysis import tokens
-from isorun.graph.ops.inline import inlined
 
 _DRAWING = ("Bernoulli", "Multinomial", "RandomNormal", "RandomNormalLike", "RandomUniform", "RandomUniformLike")
 
@@ -14,9 +13,9 @@ def find(model: ir.Model) -> str:
     """The first node that draws random numbers, such as a dropout in training mode; empty if none does.
 
     Args:
-        model: the model, which is unchanged.
+        model: the model, its functions inlined.
     """
-    nodes = inlined(model).graph.all_nodes()
+    nodes = model.graph.all_nodes()
     return next((f"{node.op_type} {node.name!r}" if node.name else node.op_type for node in nodes if _draws(node)), "")
 
 

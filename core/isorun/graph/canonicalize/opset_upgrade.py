@@ -6,7 +6,6 @@ import onnx_ir as ir
 from onnx import checker, version_converter
 
 from isorun.errors import UnsupportedModel
-from isorun.graph.ops import inline
 
 FIRST_READ = 13
 """The first opset in which graphs are fused, lowered, and converted to other opsets."""
@@ -27,7 +26,6 @@ def upgrade(model: ir.Model) -> None:
     opset = model.graph.opset_imports.get("", FIRST_READ)
     if opset >= FIRST_READ:
         return
-    inline.inline_others(model)  # the converter leaves functions in the opset that they are in
     stripped, weights = _without_weights(model)
     proto = ir.serde.serialize_model(stripped)
     try:

@@ -1,6 +1,6 @@
 """Canonicalization of what exporters write in several ways, before fusion.
 
-The model's functions are inlined, and branches that are always taken. Constant expressions are folded (large ones when
+Branches that are always taken are inlined. Constant expressions are folded (large ones when
 the model is written). Identities, dropouts and casts to the same type are removed. A dense ``Gemm`` becomes ``MatMul``
 and ``Add``, and so does a pointwise convolution. Common subexpressions are merged. A decomposed layer normalization,
 recognized numerically, becomes ``LayerNormalization``.
@@ -26,21 +26,17 @@ from isorun.graph.canonicalize import (
     layer_normalization,
     pointwise,
 )
-from isorun.graph.io import files
 from isorun.graph.io.shape_inference import infer_shapes
 from isorun.graph.matching import subgraph
 from isorun.graph.matching.probes import Probes
 from isorun.graph.matching.report import FusionReport
-from isorun.graph.ops import functions, inline, opset
+from isorun.graph.ops import functions, opset
 
 _logger = logging.getLogger(__name__)
 
 
 def simplify(model: ir.Model, report: FusionReport) -> None:
     """Canonicalize a model in place. Its inputs, outputs and results are unchanged."""
-    if any(domain != functions.DOMAIN for domain, *_ in model.functions):
-        inline.InlinePass()(model)
-        files.check_files(model)
     if model.graph.opset_imports.get("", 0) < functions.opset(functions.BODIES):
         with suppress(UnsupportedModel):  # what stays may be gone after fusion
             opset.move(model.graph, functions.opset(functions.BODIES))  # ranks of a Reshape are inferred since 14

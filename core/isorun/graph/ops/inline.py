@@ -36,46 +36,37 @@ class InlinePass(common.InlinePass):
         return super()._instantiate_call(node, call_site_id)
 
 
-def inlined(model: ir.Model) -> ir.Model:
-    """A model without functions but isorun's own: the model itself if it has no others."""
-    if all(function.domain == functions.DOMAIN for function in model.functions.values()):
-        return model
-    model = model.clone()
-    inline_others(model)
-    return model
-
-
-def inline_others(model: ir.Model) -> None:
-    """Inline the functions of a model but isorun's own, in place."""
-    common.InlinePass(lambda function: function.domain != functions.DOMAIN)(model)
-
-
-def align(model: ir.Model) -> bool:
-    """Bring the functions of a model to the versions of domains that the model imports, in place.
-
-    ONNX allows a function to import others. Inlined as they are, its nodes would compute what the model's version
-    defines, as they do in ONNX Runtime.
+def inline(model: ir.Model) -> bool:
+    """Inline the functions of a model but isorun's own, in place: OpenVINO cannot call them.
 
     Returns:
-        Whether a function imported another version.
+        Whether there were any.
 
     Raises:
-        UnsupportedModel: the model's version defines a node of a function differently.
+        UnsupportedModel: a function imports another version of a domain, which the model's version defines differently.
     """
+    if all(function.domain == functions.DOMAIN for function in model.functions.values()):
+        return False
+    _align(model)
+    InlinePass(lambda function: function.domain != functions.DOMAIN)(model)
+    return True
+
+
+def _align(model: ir.Model) -> None:
+    """Bring functions to the versions of domains that the model imports: once inlined, their nodes are of those."""
     versions = dict(model.graph.opset_imports)
     for function in model.functions.values():
         versions = {**function.opset_imports, **versions}
     if all(function.opset_imports.items() <= versions.items() for function in model.functions.values()):
-        return False
+        return
     common.RemoveUnusedFunctionsPass()(model)  # type: ignore[no-untyped-call]
     for function in model.functions.values():
         for domain, version in function.opset_imports.items():
             if version != versions[domain] and function.domain != functions.DOMAIN:
-                _align(model, function, domain, versions[domain])
-    return True
+                _align_function(model, function, domain, versions[domain])
 
 
-def _align(model: ir.Model, function: ir.Function, domain: str, target: int) -> None:
+def _align_function(model: ir.Model, function: ir.Function, domain: str, target: int) -> None:
     version, label = function.opset_imports[domain], f"The function {function.domain}.{function.name}"
     how = "Write the function in the version that the model imports"
     if domain:

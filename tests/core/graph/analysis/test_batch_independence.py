@@ -202,14 +202,6 @@ def test_flattening_softmax_of_old_opsets() -> None:
     assert batch_independence.find(model).mixed_by == ""
 
 
-def test_looks_into_functions() -> None:
-    text = """<ir_version: 8, opset_import: ["" : 17, "own" : 1]> g (float[B, 4] x) => (y) { y = own.f (x) }
-        <domain: "own", opset_import: ["" : 17]> f (a) => (b) { b = Softmax <axis = {axis}> (a) }"""
-    for axis, found in ((0, "Softmax"), (1, "")):
-        model = ir.serde.deserialize_model(onnx.parser.parse_model(text.replace("{axis}", str(axis))))
-        assert batch_independence.find(model).mixed_by[:7] == found
-
-
 def test_unknown_operators_may_mix_rows() -> None:
     text = '<ir_version: 8, opset_import: ["other" : 1]> g (float[B, 4] x) => (float[B, 4] y) { y = other.F (x) }'
     model = ir.serde.deserialize_model(onnx.parser.parse_model(text))

@@ -28,11 +28,11 @@ def has_halves(model: ir.Model) -> bool:
     ends = (value for value in (*model.graph.inputs, *model.graph.outputs) if value.dtype in HALVES)
     if any(not isinstance(value.type, ir.TensorType) for value in ends):
         return False  # nothing casts a sequence
-    if any(node.domain not in _STANDARD and node.op_identifier() not in model.functions for node in _nodes(graphs)):
+    if any(node.domain not in _STANDARD for node in _nodes(graphs)):
         return False
     if any(node.op_type == "BitCast" for node in _nodes(graphs)):
         return False
-    stored = (value.dtype for graph in graphs for value in _initializers(graph))
+    stored = (value.dtype for graph in graphs for value in graph.initializers.values())
     constants = (tensor.dtype for node in _nodes(graphs) for tensor in _tensors(node))
     return any(dtype in HALVES for dtype in (*stored, *constants))
 
@@ -49,7 +49,7 @@ def convert(model: ir.Model) -> int:
     outputs = [(index, value, value.dtype) for index, value in enumerate(graph.outputs) if value.dtype in HALVES]
     for part in _graphs(model):
         count += sum(map(_widen, _values(part, model)))
-        for value in _initializers(part):
+        for value in part.initializers.values():
             if value.const_value is not None and value.const_value.dtype in HALVES:
                 value.const_value = _widened(value.const_value)
         for node in part:
@@ -64,24 +64,18 @@ def convert(model: ir.Model) -> int:
     return count
 
 
-def _graphs(model: ir.Model) -> list[ir.Graph | ir.Function]:
-    """The graph, those of nodes in it, and the same of local functions that are not isorun's."""
-    own = [function for function in model.functions.values() if function.domain != functions.DOMAIN]
-    tops: list[ir.Graph | ir.Function] = [model.graph, *own]
-    return [*tops, *(graph for top in tops for graph in top.subgraphs())]
+def _graphs(model: ir.Model) -> list[ir.Graph]:
+    """The graph and those of nodes in it."""
+    return [model.graph, *model.graph.subgraphs()]
 
 
-def _nodes(graphs: Iterable[ir.Graph | ir.Function]) -> Iterable[ir.Node]:
+def _nodes(graphs: Iterable[ir.Graph]) -> Iterable[ir.Node]:
     return (node for graph in graphs for node in graph)
 
 
-def _initializers(graph: ir.Graph | ir.Function) -> list[ir.Value]:
-    return list(graph.initializers.values()) if isinstance(graph, ir.Graph) else []
-
-
-def _values(graph: ir.Graph | ir.Function, model: ir.Model) -> Iterable[ir.Value]:
+def _values(graph: ir.Graph, model: ir.Model) -> Iterable[ir.Value]:
     inputs = () if graph is model.graph else graph.inputs
-    yield from (*inputs, *_initializers(graph))
+    yield from (*inputs, *graph.initializers.values())
     for node in graph:
         yield from node.outputs
 
