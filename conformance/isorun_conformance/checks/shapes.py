@@ -7,14 +7,13 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from isorun import Session
-from isorun.errors import BackendUnavailable, IsorunError, UnsupportedModel
+from isorun.errors import IsorunError
 from isorun.parity import DEFAULT_TOLERANCES
 from isorun_conformance.backend_under_test import named
 from isorun_conformance.checks.base import DOES_NOT_APPLY, Checks, proves
 from isorun_conformance.formulas import four_outputs
 from isorun_conformance.precisions import ERRORS
-from isorun_conformance.sample_models import MASK_KINDS, Encoder, dense, encoder
+from isorun_conformance.sample_models import MASK_KINDS, dense, encoder
 
 # Kernels change at powers of two and at multiples of the vector length, and buffers grow: every small size, and the
 # sizes around multiples of 64.
@@ -96,20 +95,6 @@ class Shapes(Checks):
             for seed, mask in enumerate(MASK_KINDS if shape[0] > 1 else ["none", "right", "left"]):
                 self.under_test.assert_accurate(model, session, model.feeds(seed, mask=mask))
 
-    @proves("fixed shapes")
-    def test_symbolic_model_without_dynamic_shapes_is_refused_or_accurate(self) -> None:
-        if self.under_test.capabilities.dynamic_shapes:
-            pytest.skip(f"{DOES_NOT_APPLY}: the backend declares dynamic shapes")
-        model = encoder(dynamic=True)
-        try:
-            session = self.under_test.open(model)
-        except (BackendUnavailable, UnsupportedModel) as error:
-            refusal = str(error)
-        else:
-            self._assert_accurate_or_refused(model, session)
-            return
-        assert "shape" in refusal or "dimension" in refusal, f"the refusal does not mention the shapes: {refusal}"
-
     @proves("not a number")
     def test_nan_stays_in_its_row(self) -> None:
         """Also in the next run, whose feeds have none."""
@@ -173,14 +158,3 @@ class Shapes(Checks):
 
     def _require_dynamic(self) -> None:
         self.under_test.require(self.under_test.capabilities.dynamic_shapes, "dynamic shapes")
-
-    def _assert_accurate_or_refused(self, model: Encoder, session: Session) -> None:
-        with session:
-            for batch, sequence in _FEW:
-                feeds = model.feeds(batch=batch, sequence=sequence)
-                try:
-                    outputs = session.run(None, feeds)
-                except IsorunError:
-                    continue
-                what = f"{model} at {batch} x {sequence}"
-                self.under_test.assert_accurate(model, session, feeds, named(session, outputs), what=what)

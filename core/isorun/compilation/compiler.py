@@ -19,7 +19,7 @@ from isorun.plugin import faults, registry
 from isorun.plugin.backend import Backend
 from isorun.system import threads as thread_counts
 from isorun.system.cache import Cache
-from isorun.types import DEVICES, PRECISIONS, CompileConfig, LoweredModel, devices
+from isorun.types import DEVICES, PRECISIONS, CompileConfig, LoweredModel, ModelInfo, devices
 
 if TYPE_CHECKING:
     from isorun.compilation.corpus import Samples
@@ -95,11 +95,13 @@ class Compiler:
         Raises:
             UnsupportedModel: padding cannot be removed as requested, or the backend lacks an operator; or as
                 :meth:`_one_graph` says.
-            BackendUnavailable: the model is quantized already, and the backend would run it in floating point; or as
+            BackendUnavailable: the model has symbolic dimensions, which the backend does not declare; it is quantized
+                already, and the backend would run it in floating point; or as
                 :meth:`isorun.plugin.backend.Backend.compile` says.
             BackendFailed: the runtime failed.
             InvalidFeeds: the model does not accept the samples.
         """
+        _check_shapes(backend, self.graphs.info)
         quantized = None
         if config.precision == "int8" and not self.graphs.info.quantized:
             quantized = self.calibrate(backend, config, samples)
@@ -226,6 +228,18 @@ def _check(
         f"it does not support {argument} {value!r} (supported: {', '.join(supported)}){why and f': {why}'}",
         "Choose a supported one, or another backend.",
     )
+
+
+def _check_shapes(backend: Backend, info: ModelInfo) -> None:
+    """Reject symbolic dimensions for a backend whose executables may keep the sizes of their first run."""
+    for spec in () if backend.capabilities.dynamic_shapes else info.inputs:
+        if spec.fixed_shape is None:
+            raise BackendUnavailable(
+                backend.name,
+                f"it does not declare `dynamic_shapes` or `static_shapes`, and the shape of input {spec.name!r} is "
+                f"{'unknown' if spec.shape is None else f'symbolic, {[*spec.shape]}'}",
+                "Export the model with fixed shapes, or choose another backend.",
+            )
 
 
 def _is_device(device: Any, supported: Collection[str]) -> bool:

@@ -21,7 +21,7 @@ from isorun.compilation.plugin_errors import called, violation
 from isorun.errors import InvalidFeeds, UnsupportedModel
 from isorun.models.fixed_shapes import FixedModel
 from isorun.plugin.backend import Backend, Executable, SupportsSize
-from isorun.types import INDEX_ERRORS, Feeds, LoweredModel, RuntimeReport, StaticShapes, TensorSpec
+from isorun.types import INDEX_ERRORS, Feeds, LoweredModel, RuntimeReport, StaticShapes
 
 _SAMPLE = 32  # the size of dimensions in the report on a model that has not run
 
@@ -88,7 +88,7 @@ class Shapes:
         Raises:
             UnsupportedModel: an input is not a tensor.
         """
-        fixed = {spec.name: sizes for spec in model.info.inputs if (sizes := _fixed_sizes(spec)) is not None}
+        fixed = {spec.name: sizes for spec in model.info.inputs if (sizes := spec.fixed_shape) is not None}
         if len(fixed) == len(model.info.inputs):
             return self.compile_plainly(self.fix(model, fixed).model)
         executable = ShapedExecutable(self, model)
@@ -194,12 +194,6 @@ class ShapedExecutable(Executable):
             sizes = [size if isinstance(size, int) else _SAMPLE if axis else 1 for axis, size in enumerate(spec.shape)]
             feeds[spec.name] = np.ones(sizes, spec.dtype)
         return self.buckets.parts(feeds)[0].bucket
-
-
-def _fixed_sizes(spec: TensorSpec) -> tuple[int, ...] | None:
-    """The shape of an input; ``None`` if a size is symbolic."""
-    sizes = tuple(size for size in spec.shape or () if isinstance(size, int))
-    return None if spec.shape is None or len(sizes) < len(spec.shape) else sizes
 
 
 def _joined(name: str, arrays: Sequence[np.ndarray], order: np.ndarray | None) -> np.ndarray:

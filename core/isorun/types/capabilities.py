@@ -86,7 +86,8 @@ class Capabilities:
         options: the keys of ``Session(options=...)``, each with an :class:`isorun.types.options.Option`, or a help
             text alone, which accepts any value.
         sets_threads: whether the number of threads of a run can be set; if not, ``Session(threads=...)`` is rejected.
-        dynamic_shapes: whether symbolic dimensions may change between runs.
+        dynamic_shapes: whether symbolic dimensions may change between the runs of an executable. If not, and without
+            ``static_shapes``, it gets models with fixed shapes only.
         thread_safe: whether several threads may call :meth:`Executable.run` of one executable at once, in shapes that
             it has not seen before too, and while another thread compiles or closes an executable; if not, the session
             serializes the calls of an executable. Bindings are used by one thread at a time in any case.

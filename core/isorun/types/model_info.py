@@ -50,6 +50,12 @@ class TensorSpec:
         """The NumPy dtype of a tensor's elements; ``None`` if NumPy lacks the type, or for other values."""
         return _NUMPY_TYPES.get(self.type.removeprefix("tensor(").removesuffix(")"))
 
+    @property
+    def fixed_shape(self) -> tuple[int, ...] | None:
+        """The shape; ``None`` unless all its sizes are numbers."""
+        sizes = tuple(size for size in self.shape or () if isinstance(size, int))
+        return None if self.shape is None or len(sizes) < len(self.shape) else sizes
+
 
 class ModelMetadata(NamedTuple):
     """A model's metadata, with the fields and defaults of ``onnxruntime.ModelMetadata``."""

@@ -71,7 +71,8 @@ class Variant(fakes.Right):
 
 class Misspelt(Variant):
     capabilities = Capabilities(
-        dialects=(Dialect("my-engine", functions=GELU.replace("my.engine.Bias", "isorun.fused.Bais")), "primitive")
+        dialects=(Dialect("my-engine", functions=GELU.replace("my.engine.Bias", "isorun.fused.Bais")), "primitive"),
+        dynamic_shapes=True,
     )
 
 

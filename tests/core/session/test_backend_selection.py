@@ -30,7 +30,7 @@ class First(fakes.Right):
     capabilities = Capabilities(dialects=("primitive",), priority=1000, package="no_such_engine")
 
 class Second(fakes.Right):
-    capabilities = Capabilities(dialects=("primitive",), priority=999)
+    capabilities = Capabilities(dialects=("primitive",), dynamic_shapes=True, priority=999)
 
 class Never(fakes.Right):
     capabilities = Capabilities(dialects=("primitive",), priority=None)

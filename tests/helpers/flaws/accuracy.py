@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import itertools
-from dataclasses import replace
 
 import numpy as np
 
-from flaws.base import HONEST, Flawed, backend, declaring
-from isorun.errors import BackendFailed, BackendUnavailable
+from flaws.base import Flawed, backend, declaring
+from isorun.errors import BackendFailed
 from isorun.types import Dialect
-from isorun_conformance.fakes import Right
 
 
 @backend
@@ -125,24 +123,3 @@ class RefusesFixedShapes(Flawed):
         if all(isinstance(size, int) for spec in model.info.inputs for size in spec.shape):
             raise BackendFailed("symbolic shapes only")
         super().__init__(model, config)
-
-
-@backend
-class GuessesShapes(Scaling):
-    """Declares fixed shapes, accepts symbolic ones, and is wrong for some."""
-
-    capabilities = replace(HONEST, dynamic_shapes=False)
-
-    def factor(self, feeds, result):
-        return 1 if len(result) < 4 else 2
-
-
-class RefusesWithoutReason(Right):
-    """Declares fixed shapes, and refuses others without a reason."""
-
-    capabilities = replace(HONEST, dynamic_shapes=False)
-
-    def compile(self, model, config):
-        if any(isinstance(size, str) for spec in model.info.inputs for size in spec.shape):
-            raise BackendUnavailable(self.name, "no", "No.")
-        return super().compile(model, config)
