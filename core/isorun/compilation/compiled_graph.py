@@ -17,11 +17,11 @@ from typing import Any, TypeVar
 
 from isorun.compilation.index_check import check_counts, counted
 from isorun.compilation.output_check import OutputCheck
-from isorun.compilation.plugin_errors import called, failure, is_allowed, violation, wrong_type
 from isorun.compilation.recompilation import Recompilations
 from isorun.errors import BackendFailed, InvalidFeeds, WorkerDied, WorkerTimeout, in_words
 from isorun.plugin import validation
 from isorun.plugin.backend import Backend, Binding, Executable, SupportsBinding
+from isorun.plugin.plugin_errors import called, failure, is_allowed, violation, wrong_type
 from isorun.system.interruption import interrupts
 from isorun.types import INDEX_ERRORS, Feeds, LoweredModel, RuntimeReport
 from isorun.types.provenance import plain

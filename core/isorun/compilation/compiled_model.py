@@ -24,7 +24,6 @@ import numpy as np
 from isorun.compilation.compiled_graph import Bindings, CompiledGraph
 from isorun.compilation.index_check import with_counts
 from isorun.compilation.padding import KEPT, Removal, pays, with_zeros
-from isorun.compilation.plugin_errors import called, violation, wrong_type
 from isorun.compilation.recompilation import CompiledElsewhere, Recompilations
 from isorun.compilation.single_rows import SingleRows
 from isorun.compilation.static_shapes import Fix, Shapes
@@ -43,6 +42,7 @@ from isorun.models.feeds import is_binary, not_binary
 from isorun.plugin import validation
 from isorun.plugin.backend import Backend, Executable, SupportsDeviceArrays, SupportsDeviceTimes
 from isorun.plugin.device_arrays import ON_DEVICE, DeviceArray
+from isorun.plugin.plugin_errors import called, violation, wrong_type
 from isorun.system.progress import logged
 from isorun.types import INDEX_ERRORS, CompileConfig, Feeds, LoweredModel, ModelInfo, RuntimeReport
 

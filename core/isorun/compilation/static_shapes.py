@@ -17,10 +17,10 @@ from isorun.compilation.buckets import Bucket, Buckets, Part
 from isorun.compilation.executable_pool import ExecutablePool
 from isorun.compilation.index_check import with_counts
 from isorun.compilation.output_check import OutputCheck
-from isorun.compilation.plugin_errors import called, violation
 from isorun.errors import InvalidFeeds, UnsupportedModel
 from isorun.models.fixed_shapes import FixedModel
 from isorun.plugin.backend import Backend, Executable, SupportsSize
+from isorun.plugin.plugin_errors import called, violation
 from isorun.types import INDEX_ERRORS, Feeds, LoweredModel, RuntimeReport, StaticShapes
 
 _SAMPLE = 32  # the size of dimensions in the report on a model that has not run

@@ -22,6 +22,7 @@ class Description:
 
     Attributes:
         name: its name, or the name of its family if it cannot be loaded.
+        module: the module of its class; empty if it cannot be loaded.
         status: ``available``; ``unavailable`` here for a reason; or ``broken``, by a mistake of its plugin.
         reason, remedy: why it is not available, and what to do.
         distribution: what installed it, with its version.
@@ -33,6 +34,7 @@ class Description:
     """
 
     name: str
+    module: str = ""
     status: str = "broken"
     reason: str = ""
     remedy: str = ""
@@ -54,9 +56,10 @@ class Description:
         """
         known: dict[str, Any] = {
             "name": backend.name,
+            "module": backend.__module__,
             "distribution": distribution,
             "contract": backend.contract,
-            "certificate": certificate.summary(backend.name, type(backend).__module__),
+            "certificate": certificate.summary(backend.name, backend.__module__),
             "capabilities": backend.capabilities,
         }
         try:
@@ -112,6 +115,7 @@ class DescribedBackend(Backend):
 
     def __init__(self, description: Description) -> None:
         super().__init__(description.name)
+        self.__module__ = description.module  # that of its authors, for errors
         self.contract = description.contract  # type: ignore[misc]  # a class attribute elsewhere
         self.capabilities = description.capabilities  # type: ignore[misc]  # a class attribute elsewhere
         self._description = description

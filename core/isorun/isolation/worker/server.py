@@ -20,13 +20,13 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from isorun.errors import BackendFailed
 from isorun.isolation.worker import failures, wire
 from isorun.isolation.worker.memory import Segment
 from isorun.isolation.worker.values import Packing, is_plain, rebuild, remember
 from isorun.plugin import listing, registry, validation
-from isorun.plugin.backend import Executable
+from isorun.plugin.backend import Backend, Executable
 from isorun.plugin.description import Description
+from isorun.plugin.plugin_errors import called, violation, wrong_type
 from isorun.system.cache import Cache
 from isorun.types import CompileConfig, LoweredModel, ModelInfo
 
@@ -71,7 +71,7 @@ class Server:
     """The executables of all channels, and the methods that a session may call by name."""
 
     def __init__(self) -> None:
-        self.executables: dict[int, tuple[str, Executable]] = {}
+        self.executables: dict[int, tuple[Backend, Executable]] = {}
 
     def candidates(self) -> list[dict[str, Any]]:
         """The candidates of ``backend="auto"`` here: :func:`isorun.plugin.listing.candidates`."""
@@ -93,22 +93,24 @@ class Server:
         """Compile a model and keep it under a number."""
         info = ModelInfo.from_dict(model["info"])
         lowered = LoweredModel(**{**model, "path": Path(model["path"]), "info": info})
-        executable = registry.get(name).compile(lowered, CompileConfig(**config))
+        backend = registry.get(name)
+        executable = called(backend, "compile()", backend.compile, lowered, CompileConfig(**config))
         if problem := validation.executable_problem(executable):
-            raise BackendFailed(f"{name}: compile() must return {problem}")
-        self.executables[number] = name, executable
+            raise violation(backend, "compile()", problem)
+        self.executables[number] = backend, executable
 
     def report(self, number: int) -> dict[str, Any]:
         """The runtime's report on an executable."""
-        name, executable = self.executables[number]
-        report = executable.report()
+        backend, executable = self.executables[number]
+        report = called(backend, "report()", executable.report)
         if problem := validation.report_problem(report):
-            raise BackendFailed(f"{name}: report() must return {problem}")
+            raise violation(backend, "report()", problem)
         return asdict(report)
 
     def close(self, number: int) -> None:
         """Release an executable."""
-        self.executables.pop(number)[1].close()
+        backend, executable = self.executables.pop(number)
+        called(backend, "close()", executable.close)
 
 
 METHODS = ("candidates", "descriptions", "backend", "accelerators", "compile", "report", "close")
@@ -173,8 +175,11 @@ class _Channel:
 
     def _run(self, text: bytes) -> tuple[int, int, bytes]:
         request = self._requests.get(text) or self._parse(text)
-        name, executable = self.server.executables[request.executable]
-        outputs = executable.run(request.outputs, request.feeds)
+        backend, executable = self.server.executables[request.executable]
+        # A list and a mapping that the plugin may change: the request is kept for the next run.
+        outputs: Any = called(backend, "run()", executable.run, [*request.outputs], {**request.feeds})
+        if type(outputs) is not list:
+            raise wrong_type(backend, "run()", "a list", outputs)
         key = tuple([(output.dtype, output.shape) if is_plain(output) else None for output in outputs])
         if results := self._results.get(key):
             return self._store(results, outputs)
@@ -182,7 +187,7 @@ class _Channel:
         try:
             described = [packing.describe(output) for output in outputs]
         except TypeError as error:
-            raise BackendFailed(f"{name} returned an invalid output: {error}") from error
+            raise violation(backend, "run()", f"valid outputs ({error})") from error
         results = _Results(json.dumps(described).encode(), packing.offsets, packing.size)
         if None not in key:  # otherwise the description depends on values
             remember(self._results, key, results)

@@ -5,7 +5,8 @@ value                                           description
 ==============================================  ===========================================================
 array or scalar of numbers or booleans          ``{"array": "<f4", "shape": [2, 7], "offset": 64}``
 array of strings                                ``{"strings": "|O", "shape": [2], "values": ["a", "b"]}``
-list or tuple (an ONNX sequence)                ``{"list": [...]}``
+list (an ONNX sequence)                         ``{"list": [...]}``
+tuple (the same in feeds)                       ``{"tuple": [...]}``
 dict (an ONNX map)                              ``{"map": [[key, value], ...]}``
 ``None`` (an empty optional), Python scalar     ``{"value": 1}``
 ==============================================  ===========================================================
@@ -53,7 +54,7 @@ class Packing:
         if value is None or isinstance(value, bool | int | float | str):
             return {"value": value}
         if isinstance(value, list | tuple):
-            return {"list": [self.describe(item) for item in value]}
+            return {"list" if isinstance(value, list) else "tuple": [self.describe(item) for item in value]}
         if isinstance(value, Mapping):
             return {"map": [[self.describe(_key(key)), self.describe(item)] for key, item in value.items()]}
         raise TypeError(f"expected an array, string, number, list, mapping or None, got {type(value).__name__}")
@@ -90,6 +91,8 @@ def rebuild(described: Mapping[str, Any], view: Viewer) -> Any:
         return np.array(described["values"], dtype=described["strings"]).reshape(described["shape"])
     if "list" in described:
         return [rebuild(item, view) for item in described["list"]]
+    if "tuple" in described:
+        return tuple(rebuild(item, view) for item in described["tuple"])
     if "map" in described:
         return {rebuild(key, view): rebuild(item, view) for key, item in described["map"]}
     return described["value"]

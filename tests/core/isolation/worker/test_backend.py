@@ -93,6 +93,7 @@ def test_outputs_other_than_tensors(fakes, model, tmp_path):
         np.testing.assert_array_equal(numbers, [0, 1, 2])
         assert (empty.dtype, empty.shape, nothing, mapped[1]) == (np.float16, (0, 2), None, 2.5)
         assert np.isnan(mapped[7])
+        assert type(returned("sequence-as-tuple")) is tuple, "a session rejects it"
         scalar = returned("scalar")
         assert (scalar.dtype, scalar.shape, scalar) == (np.float64, (), 2.5)
         np.testing.assert_array_equal(returned("transposed"), [[0, 3], [1, 4], [2, 5]])
@@ -101,7 +102,7 @@ def test_outputs_other_than_tensors(fakes, model, tmp_path):
 
 
 def test_output_of_a_type_that_onnx_does_not_have(odd):
-    with pytest.raises(BackendFailed, match=r"odd returned an invalid output.*object"):
+    with pytest.raises(BackendFailed, match=r"odd: run\(\) must return.*object.*isorun_isolation"):
         run(odd("object"), BAD)
 
 
@@ -147,8 +148,8 @@ def test_option_that_cannot_be_sent(odd):
     ("do", "kind", "message", "cause"),
     [
         ("bug", BackendFailed, "raised ValueError: a bug in a plugin", "ValueError: a bug in a plugin"),
-        ("odd-bug", BackendFailed, "KeyError: 'missing'", "KeyError: 'missing'"),
-        ("sys-exit", BackendFailed, "SystemExit: 3", "SystemExit: 3"),
+        ("odd-bug", BackendFailed, "raised KeyError: 'missing'", "KeyError: 'missing'"),
+        ("sys-exit", BackendFailed, "raised SystemExit: 3", "SystemExit: 3"),
         ("vendor", BackendFailed, "odd failed while running: the vendor's own words", "ConnectionError: the vendor's"),
         ("unsupported", UnsupportedModel, "odd lacks Foo", None),
         ("unavailable", BackendUnavailable, "Backend 'odd' cannot be used: the device is on fire. Put it", None),
@@ -166,10 +167,21 @@ def test_same_errors_as_in_this_process(odd, do, kind, message, cause, where):
         assert (caught.value.reason, caught.value.remedy) == ("the device is on fire", "Put it out.")
     if cause is not None:
         remote = caught.value.__cause__
-        remote = remote.__cause__ if isinstance(remote, ValueError) else remote  # a built-in error is raised as such
         assert isinstance(remote, RemoteError)
         assert str(remote).startswith(cause)
         assert "isorun_isolation.py" in remote.traceback
+
+
+@pytest.mark.parametrize("do", ["bug", "odd-bug", "scalar", "tuple"])
+def test_errors_name_the_authors_of_the_plugin(odd, do):
+    with pytest.raises(BackendFailed, match=r"odd: run\(\) (raised|must return) .*authors of isorun_isolation$"):
+        run(odd(do), BAD)
+
+
+def test_plugin_that_changes_its_arguments(odd):
+    session = odd("pop")
+    for _ in range(3):
+        np.testing.assert_array_equal(run(session), WELL)
 
 
 def test_session_is_usable_after_an_error(odd):

@@ -44,11 +44,16 @@ class OddExecutable(Executable):
     def run(self, output_names, feeds):
         self._runs += 1
         array = next(iter(feeds.values()))
+        if self._config.options.get("do") == "tuple":
+            return (array,)
         if array.size and array.dtype.kind == "f" and array.reshape(-1)[0] < 0:
             given = misbehave(self._config.options.get("do"))
             return [array if given is None else given]
         if self._config.options.get("do") == "alias":
             return [array]
+        if self._config.options.get("do") == "pop":
+            output_names.pop()
+            feeds.clear()
         return [array.copy()]
 
     def report(self):
@@ -98,6 +103,8 @@ def misbehave(how):
         return [np.arange(3), np.zeros((0, 2), np.float16), [None, {1: 2.5, 7: float("nan")}]]
     elif how == "object":
         return object()
+    elif how == "sequence-as-tuple":
+        return (np.arange(3),)
     elif how == "scalar":
         return np.float64(2.5)
     elif how == "transposed":

@@ -55,4 +55,4 @@ def wrong_type(backend: Backend, method: str, expected: str, actual: object) -> 
 
 
 def _report(backend: Backend) -> str:
-    return f"Report it to the authors of {type(backend).__module__}"
+    return f"Report it to the authors of {backend.__module__}"  # of one that another process runs, its own
