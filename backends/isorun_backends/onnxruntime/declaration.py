@@ -80,6 +80,8 @@ def read(name: str, module: str, minimum: Capabilities) -> Declaration:
             raise plugin_packages.invalid(name, module, f"unknown key {key!r}{hint}")
         if key in _TYPES and not isinstance(value, _TYPES[key][0]):
             raise plugin_packages.invalid(name, module, f"{key} must be {_TYPES[key][1]}, got {value!r}")
+    if declared.get("dynamic_shapes"):
+        minimum = replace(minimum, static_shapes=None, data_dependent_shapes=True)
     values: dict[str, Any] = {}
     for key, value in declared.items():
         values[key] = tuple(value) if isinstance(value, list) else value

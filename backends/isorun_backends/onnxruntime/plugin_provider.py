@@ -25,6 +25,7 @@ from isorun.plugin import (
     Finding,
     LoweredModel,
     Option,
+    StaticShapes,
     UnsupportedModel,
     did_you_mean,
     package_owners,
@@ -75,6 +76,7 @@ class OrtEp(Backend):
         package="onnxruntime",
         requirement="onnxruntime",
         reports=("placement", "precision"),
+        static_shapes=StaticShapes(),
     )
 
     def __init__(self, name: str) -> None:

@@ -155,9 +155,13 @@ def test_a_provider_that_does_not_load_reports_why(worker, environment, bert, me
 def test_a_package_declares_capabilities(worker):
     declared = worker.get("ort-ep:declares").capabilities
     assert (declared.precisions, declared.devices, declared.dynamic_shapes) == (("fp16",), ("npu",), True)
+    assert declared.static_shapes is None
+    assert declared.data_dependent_shapes
     assert declared.tolerance("fp16") == "bf16"
     assert declared.options["compiled_contexts"].default is True
-    assert worker.get("ort-ep:mine").capabilities.options["compiled_contexts"].default is False
+    minimum = worker.get("ort-ep:mine").capabilities
+    assert minimum.static_shapes is not None
+    assert minimum.options["compiled_contexts"].default is False
     assert worker.get("ort-ep:contoso").capabilities.precisions == ("fp32", "fp16")
 
 
