@@ -16,6 +16,7 @@ from isorun.plugin.device_arrays import DeviceArray
 from isorun.types import Feeds, ModelInfo, TensorSpec
 
 _DOUBT = "; if other backends return the same, the model declares it wrongly"
+_HOLDERS = ("seq", "optional")
 _ndarray = np.ndarray  # a global name is found faster than an attribute
 
 
@@ -94,10 +95,11 @@ class _Run(NamedTuple):
 
 
 class _Declared(NamedTuple):
-    """What a model declares of an output.
+    """What a model declares of an output, or of the elements of one.
 
     Attributes:
-        is_tensor: whether it must be an array.
+        kind: ``tensor``, ``seq``, ``optional``, ``map``, or another that is not checked.
+        element: what a sequence or an optional value holds.
         dtype: ``None`` for a type that NumPy lacks, and for strings.
         is_text: whether it has strings.
         rank: ``None`` if unknown.
@@ -105,7 +107,8 @@ class _Declared(NamedTuple):
         batched: whether the first axis is as long as the batch.
     """
 
-    is_tensor: bool
+    kind: str
+    element: _Declared | None
     dtype: np.dtype[Any] | None
     is_text: bool
     rank: int | None
@@ -114,15 +117,15 @@ class _Declared(NamedTuple):
 
     def problem(self, result: Any, batch: int, batch_input: str, on_device: bool) -> str:
         """What is wrong with a result, for a batch size of -1 if it is unknown; empty if it is right."""
-        if not self.is_tensor:
-            return ""
+        if self.kind != "tensor":
+            return self._problem_of_others(result)
         if type(result) is not np.ndarray and not (on_device and isinstance(result, DeviceArray)):
             return f"a numpy.ndarray, got {type(result).__name__}"
         shape = result.shape
         if self.dtype is not None and result.dtype != self.dtype:
             return f"an array of {self.dtype}, as the model declares, got {result.dtype}"
-        if self.is_text and result.dtype.kind not in "OU":
-            return f"an array of strings, as the model declares, got {result.dtype}"
+        if self.is_text and result.dtype.kind != "O":  # NumPy's own strings lose what ends in "\0"
+            return f"an array of dtype object with strings, as the model declares, got {result.dtype}"
         if self.rank is not None and len(shape) != self.rank:
             expected = f"{self.rank} dimension{'' if self.rank == 1 else 's'}"
             return f"an array of {expected}, as the model declares, got shape {shape}{_DOUBT}"
@@ -132,15 +135,32 @@ class _Declared(NamedTuple):
                 return f"an array of {expected}, as the model declares, got shape {shape}{_DOUBT}"
         if self.batched and batch >= 0 and shape[0] != batch:
             return f"an array of {batch} rows, as input {batch_input!r} has, got shape {shape}"
+        if isinstance(result, np.ndarray) and not on_device and not result.flags.c_contiguous:
+            return f"a C-contiguous array, got strides {result.strides} with shape {shape}"
+        return ""
+
+    def _problem_of_others(self, result: Any) -> str:
+        if self.kind == "map" and type(result) is not dict:
+            return f"a dict, got {type(result).__name__}"
+        if self.element is None or (self.kind == "optional" and result is None):
+            return ""
+        if self.kind == "seq" and type(result) is not list:
+            return f"a list, got {type(result).__name__}"
+        for item in result if self.kind == "seq" else [result]:
+            if problem := self.element.problem(item, -1, "", on_device=False):
+                return f"a list whose items are each {problem}" if self.kind == "seq" else problem
         return ""
 
 
 def _declared(spec: TensorSpec, precision: str, batch: str | None) -> _Declared:
     dtype, shape = spec.dtype, spec.shape
+    kind, _, inner = spec.type.partition("(")
+    element = _declared(TensorSpec(spec.name, inner[:-1], None), precision, None) if kind in _HOLDERS else None
     if precision == "fp64" and dtype is not None and dtype.kind == "f":
         dtype = np.dtype(np.float64)
     return _Declared(
-        spec.type.startswith("tensor("),
+        kind,
+        element,
         dtype,
         spec.type == "tensor(string)",
         None if shape is None else len(shape),

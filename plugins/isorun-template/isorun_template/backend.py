@@ -66,7 +66,7 @@ class TemplateExecutable(Executable):
         """Run once, on validated feeds. The caller owns the outputs: no later run may change them."""
         with runtime_errors(f"{self._name} failed while running"), np.errstate(all="ignore"):
             results = self._evaluator.run(list(output_names), dict(feeds))  # ENGINE
-        return [result if isinstance(result, list | None) else _owned(np.asarray(result)) for result in results]
+        return [_owned(result) for result in results]
 
     def report(self) -> RuntimeReport:
         """What the engine reports that it did. Omit what it does not report; do not guess."""
@@ -83,9 +83,12 @@ class TemplateExecutable(Executable):
         del self._evaluator
 
 
-def _owned(result: np.ndarray) -> np.ndarray:
-    """A copy in C order; strings are objects, as in every backend."""
-    return result.astype(object) if result.dtype.kind == "U" else np.array(result, order="C")
+def _owned(result: Any) -> Any:
+    """A copy in C order; strings are objects, as in every backend. A sequence is a list, an empty optional ``None``."""
+    if isinstance(result, list | None):
+        return result and [_owned(item) for item in result]
+    array = np.array(result, order="C")
+    return array.astype(object) if array.dtype.kind == "U" else array
 
 
 def _translate(error: Exception) -> UnsupportedModel | None:

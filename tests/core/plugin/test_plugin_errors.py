@@ -171,14 +171,58 @@ def test_wrong_results_are_refused(bert: Path, what: str, padding: str) -> None:
         session.run(None, tiny.feeds())
 
 
-def test_numbers_are_no_strings() -> None:
+@pytest.mark.parametrize("result", [np.ones(2, np.float32), np.array(["a", "b"])], ids=["numbers", "cut at a NUL"])
+def test_strings_are_objects(result: np.ndarray) -> None:
     model = parsed('<ir_version: 8, opset_import: ["" : 17]> g (string[n] x) => (string[n] y) { y = Identity (x) }')
     with (
-        plugin(lambda *_: [np.ones(2, np.float32)]) as name,
+        plugin(lambda *_: [result]) as name,
         isorun.Session(model, name) as session,
         pytest.raises(BackendFailed, match="strings"),
     ):
         session.run(None, {"x": np.array(["a", "b"], object)})
+
+
+ITEM = np.ones(2, np.float32)
+NO_SEQUENCES = {
+    "tuple": (ITEM,),
+    "ndarray": np.ones((1, 2), np.float32),
+    "NoneType": None,
+    "generator": (item for item in [ITEM]),
+    "float64": [ITEM, np.ones(2)],
+    "list whose items": [[1.0, 2.0]],
+}
+
+
+@pytest.mark.parametrize("what", NO_SEQUENCES)
+def test_a_sequence_is_a_list_of_arrays(what: str) -> None:
+    model = parsed("""<ir_version: 8, opset_import: ["" : 17]>
+        g (float[n, 2] x) => (seq(float[m, 2]) s) { s = SplitToSequence <axis: int = 0> (x) }""")
+    feeds = {"x": np.ones((1, 2), np.float32)}
+    results: list[Any] = [[ITEM], NO_SEQUENCES[what]]
+    with plugin(lambda *_: [results.pop(0)]) as name, isorun.Session(model, name) as session:
+        assert type(session.run(None, feeds)[0]) is list
+        with pytest.raises(BackendFailed, match=what):
+            session.run(None, feeds)
+
+
+def test_an_optional_value_may_be_missing() -> None:
+    model = parsed("""<ir_version: 8, opset_import: ["" : 18]>
+        g (optional(float[n]) x) => (optional(float[n]) y) { y = Identity (x) }""")
+    results: list[Any] = [None, ITEM, [ITEM]]
+    with plugin(lambda *_: [results.pop(0)]) as name, isorun.Session(model, name) as session:
+        assert session.run(None, {"x": ITEM}) == [None]
+        assert session.run(None, {"x": ITEM})[0] is ITEM
+        with pytest.raises(BackendFailed, match="list"):
+            session.run(None, {"x": ITEM})
+
+
+def test_results_are_in_c_order(bert: Path) -> None:
+    with (
+        plugin(lambda _, __, results: [np.asfortranarray(result) for result in results]) as name,
+        isorun.Session(bert, name) as session,
+        pytest.raises(BackendFailed, match="C-contiguous"),
+    ):
+        session.run(None, tiny.feeds())
 
 
 def test_results_that_are_read_only_have_zeros_at_padding(bert: Path) -> None:
