@@ -64,7 +64,8 @@ class Collator:
         outputs, feeds = tuple(outputs), _copied(feeds)
         if self.is_single(feeds) and not self._without_rows.intersection(outputs) and shared():
             return self._single(outputs, feeds, keep_axis=True)
-        return Request(outputs, feeds, rows=self._rows(feeds))
+        no_batch = self._info.mixes_rows or self._without_rows.issuperset(outputs)  # the first axis may be of one item
+        return Request(outputs, feeds, rows=1 if no_batch else self._rows(feeds))
 
     @staticmethod
     def is_single(feeds: Feeds) -> bool:
@@ -171,7 +172,8 @@ class Collator:
 
     def _rows(self, feeds: Feeds) -> int:
         mask = self._info.attended(feeds)
-        return next(iter(_largest(feeds) if mask is None else mask.shape), 1)
+        sizes = _largest(feeds) if mask is None else mask.shape
+        return sizes[0] if len(sizes) > 1 else 1  # one axis may be a signal, whose numbers are no requests
 
 
 def _largest(feeds: Feeds) -> tuple[int, ...]:

@@ -11,6 +11,7 @@ import pytest
 
 import exports
 import isorun
+import onnx_text
 from isorun.errors import InvalidArgument, InvalidFeeds, IsorunError
 from isorun.models.feeds import FeedChecker
 from isorun.session.scheduling.collator import Collator
@@ -47,6 +48,22 @@ def test_a_model_that_sees_padding_gets_none() -> None:
     model = Recorder()
     list(model.map([small(length) for length in [3, 4] * 4], FIXED, max_wait=60))
     assert sorted(model.batches) == [(4, 3), (4, 4)]
+
+
+@pytest.mark.parametrize(
+    ("text", "shape", "rows"),
+    [
+        ("g (float[samples] x) => (float[samples] y) { y = Relu (x) }", (160_000,), 1),
+        ("g (float[steps, 2] x) => (float[2, steps] y) { y = Transpose (x) }", (300, 2), 1),
+        ("g (float[rows, 2] x) => (float[rows, 2] y) { y = Relu (x) }", (300, 2), 300),
+    ],
+    ids=["signal", "one sequence", "rows"],
+)
+def test_rows_that_count_towards_max_queue(text: str, shape: tuple[int, ...], rows: int) -> None:
+    with isorun.Session(onnx_text.graph(text), "reference") as session:
+        collator = Collator(session.model_info, FeedChecker(session.model_info))
+        request = collator.request(None, {"x": np.ones(shape, np.float32)}, shared=lambda: False)
+    assert request.rows == rows
 
 
 def test_more_than_one_row_is_no_request(encoder: isorun.Session) -> None:
