@@ -18,6 +18,7 @@ from isorun.types import Feeds, ModelInfo, TensorSpec
 
 _STRINGS = "tensor(string)"
 _SEQUENCE = "seq("
+_OPTIONAL = "optional("
 _MAX_KNOWN_SHAPES = 4096  # combinations of shapes that passed before
 # Negative numbers are large ones as unsigned.
 _UNSIGNED = {np.dtype(f"{sign}int{bits}"): np.dtype(f"uint{bits}") for sign in ("", "u") for bits in (8, 16, 32, 64)}
@@ -42,7 +43,8 @@ class FeedChecker:
         self._specs = {spec.name: spec for spec in info.inputs}
         self._device = device_arrays
         self._array_type = device.DeviceArray if device_arrays else np.ndarray
-        self._required = frozenset(spec.name for spec in info.inputs if not spec.overridable)
+        self._optional = [spec.name for spec in info.inputs if spec.type.startswith(_OPTIONAL)]
+        self._required = frozenset(spec.name for spec in info.required).difference(self._optional)
         self._all_required = len(self._required) == len(self._specs)
         self._limits = info.limits
         self._outputs = tuple(info.output_names)
@@ -70,7 +72,8 @@ class FeedChecker:
 
         Returns:
             The names of the outputs, of all for none. The feeds, with lists, Python numbers, NumPy scalars and
-            instances of subclasses (without a copy) converted to ``numpy.ndarray``.
+            instances of subclasses (without a copy) converted to ``numpy.ndarray``, and ``None`` for optional inputs
+            that are omitted.
 
         Raises:
             InvalidFeeds: the message names the input, the expected value and the actual one.
@@ -89,6 +92,9 @@ class FeedChecker:
         if self._strings:
             converted = {spec.name: _strings(spec, feeds[spec.name]) for spec in self._strings if spec.name in feeds}
             feeds = {**feeds, **converted}
+        for name in self._optional:
+            if name not in feeds:
+                feeds = {**feeds, name: None}
         return self.outputs(output_names), feeds
 
     def _fits(self, feeds: Feeds) -> bool:

@@ -331,6 +331,9 @@ def test_passes_other_types_to_the_runtime():
     checker = FeedChecker(ModelInfo(specs, (), 17))
     feeds = {"sequence": [], "optional": None, "strings": np.array(["a", "b"]), "any": np.zeros((1, 2, 3), np.float32)}
     checker.check(feeds)
+    del feeds["optional"]  # may be omitted, as in ONNX Runtime
+    assert checker.check(feeds)["optional"] is None
+    assert "optional" not in feeds
 
 
 def test_names_of_outputs():
