@@ -13,6 +13,7 @@ import onnx_ir as ir
 from isorun.graph.analysis import batch_independence, index_bounds, mask_input, random_numbers, row_lengths
 from isorun.graph.analysis.evaluate import CannotEvaluate, Evaluator, data_inputs, is_constant, sizes
 from isorun.graph.analysis.layers import QUANTIZING
+from isorun.graph.canonicalize.opset_upgrade import feedable_inputs
 from isorun.graph.io import maps
 from isorun.graph.matching.probes import Probes
 from isorun.graph.ops.functions import ATTENTION, CORE, EMBEDDINGS, PACKED, TABLES, inputs, is_fused
@@ -48,9 +49,10 @@ def describe(model: ir.Model, *, any_mask: bool = False) -> ModelInfo:
         token_outputs = tuple(value.name for value in graph.outputs if value.name in known)
     masks = () if any_mask else tuple(mask_input.mask_inputs(graph))
     bounds = index_bounds.find(graph) | dict.fromkeys(masks, (0, 1))
+    feedable = feedable_inputs(model)
     described = [
         _spec(value, overridable=value.name in graph.initializers, bounds=bounds.get(value.name or ""))
-        for value in graph.inputs
+        for value in feedable
     ]
     sizes = next((spec.shape for spec in described if spec.name == mask), None) or ()
     outputs = [
@@ -76,7 +78,7 @@ def describe(model: ir.Model, *, any_mask: bool = False) -> ModelInfo:
         without_rows=rows.without,
         random=random_numbers.find(model),
         window=min((node.attributes["window"].as_int() for node in windowed), default=None),
-        unread=tuple(value.name or "" for value in graph.inputs if not value.uses() and not value.is_graph_output()),
+        unread=tuple(value.name or "" for value in feedable if not value.uses() and not value.is_graph_output()),
         masks=masks,
     )
 

@@ -79,6 +79,13 @@ def test_bounds_of_the_columns_of_boxes(columns, bounds):
     assert described(text).inputs[0].bounds == bounds
 
 
+def test_initializers_before_ir_version_4_are_constants():
+    """All of them had to be inputs."""
+    text = "g (float[N] x, float[2] w) => (float[N] y) <float[2] w = {1, 2}> { y = Mul (x, w) }"
+    assert [v.name for v in described(HEAD.replace("10", "3") + text).inputs] == ["x"]
+    assert [v.name for v in described(HEAD.replace("10", "4") + text).inputs] == ["x", "w"]
+
+
 def test_reports_overridable_inputs():
     info = described(f"{HEAD} g (float[1] x, float[1] w) => (float[1] y) <float[1] w = {{3}}> {{ y = Add (x, w) }}")
     assert [(v.name, v.overridable) for v in info.inputs] == [("x", False), ("w", True)]

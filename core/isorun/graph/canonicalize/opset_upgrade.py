@@ -39,13 +39,13 @@ def upgrade(model: ir.Model) -> None:
     for value in [value for value in graph.inputs if value.name in weights]:
         value.const_value = weights[value.name]
         graph.register_initializer(value)
-    _declare(graph, [value.name for value in _feedable_inputs(model)])
+    _declare(graph, [value.name for value in feedable_inputs(model)])
     model.graph = graph
     model.ir_version = max(model.ir_version, _FIRST_IR_VERSION)
 
 
-def _feedable_inputs(model: ir.Model) -> list[ir.Value]:
-    """The inputs that a caller feeds or may override."""
+def feedable_inputs(model: ir.Model) -> list[ir.Value]:
+    """The inputs that a caller feeds or may override. Before IR version 4, those with initializers are constants."""
     graph = model.graph
     if model.ir_version >= _FIRST_IR_VERSION:
         return list(graph.inputs)
