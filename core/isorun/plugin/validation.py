@@ -91,10 +91,24 @@ def _option(key: Any, option: Any) -> Iterator[str]:
         yield f"`capabilities.options`: a key must be a name, got {key!r}"
     elif not isinstance(option, Option | str):
         yield f"`capabilities.options`: {key!r} must be an isorun.plugin.Option, got {type(option).__name__}"
-    elif isinstance(option, Option) and option.type not in TYPES:
-        yield f"`capabilities.options`: {key!r} has an unknown type {option.type!r}{did_you_mean(option.type, TYPES)}"
-    elif isinstance(option, Option) and option.default is not None and (why := option.problem(option.default)):
-        yield f"`capabilities.options`: the default of {key!r} {why}"
+    elif isinstance(option, Option) and (problem := _option_problem(option)):
+        yield f"`capabilities.options`: {key!r} {problem}"
+
+
+def _option_problem(option: Option) -> str | None:
+    """What is wrong with an option, in words that follow its name."""
+    low, high = option.minimum, option.maximum
+    choices: object = option.choices
+    if option.type not in TYPES:
+        return f"has an unknown type {option.type!r}{did_you_mean(option.type, TYPES)}"
+    if not isinstance(choices, list | tuple):
+        return f"must have a tuple of choices, got {choices!r}"
+    if not all(limit is None or _integer(limit) for limit in (low, high)):
+        return f"must have integers as its limits, got {low!r} and {high!r}"
+    if low is not None and high is not None and low > high:
+        return f"has a minimum of {low} above its maximum of {high}"
+    why = None if option.default is None else option.problem(option.default)
+    return why and f"has an invalid default: it {why}"
 
 
 def _static_shapes(static: StaticShapes) -> Iterator[str]:

@@ -64,12 +64,13 @@ class Option:
         """Why a value is invalid; ``None`` for a valid value."""
         if (value is None and self.default is None) or self._accepts(value):
             return None
-        near = nearest(value, map(str, self.choices)) if isinstance(value, str) else None
+        names = [choice for choice in self.choices if isinstance(choice, str)]
+        near = nearest(value, names) if isinstance(value, str) else None
         return f"must be {self.expected()}, got {value!r}" + (f"; did you mean {near!r}?" if near else "")
 
     def _accepts(self, value: Any) -> bool:
         if self.choices:
-            return value in self.choices
+            return any(_alike(choice, value) for choice in self.choices)
         if self.type == "int":
             if not isinstance(value, int) or isinstance(value, bool):
                 return False
@@ -77,6 +78,18 @@ class Option:
         if self.type == "list" and isinstance(value, str | bytes):
             return False
         return isinstance(value, TYPES[self.type][0])
+
+    def value(self, value: Any) -> Any:
+        """A valid value as it is declared: a choice that is a tuple reaches an environment as a list."""
+        return next((choice for choice in self.choices if _alike(choice, value)), value)
+
+
+def _alike(choice: Any, value: Any) -> bool:
+    """Whether a value is a choice: equal, of its type, and no boolean for a number; lists and tuples are the same."""
+    if isinstance(choice, list | tuple):
+        return isinstance(value, list | tuple) and len(choice) == len(value) and all(map(_alike, choice, value))
+    same_kind = isinstance(value, type(choice)) and isinstance(value, bool) == isinstance(choice, bool)
+    return same_kind and bool(value == choice)
 
 
 def problems(declared: Mapping[str, Option | str], options: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
@@ -101,7 +114,8 @@ def read(backend: str, declared: Mapping[str, Option | str], options: Mapping[st
     """
     for key, problem in problems(declared, options):
         raise InvalidOption(backend, key, problem)
-    return {key: _own(options.get(key, Option.of(option).default)) for key, option in declared.items()}
+    known = {key: Option.of(option) for key, option in declared.items()}
+    return {key: _own(option.value(options.get(key, option.default))) for key, option in known.items()}
 
 
 def _own(value: Any) -> Any:

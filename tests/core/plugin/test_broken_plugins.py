@@ -27,6 +27,12 @@ class Plain(Backend):
     def compile(self, model, config):
         raise AssertionError("nothing is compiled here")
 """
+
+
+def _with_option(fields: str) -> str:
+    return f"Plain.capabilities = Capabilities(dialects=('onnx',), options={{'knob': Option('what', {fields})}})"
+
+
 BROKEN: Mapping[str, tuple[str, str]] = {
     "raises": ("raise RuntimeError('not today')", "RuntimeError: not today"),
     "leaves": ("raise SystemExit(0)", "SystemExit: 0"),
@@ -36,6 +42,9 @@ BROKEN: Mapping[str, tuple[str, str]] = {
     "property-raises": ("Plain.capabilities = property(lambda self: {}['nothing'])", "`capabilities` raises KeyError"),
     "wrong-type": ("Plain.capabilities = {'dialects': ['onnx']}", "must be an isorun.plugin.Capabilities, got dict"),
     "listed-options": ("Plain.capabilities = Capabilities(dialects=('onnx',), options=['knob'])", "a mapping of names"),
+    "one-choice": (_with_option("choices='abc'"), "'knob' must have a tuple of choices, got 'abc'"),
+    "backwards": (_with_option("type='int', minimum=5, maximum=1"), "a minimum of 5 above its maximum of 1"),
+    "worded": (_with_option("type='int', minimum='5'"), "integers as its limits"),
     "odd-dialect": ("Plain.capabilities = Capabilities(dialects=('latin',))", "unknown dialect 'latin'"),
     "abstract": ("Plain.__abstractmethods__ = frozenset({'compile'})", "abstract class"),
     "missing": ("del Plain", "names 'Plain', which the module 'broken_"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 
 from isorun.errors import InvalidOption
@@ -46,6 +47,21 @@ def test_rejects_an_invalid_value(given, expected, near):
     assert (caught.value.backend, caught.value.key) == ("b", key)
     message = str(caught.value)
     assert all(part in message for part in (key, expected, f"got {value!r}", near or ""))
+
+
+PAIRS = {"pair": Option("which", choices=((1, 2), (3, 4))), "level": Option("how far", "int", choices=(0, 1))}
+
+
+@pytest.mark.parametrize("value", [True, 1.0, "1", np.array([0, 1]), [1]], ids=str)
+def test_a_choice_has_its_type(value):
+    with pytest.raises(InvalidOption, match="must be one of 0, 1") as caught:
+        read("b", PAIRS, {"level": value})
+    assert "did you mean" not in str(caught.value)
+
+
+@pytest.mark.parametrize("value", [(3, 4), [3, 4]])
+def test_a_choice_that_is_a_tuple_may_come_from_json(value):
+    assert read("b", PAIRS, {"pair": value})["pair"] == (3, 4)
 
 
 def test_rejects_an_unknown_key_and_suggests_the_nearest():
