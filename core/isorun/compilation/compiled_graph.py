@@ -17,7 +17,7 @@ from typing import Any, TypeVar
 
 from isorun.compilation.index_check import check_counts, counted
 from isorun.compilation.output_check import OutputCheck
-from isorun.compilation.recompilation import Recompilations
+from isorun.compilation.recompilation import NotCompiled, Recompilations
 from isorun.errors import BackendFailed, InvalidFeeds, WorkerDied, WorkerTimeout, in_words
 from isorun.plugin import validation
 from isorun.plugin.backend import Backend, Binding, Executable, SupportsBinding
@@ -91,7 +91,7 @@ class CompiledGraph:
             try:
                 return function(executable)
             except BaseException as error:
-                own = is_allowed(error) and not isinstance(error, BackendFailed)
+                own = is_allowed(error) and (isinstance(error, NotCompiled) or not isinstance(error, BackendFailed))
                 replaced = isinstance(error, WorkerDied | WorkerTimeout)  # another worker compiles the model
                 if not (own or replaced or self._backend.capabilities.usable_after_failure):
                     self._failure = in_words(error)

@@ -6,7 +6,12 @@ import threading
 from collections.abc import Callable
 from typing import Protocol, runtime_checkable
 
+from isorun.errors import BackendFailed
 from isorun.types import LoweredModel
+
+
+class NotCompiled(BackendFailed):
+    """One more shape of a model cannot be compiled. No run has failed: the executables of other shapes stay in use."""
 
 
 @runtime_checkable

@@ -17,7 +17,8 @@ from isorun.compilation.buckets import Bucket, Buckets, Part
 from isorun.compilation.executable_pool import ExecutablePool
 from isorun.compilation.index_check import with_counts
 from isorun.compilation.output_check import OutputCheck
-from isorun.errors import InvalidFeeds, UnsupportedModel
+from isorun.compilation.recompilation import NotCompiled
+from isorun.errors import BackendFailed, InvalidFeeds, UnsupportedModel, WorkerDied, WorkerTimeout
 from isorun.models.fixed_shapes import FixedModel
 from isorun.plugin.backend import Backend, Executable, SupportsSize
 from isorun.plugin.plugin_errors import called, violation
@@ -161,7 +162,12 @@ class ShapedExecutable(Executable):
     def _using(self, bucket: Bucket, *, longer: bool) -> Iterator[tuple[Key, Compiled]]:
         def compile_one() -> tuple[Compiled, int]:
             fixed = self._shapes.fix(self._model, self.buckets.shapes(bucket))
-            executable = self._shapes.compile_plainly(fixed.model)
+            try:
+                executable = self._shapes.compile_plainly(fixed.model)
+            except (WorkerDied, WorkerTimeout):
+                raise
+            except BackendFailed as error:
+                raise NotCompiled(str(error)) from error.__cause__
             size = fixed.weight_bytes
             if isinstance(executable, SupportsSize):
                 size = called(self._shapes.backend, "size()", executable.size)

@@ -276,22 +276,25 @@ def test_results_of_another_shape_are_rejected(bert):
             session.run(["last_hidden_state"], feeds(1, 5))
 
 
-def test_failed_compilation_leaves_the_session_usable(bert, expected):
+@pytest.mark.parametrize("error", [UnsupportedModel("too long"), BackendFailed("too long"), MemoryError("too long")])
+def test_failed_compilation_leaves_the_session_usable(bert, expected, error):
     executable = static_engine.FixedExecutable
     initialize = executable.__init__
 
     def limited(self, engine, model, config):
         if model.info.inputs[0].shape[1] > 16:
-            raise UnsupportedModel("too long")
+            raise error
         initialize(self, engine, model, config)
 
-    with static_engine.registered(), pytest.MonkeyPatch.context() as patch:
+    with static_engine.registered(usable_after_failure=False) as engine, pytest.MonkeyPatch.context() as patch:
         patch.setattr(executable, "__init__", limited)
         with isorun.Session(bert, "static") as session:
             for _ in range(2):
-                with pytest.raises(UnsupportedModel, match="too long"):
+                with pytest.raises((UnsupportedModel, BackendFailed), match="too long"):
                     session.run(None, feeds(1, 20))
                 assert_equal(session.run(None, feeds(1, 12)), expected(feeds(1, 12)))
+            assert len(engine.compiled) == 2, "other shapes are not compiled again"
+            assert session.metrics().recompiled == 0
 
 
 def test_inputs_that_must_agree_in_size_but_do_not():
