@@ -81,8 +81,11 @@ class CompiledGraph:
         self._report: RuntimeReport | None = None
         self._failure = ""  # why the executable must not be used again
 
-    def call(self, method: str, function: Callable[[Any], _T]) -> _T:
-        """Call a function of the executable; after a failure, of a newly compiled one."""
+    def call(self, method: str, function: Callable[[Any], _T], feeds: Feeds | None = None) -> _T:
+        """Call a function of the executable; after a failure, of a newly compiled one.
+
+        ``feeds`` are what the function reads, for messages.
+        """
         with self.lock or nullcontext():
             executable = self.executable
             self._check_open()  # it may have been closed while this call waited
@@ -95,7 +98,7 @@ class CompiledGraph:
                 replaced = isinstance(error, WorkerDied | WorkerTimeout)  # another worker compiles the model
                 if not (own or replaced or self._backend.capabilities.usable_after_failure):
                     self._failure = in_words(error)
-                self.explain(method, error)
+                self.explain(method, error, feeds)
                 raise
 
     def _compile_again(self) -> Any:
@@ -129,8 +132,8 @@ class CompiledGraph:
         if self.counted and type(results) is list and results:
             check_counts(self.counted, results.pop())
         if problem := self._check.problem(output_names, results, feeds, on_device=method != "run()"):
-            if rows := self._check.disagreement(feeds):
-                raise InvalidFeeds(f"The inputs must have as many rows as each other, got {rows}")
+            if sizes := self._check.disagreement(feeds):
+                raise InvalidFeeds(sizes)
             raise violation(self._backend, method, problem)
         return [*results]  # a list that the plugin may keep
 
@@ -154,10 +157,16 @@ class CompiledGraph:
         self._check_open()
         return []
 
-    def explain(self, method: str, error: BaseException) -> None:
-        """Raise the error for an exception of the plugin; return for an error of isorun, which is right as it is."""
+    def explain(self, method: str, error: BaseException, feeds: Feeds | None = None) -> None:
+        """Raise the error for an exception of the plugin; return for an error of isorun, which is right as it is.
+
+        Sizes of inputs are compared here, and not before the run: a model may declare them wrongly, and broadcasts run.
+        """
         foreign = not (is_allowed(error) or interrupts(error))
         if foreign or isinstance(error, BackendFailed):
             self._check_open()  # another thread may have closed it during the call
+            own = not isinstance(error, WorkerDied | WorkerTimeout)
+            if own and feeds is not None and (sizes := self._check.disagreement(feeds)):
+                raise InvalidFeeds(f"{sizes}. {self._backend.name} failed to run them") from error
         if foreign:
             raise failure(self._backend, method, error) from error

@@ -120,7 +120,8 @@ class CompiledModel:
 
         Raises:
             IsorunError: the model is closed.
-            InvalidFeeds: an index is outside its table, or a mask's values are not supported.
+            InvalidFeeds: an index is outside its table, a mask's values are not supported, or the run failed and inputs
+                differ in a size for which the model has one name.
             BackendFailed: the runtime failed.
         """
         graph, zeros = self._choose(feeds)
@@ -131,10 +132,10 @@ class CompiledModel:
             try:
                 results: Any = graph.run(names, feeds)
             except BaseException as error:
-                graph.explain("run()", error)
+                graph.explain("run()", error, feeds)
                 raise
         else:
-            results = graph.call("run()", methodcaller("run", names, feeds))
+            results = graph.call("run()", methodcaller("run", names, feeds), feeds)
         return self._checked(graph, "run()", output_names, results, feeds, zeros)
 
     def run_on_device(self, output_names: Sequence[str], feeds: Feeds) -> list[DeviceArray]:
@@ -153,7 +154,7 @@ class CompiledModel:
                 raise wrong_type(self.backend, "compile()", "an executable with run_on_device()", executable)
             return executable.run_on_device([*output_names], feeds)
 
-        results: Any = graph.call("run_on_device()", run)
+        results: Any = graph.call("run_on_device()", run, feeds)
         return self._checked(graph, "run_on_device()", output_names, results, feeds, zeros)
 
     def run_bound(self, feeds: Feeds, outputs: Mapping[str, Any], bindings: Bindings) -> list[Any]:
@@ -170,7 +171,7 @@ class CompiledModel:
         """
         method = "a binding's run()"
         graph, zeros = self._choose(feeds)
-        results = graph.call(method, lambda _: graph.bound(feeds, outputs, bindings).run())
+        results = graph.call(method, lambda _: graph.bound(feeds, outputs, bindings).run(), feeds)
         return self._checked(graph, method, list(outputs), results, feeds, zeros)
 
     def device_times(self, feeds: Feeds, runs: int) -> np.ndarray | None:

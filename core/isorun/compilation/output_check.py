@@ -34,7 +34,7 @@ class OutputCheck:
         batches = [spec.shape[0] for spec in info.outputs if spec.shape and spec.shape[0] in inputs]
         batch = next((size for size in batches if isinstance(size, str)), None)
         self._batch_input = "" if batch is None else inputs[batch]
-        self._batched = [spec.name for spec in info.inputs if batch and spec.shape and spec.shape[0] == batch]
+        self._inputs = info.inputs
         checked = [spec if has_shapes else replace(spec, shape=None) for spec in info.outputs]
         self._outputs = {spec.name: _declared(spec, precision, batch) for spec in checked}
         self._mask = info.mask or ""
@@ -62,9 +62,17 @@ class OutputCheck:
         return self._compare(output_names, results, feeds, fed_shape, on_device)
 
     def disagreement(self, feeds: Feeds) -> str:
-        """Feeds that should have as many rows as each other, and have not; empty if they agree."""
-        rows = {name: len(feeds[name]) for name in self._batched if name in feeds}
-        return "" if len({*rows.values()}) < 2 else ", ".join(f"{name!r} {count}" for name, count in rows.items())
+        """What is wrong with feeds that differ in a size for which the model has one name; empty if they agree."""
+        sizes: dict[str, tuple[str, int]] = {}
+        for spec in self._inputs:
+            shape = getattr(feeds.get(spec.name), "shape", ())  # a sequence has none
+            for symbol, size in zip(spec.shape or (), shape, strict=False):
+                if not isinstance(symbol, str):
+                    continue
+                name, first = sizes.setdefault(symbol, (spec.name, size))
+                if size != first:
+                    return f"Inputs {name!r} and {spec.name!r} must have the same {symbol}, got {first} and {size}"
+        return ""
 
     def _compare(
         self, output_names: Sequence[str], results: Any, feeds: Feeds, fed_shape: tuple[int, ...], on_device: bool

@@ -8,6 +8,7 @@ import pytest
 import isorun
 import numpy_bert
 import tiny
+from bindings import bound
 from isorun.errors import InvalidFeeds
 from onnx_text import graph
 
@@ -68,10 +69,21 @@ def test_an_initializer_that_is_an_input_may_be_fed(any_backend):
 
 
 @pytest.mark.parametrize("backend", ["ort-cpu", "openvino", "reference"])
-def test_inputs_that_disagree_in_their_rows_are_the_callers_fault(backend: str) -> None:
-    model = graph("g (float[N, 3] x, float[N, 3] z) => (float[N, 3] y) { y = Add (x, z) }")
+def test_inputs_that_disagree_in_a_named_size_are_the_callers_fault(backend: str) -> None:
+    model = graph("g (float[N, M] x, float[N, M] z) => (float[N, M] y) { y = Add (x, z) }")
     x = np.ones((2, 3), np.float32)
     with isorun.Session(model, backend) as session:
-        with pytest.raises(InvalidFeeds, match="'x' 1, 'z' 2"):
-            session.run(None, {"x": x[:1], "z": x})
+        for wrong, sizes in ((x[:1], "same N, got 1 and 2"), (x[:, :2], "same M, got 2 and 3")):
+            with pytest.raises(InvalidFeeds, match=sizes):
+                session.run(None, {"x": wrong, "z": x})
         np.testing.assert_array_equal(session.run(None, {"x": x, "z": x})[0], x + x)
+        if backend == "ort-cpu":
+            with pytest.raises(InvalidFeeds, match="same M"):
+                session.run_with_iobinding(bound(session, {"x": x[:, :2], "z": x}, "y"))
+
+
+def test_inputs_that_disagree_in_a_name_and_run_are_as_right_as_without_names() -> None:
+    model = graph("g (float[N] x, float[N] z) => (float[M] y) { y = Add (x, z) }")
+    x = np.ones(3, np.float32)
+    with isorun.Session(model, "ort-cpu") as session:
+        np.testing.assert_array_equal(session.run(None, {"x": x[:1], "z": x})[0], x + x)
