@@ -174,6 +174,20 @@ class Embedder(PromptedModel):
         verdict = compared(self.identity.as_dict(), record)
         return compared(self.vector_record(), record) if verdict.unmeasured else verdict
 
+    def encode_ids(self, ids: Iterable[Sequence[int]]) -> Encoded:
+        """The tokens of texts from their ids, special tokens included: the model reads them as they are, all of type 0.
+
+        Raises:
+            InvalidFeeds: an item is not a list of token ids, is empty, or has more than ``max_length``; or the pooling
+                of the model leaves out the tokens of its prompts (``include_prompt: false``).
+        """
+        if not self._include_prompt and len(self.output.shape or ()) == 3 and any(self.prompts.values()):
+            raise InvalidFeeds(
+                "Token ids do not tell which of them belong to a prompt, and the pooling of this model leaves out its "
+                "prompts (include_prompt: false). Pass texts"
+            )
+        return super().encode_ids(ids)
+
     def embed(
         self,
         texts: Iterable[str] | Encoded,

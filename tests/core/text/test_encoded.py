@@ -73,6 +73,16 @@ def test_prompts_belong_to_the_encoding(variant: Path) -> None:
             embedder.embed(encoded, prompt_name="document")
 
 
+def test_token_ids_do_not_tell_a_prompt_that_pooling_leaves_out(variant: Path) -> None:
+    with isorun.Embedder(variant, backend="ort-cpu") as embedder:
+        ids = [list(item.ids) for item in embedder.encode(TEXTS).items]
+        with pytest.raises(InvalidFeeds, match="include_prompt"):
+            embedder.encode_ids(ids)
+    with isorun.Embedder(variant, backend="ort-cpu", prompts={"own": ""}) as embedder:  # which has none then
+        ids = [list(item.ids) for item in embedder.encode(TEXTS).items]
+        np.testing.assert_allclose(embedder.embed(embedder.encode_ids(ids)), embedder.embed(TEXTS), atol=1e-6)
+
+
 def test_each_call_may_normalize_and_truncate(embedder: isorun.Embedder, vectors: np.ndarray) -> None:
     assert embedder.normalizes
     lengths = np.linalg.norm(embedder.embed(TEXTS, normalize=False), axis=1)
