@@ -11,7 +11,7 @@ from fastapi.exceptions import RequestValidationError
 from starlette.exceptions import HTTPException
 from starlette.responses import Response
 
-from isorun.errors import BackendFailed, DeadlineExceeded, IsorunError, QueueFull
+from isorun.errors import BackendFailed, DeadlineExceeded, IsorunError, QueueFull, SessionClosed
 
 _logger = logging.getLogger("isorun.serve")
 
@@ -47,6 +47,11 @@ class ApiError(Exception):
         self.is_limit = is_limit
 
 
+def stopped() -> ApiError:
+    """The error for a request that comes too late for a server that stops, or takes too long for it."""
+    return ApiError(503, "The server has stopped. Send the request again", headers={"Retry-After": "1"})
+
+
 def api_error(error: Exception) -> ApiError:
     """What a client is told of an error. Errors of the server are logged, and only named."""
     match error:
@@ -57,6 +62,8 @@ def api_error(error: Exception) -> ApiError:
             return ApiError(429, message, code="rate_limit_exceeded", headers={"Retry-After": "1"})
         case DeadlineExceeded():
             return ApiError(504, str(error), code="timeout")
+        case SessionClosed():  # models are closed only when a server stops
+            return stopped()
         case RequestValidationError():
             return _invalid(error)
         case HTTPException():

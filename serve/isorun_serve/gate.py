@@ -16,7 +16,7 @@ from starlette.routing import BaseRoute, Match
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from isorun_serve import tracing
-from isorun_serve.errors import ApiError, error_response
+from isorun_serve.errors import ApiError, error_response, stopped
 from isorun_serve.settings import Settings
 from isorun_serve.traffic import Traffic
 
@@ -85,8 +85,7 @@ class Gate:
             if task is None or answer.started or not self._traffic.draining:
                 raise
             task.uncancel()
-            stopped = ApiError(503, "The server has stopped. Send the request again", headers={"Retry-After": "1"})
-            await error_response(stopped, scope["path"])(scope, receive, answer.send)
+            await error_response(stopped(), scope["path"])(scope, receive, answer.send)
         except Exception as error:  # the client gets an answer in any case
             if answer.started:
                 raise

@@ -18,7 +18,7 @@ from isorun.text.embedder import Embedder
 from isorun.text.model import TextModel
 from isorun.text.sparse_embedder import SparseEmbedder
 from isorun.types import Provenance
-from isorun_serve.errors import ApiError
+from isorun_serve.errors import ApiError, stopped
 
 _logger = logging.getLogger("isorun.serve")
 EMBED, SPARSE, RERANK, CLASSIFY, TENSORS = "embed", "sparse", "rerank", "classify", "tensors"
@@ -77,7 +77,7 @@ class Models:
 
     def __init__(self, models: Sequence[Served]) -> None:
         self._models: Mapping[str, Served] = {served.name: served for served in models}
-        self.accepting = self.ready = False
+        self.accepting = self.ready = self._closed = False
 
     def __iter__(self) -> Iterator[Served]:
         return iter(self._models.values())
@@ -133,6 +133,8 @@ class Models:
         raise ApiError(404, f"No model of this server {what}: {names}", code="model_not_found", param="model")
 
     def _check_ready(self) -> None:
+        if self._closed:
+            raise stopped()
         if not self.accepting:
             raise ApiError(503, "The models are warming up. Try again later", headers={"Retry-After": "1"})
 
@@ -155,6 +157,7 @@ class Models:
     def close(self) -> None:
         """Release all models."""
         self.accepting = self.ready = False
+        self._closed = True
         for served in self:
             served.close()
 

@@ -9,6 +9,7 @@ import math
 import signal
 import socket
 import sys
+from functools import partial
 from typing import Any
 
 import uvicorn
@@ -16,6 +17,8 @@ from fastapi import FastAPI
 from uvicorn.protocols.http.auto import AutoHTTPProtocol
 
 from isorun_serve.traffic import Traffic
+
+_LINGER = 0.5  # seconds
 
 
 def serve(
@@ -90,13 +93,33 @@ class _Server(uvicorn.Server):
         end = asyncio.get_running_loop().time() + (self._drain if self.failure is None else 0.0)
         while asyncio.get_running_loop().time() < end and not self.force_exit:
             await asyncio.sleep(0.05)
+        await self._accept_last()
         await super().shutdown(sockets)
+
+    async def _accept_last(self) -> None:
+        """Close the listening sockets, and accept what has connected by then, which closing alone would reset."""
+        loop, last = asyncio.get_running_loop(), []
+        opened = [sock for server in self.servers for sock in server.sockets]
+        copies = [socket.fromfd(sock.fileno(), sock.family, sock.type) for sock in opened]
+        for server in self.servers:
+            server.close()
+        for listening in copies:
+            listening.setblocking(False)
+            with listening, contextlib.suppress(OSError):  # once there is no other
+                while True:
+                    last.append(listening.accept()[0])
+        create: Any = self.config.http_protocol_class
+        for connection in last:
+            connection.setblocking(False)
+            created = partial(create, config=self.config, server_state=self.server_state, app_state=self.lifespan.state)
+            await loop.connect_accepted_socket(created, connection)
 
 
 def _connections(idle: float) -> type[asyncio.Protocol]:
     """The class of connections: one that has not sent a whole header in some time is closed.
 
-    uvicorn's own limit holds only until the first byte of a request.
+    uvicorn's own limit holds only until the first byte of a request. At the end, it would close connections without a
+    request at once, and reset those whose request is on its way.
     """
     base: Any = AutoHTTPProtocol
 
@@ -109,6 +132,10 @@ def _connections(idle: float) -> type[asyncio.Protocol]:
             super().on_response_complete()
             self._timer.cancel()
             self._expect_request()
+
+        def shutdown(self) -> None:
+            is_used = self.cycle is not None and not self.cycle.response_complete
+            asyncio.get_running_loop().call_later(0 if is_used else _LINGER, super().shutdown)
 
         def connection_lost(self, exc: Exception | None) -> None:
             self._timer.cancel()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import re
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -11,7 +12,9 @@ from fastapi.testclient import TestClient
 
 import isorun
 import served
+from isorun_serve.app import create_app
 from isorun_serve.gate import Gate
+from isorun_serve.models import Models, Served
 from isorun_serve.settings import Settings
 from isorun_serve.traffic import Traffic
 
@@ -54,6 +57,21 @@ def test_requests_while_models_are_measured(models: dict[str, Any]) -> None:
 def test_requests_while_models_warm_up(models: dict[str, Any]) -> None:
     with served.client(models, ready=False) as client:
         assert (client.get("/ready").status_code, client.post(URL, json=BODY).status_code) == (503, 200)
+
+
+def test_requests_while_models_close(folders: dict[str, Path]) -> None:
+    embedder = isorun.Embedder(folders["embedder"], backend="ort-cpu")
+    models = Models([Served.of("e", embedder)])
+    with TestClient(create_app(models, Settings(warmup=False)), raise_server_exceptions=False) as client:
+        models.accepting = True
+        embedder.close()
+        answer = client.post(URL, json=BODY)  # admitted, and too late for the model
+        assert (answer.status_code, "stopped" in answer.text) == (503, True)
+        models.close()
+        answer = client.post(URL, json=BODY)
+        assert (answer.status_code, "stopped" in answer.text) == (503, True)
+        for path, status in {"/": 503, "/info": 503, "/v2/models/e": 503, "/metrics": 200}.items():
+            assert client.get(path).status_code == status
 
 
 def test_the_number_of_requests_has_a_limit(models: dict[str, Any]) -> None:

@@ -216,6 +216,39 @@ def test_a_server_that_stops_says_so_and_answers_every_request(folders: dict[str
     assert (code, broken, set(answers), len(closed)) == (0, [], {(200, 64)}, 8)
 
 
+def test_a_server_that_stops_resets_no_connection(folders: dict[str, Path]) -> None:
+    server = Server(folders["embedder"], "--no-warmup", "--drain", "0")
+    statuses: list[int] = []
+    broken: list[Exception] = []
+
+    def call() -> None:
+        while True:
+            with closing(server.connection()) as connection:
+                try:
+                    connection.connect()
+                except ConnectionRefusedError:
+                    return
+                try:
+                    with post(connection, ["a b c d"] * 8) as answer:
+                        statuses.append(answer.status)
+                except Exception as error:  # noqa: BLE001  # reported below
+                    broken.append(error)
+
+    threads = [threading.Thread(target=call) for _ in range(8)]
+    with closing(server.connection()) as idle:
+        with post(idle, ["a"]) as answer:
+            answer.read()
+        for thread in threads:
+            thread.start()
+        server.until(lambda: len(statuses) > 8)
+        server.process.send_signal(signal.SIGTERM)
+        for thread in threads:
+            thread.join()
+        with post(idle, ["a"]) as answer:  # sent once nothing else is accepted
+            assert (answer.status, answer.headers["connection"]) == (200, "close")
+    assert (server.stop(), broken, set(statuses)) == (0, [], {200})
+
+
 @pytest.mark.long
 def test_warms_up_before_it_is_ready(folders: dict[str, Path]) -> None:
     server = Server(folders["reranker"])
