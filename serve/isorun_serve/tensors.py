@@ -116,7 +116,8 @@ def _from_json(name: str, data: Any, spec: TensorSpec, shape: list[int]) -> Arra
         nested = np.asarray(data, object if dtype is None else None)
     except ValueError as error:
         raise _wrong(name, "data must be a list of values, or lists of one length") from error
-    if nested.ndim > 1 and list(nested.shape) != shape:
+    # Lists do not tell the sizes after one of 0.
+    if nested.ndim > 1 and list(nested.shape) != (shape if nested.size else shape[: nested.ndim]):
         raise _wrong(name, f"data is nested as {list(nested.shape)}, and shape is {shape}")
     array = nested.reshape(-1)
     if array.dtype.kind != "b" and bool in _types(data):  # NumPy makes numbers of them

@@ -15,6 +15,7 @@ from onnx import TensorProto, helper
 import isorun
 import served
 import tiny
+from onnx_text import graph
 
 URL = "/v2/models/bert/infer"
 FEEDS = tiny.feeds(2, 7)
@@ -139,6 +140,24 @@ def test_number_outside_its_range(every_type: isorun.Session, datatype: str, val
     with served.client({"types": every_type}) as client:
         answer = client.post("/v2/models/types/infer", content=json.dumps({"inputs": inputs}))
     assert (answer.status_code, "outside its range" in answer.json()["error"]) == (400, True)
+
+
+def test_sizes_after_one_of_0_are_not_in_nested_lists() -> None:
+    model = graph("g (float[N, M, 3] x) => (float[N, M, 3] y) { y = Neg (x) }")
+    with isorun.Session(model, "ort-cpu") as session, served.client({"m": session}) as client:
+        for data, shape, status in (([[], []], [2, 0, 3], 200), ([], [2, 0, 3], 200), ([[], []], [3, 0, 3], 400)):
+            tensor = {"name": "x", "datatype": "FP32", "shape": shape, "data": data}
+            answer = client.post("/v2/models/m/infer", json={"inputs": [tensor]})
+            assert answer.status_code == status, answer.text
+
+
+def test_inputs_that_disagree_in_a_named_size() -> None:
+    model = graph("g (float[N, M] x, float[N, M] z) => (float[N, M] y) { y = Add (x, z) }")
+    with isorun.Session(model, "ort-cpu") as session, served.client({"m": session}) as client:
+        sizes = {"x": 2, "z": 3}
+        tensors = [{"name": name, "datatype": "FP32", "shape": [1, m], "data": [1.0] * m} for name, m in sizes.items()]
+        answer = client.post("/v2/models/m/infer", json={"inputs": tensors})
+        assert (answer.status_code, "same M, got 2 and 3" in answer.json()["error"]) == (400, True)
 
 
 def test_what_json_cannot_hold(every_type: isorun.Session) -> None:
