@@ -53,6 +53,18 @@ def _is_one_kind(items: list[Any]) -> bool:
     )
 
 
+def _texts(value: Any) -> Any:
+    if isinstance(value, str) or (isinstance(value, list) and set(map(type, value)) <= {str}):
+        return value
+    raise ValueError("expected a string, or a list of strings")
+
+
+def _ids(value: Any) -> Any:
+    if isinstance(value, list) and _is_one_kind(value) and not (value and isinstance(value[0], str)):
+        return value
+    raise ValueError("expected a list of token ids, or a list of such lists")
+
+
 def _text_or_pairs(value: Any) -> Any:
     if isinstance(value, str) or (isinstance(value, list) and value and (_is_text(value) or all(map(_is_text, value)))):
         return value
@@ -66,6 +78,7 @@ def _is_text(item: Any) -> bool:
 
 _STRING: dict[str, Any] = {"type": "string"}
 _IDS: dict[str, Any] = {"type": "array", "items": {"type": "integer"}}
+_TEXTS: dict[str, Any] = {"type": "array", "items": _STRING}
 _TEXT: dict[str, Any] = {"type": "array", "items": _STRING, "minItems": 1, "maxItems": 2}
 
 TextsOrIds = Annotated[
@@ -74,6 +87,12 @@ TextsOrIds = Annotated[
     WithJsonSchema({"anyOf": [_STRING, _IDS, {"type": "array", "items": {"anyOf": [_STRING, _IDS]}}]}),
 ]
 """A text, several, or the token ids of one or of several."""
+
+Texts = Annotated[Any, AfterValidator(_texts), WithJsonSchema({"anyOf": [_STRING, _TEXTS]})]
+"""A text or several. Of a union of types, an error would tell what the first one lacks."""
+
+Ids = Annotated[Any, AfterValidator(_ids), WithJsonSchema({"anyOf": [_IDS, {"type": "array", "items": _IDS}]})]
+"""The token ids of one text or of several."""
 
 TextOrPairs = Annotated[
     Any,

@@ -49,6 +49,8 @@ async def encoded(
     """
     check_count(settings, len(texts), field)
     check_characters(settings, texts, field)
+    if are_ids(texts):
+        _check_ids(served, texts, field)
     with admission(served):
         served.session.check_room(len(texts))
     if sum(sum(map(len, _parts(text))) for text in texts) <= _ON_THIS_THREAD:
@@ -56,14 +58,9 @@ async def encoded(
     else:
         tokens = await asyncio.to_thread(encode, texts)
     if tokens.truncated and not (settings.auto_truncate if truncate is None else truncate):
-        raise too_long(served, f"{field}[{tokens.truncated[0]}]", field)
-    if (total := sum(tokens.lengths)) > settings.max_tokens:
-        raise ApiError(
-            400,
-            f"{field} must have at most {settings.max_tokens} tokens in all, got {total}. Send several requests",
-            param=field,
-            is_limit=True,
-        )
+        advice = "start the server with --auto-truncate" if truncate is None else "set truncate to true"
+        raise too_long(served, f"{field}[{tokens.truncated[0]}]", field, f"Shorten it, or {advice}")
+    check_tokens(settings, sum(tokens.lengths), field)
     return tokens
 
 
@@ -102,6 +99,17 @@ def check_count(settings: Settings, count: int, field: str) -> None:
         raise ApiError(400, message, param=field, is_limit=True)
 
 
+def check_tokens(settings: Settings, count: int, field: str) -> None:
+    """Reject a request with too many tokens.
+
+    Raises:
+        ApiError: it has.
+    """
+    if count > settings.max_tokens:
+        message = f"{field} must have at most {settings.max_tokens} tokens in all, got {count}. Send several requests"
+        raise ApiError(400, message, param=field, is_limit=True)
+
+
 def check_characters(settings: Settings, texts: Sequence[Any], field: str) -> None:
     """Reject texts that take too long to tokenize, even if they are cut afterwards.
 
@@ -120,7 +128,7 @@ def check_characters(settings: Settings, texts: Sequence[Any], field: str) -> No
             total += sum(_checked_length(settings, part, f"{field}[{position}]", field) for part in _parts(text))
     if total > settings.max_body:
         raise ApiError(
-            413,
+            400,
             f"{field} must have at most {settings.max_body} characters in all, with the query for each document, got "
             f"{total}. Send several requests",
             param=field,
@@ -132,17 +140,25 @@ def _checked_length(settings: Settings, text: str, where: str, field: str) -> in
     limit = settings.max_characters
     if len(text) > limit:
         message = f"{where} must have at most {limit} characters, got {len(text)}. Split the text"
-        raise ApiError(413, message, param=field, is_limit=True)
+        raise ApiError(400, message, param=field, is_limit=True)
     return len(text)
 
 
-def too_long(served: Served, where: str, field: str) -> ApiError:
+def _check_ids(served: Served, texts: Sequence[list[int]], field: str) -> None:
+    assert served.model is not None
+    limit = served.model.max_length
+    long = (position for position, ids in enumerate(texts) if limit is not None and len(ids) > limit)
+    if (position := next(long, None)) is not None:
+        # Cut, they would lack the special tokens at their end.
+        raise too_long(served, f"{field}[{position}]", field, "Token ids are never cut. Shorten them, or send the text")
+
+
+def too_long(served: Served, where: str, field: str, remedy: str) -> ApiError:
     """The error for a text that is longer than the model reads."""
     assert served.model is not None
     return ApiError(
         400,
-        f"{where} has more than the {served.model.max_length} tokens that {served.name} reads. Shorten it, or start "
-        "the server with --auto-truncate",
+        f"{where} has more than the {served.model.max_length} tokens that {served.name} reads. {remedy}",
         code="context_length_exceeded",
         param=field,
         is_limit=True,

@@ -95,6 +95,8 @@ def test_null_is_the_default(client: TestClient) -> None:
         ({"input": "a", "encoding_format": "hex"}, 400, None, "encoding_format", "'float' or 'base64'"),
         ({"input": ["a"] * 9}, 400, None, "input", "at most 8 texts, got 9"),
         ({"input": ["a " * 30] * 3}, 400, None, "input", "at most 64 tokens in all, got 96"),
+        ({"input": "a " * 251}, 400, None, "input", "at most 500 characters"),
+        ({"input": [[4], [4] * 41]}, 400, "context_length_exceeded", "input", r"input\[1\] .* never cut"),
         (
             {"input": ["a", "a " * 39]},
             400,

@@ -41,13 +41,15 @@ def test_long_documents_are_cut(client: TestClient, models: dict[str, Any]) -> N
     [
         ({"query": "a", "documents": []}, 400, "must not be empty"),
         ({"query": "a", "documents": ["a"] * 9}, 400, "at most 8"),
-        ({"query": "a", "documents": ["a " * 300]}, 413, "documents[0] must have at most 500 characters"),
+        ({"query": "a", "documents": ["a " * 300]}, 400, "documents[0] must have at most 500 characters"),
         ({"query": "a", "documents": ["a"], "model": "embedder"}, 400, "not one that scores"),
         ({"query": "a", "documents": ["a"], "model": "other"}, 404, "no model 'other'"),
         ({"query": "a", "documents": ["a"], "max_tokens_per_doc": 5}, 400, "limit of 40"),
         ({"query": "a", "documents": ["a"], "rank_fields": ["title"]}, 400, "rank_fields"),
         ({"query": "a", "documents": ["a"], "top_n": 0}, 400, "greater than or equal to 1"),
         ({"query": "a", "documents": ["a"], "max_chunks_per_doc": 3}, 400, "unknown field 'max_chunks_per_doc'"),
+        ({"query": "a", "documents": [{"txt": "a"}]}, 400, "documents.0.text: Field required"),
+        ({"query": "a", "documents": ["a", 5]}, 400, "documents.1: expected a string, or an object"),
         ({"documents": ["a"]}, 400, "query: Field required"),
     ],
 )
@@ -59,9 +61,10 @@ def test_errors(client: TestClient, body: dict[str, Any], status: int, message: 
 
 def test_the_query_counts_for_each_document(models: dict[str, Any]) -> None:
     with served.client(models, max_body=1000) as client:
-        for documents, status in ((4, 200), (6, 413)):
-            body = {"query": "a " * 100, "documents": ["a"] * documents}
+        for count, status in ((4, 200), (6, 400)):
+            body = {"query": "a " * 100, "documents": ["a"] * count}
             assert client.post("/v2/rerank", json=body).status_code == status
+        assert client.post("/rerank", json={"query": "a " * 100, "texts": ["a"] * 6}).status_code == 413
 
 
 def test_documents_are_returned_with_all_their_fields(client: TestClient) -> None:

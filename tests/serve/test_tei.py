@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import json
 import tracemalloc
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 from fastapi.testclient import TestClient
 
+import isorun
 import served
 from isorun.text.classifier import Class
 
@@ -136,6 +139,13 @@ def test_info(client: TestClient) -> None:
         ("/embed", {"inputs": "a", "model": "bert"}, 400, "not one that embeds"),
         ("/embed", {"inputs": "a", "normalise": False}, 400, "did you mean 'normalize'?"),
         ("/embed", {"inputs": [2, 4, 3], "prompt_name": "query"}, 400, "not for token ids"),
+        ("/embed", {"inputs": [[4] * 41], "truncate": True}, 413, "inputs[0] has more than the 40 tokens"),
+        ("/embed", {"inputs": "a " * 50}, 413, "--auto-truncate"),
+        ("/embed", {"inputs": "a " * 50, "truncate": False}, 413, "set truncate to true"),
+        ("/tokenize", {"inputs": ["a " * 50] * 2}, 413, "at most 64 tokens in all, got 104"),
+        ("/decode", {"ids": [4] * 65}, 413, "at most 64 tokens in all, got 65"),
+        ("/tokenize", {"inputs": [1]}, 400, "inputs: expected a string, or a list of strings"),
+        ("/decode", {"ids": [[4], 5]}, 400, "ids: expected a list of token ids"),
         ("/tokenize", {"inputs": "a", "truncate": True}, 400, "unknown field 'truncate'"),
         ("/predict", {"inputs": "a", "parameters": {"topk": 1}}, 400, "parameters: unknown field 'topk'"),
         ("/predict", {"inputs": "a", "parameters": {"function_to_apply": "relu"}}, 400, "function_to_apply"),
@@ -163,6 +173,16 @@ def test_token_ids_of_tokenize_have_the_default_prompt(client: TestClient, model
         np.testing.assert_allclose(vector, embedder.embed(["a b"]), atol=1e-6)
     finally:
         embedder.default_prompt = before
+
+
+def test_token_ids_of_a_model_whose_pooling_leaves_out_its_prompt(tmp_path: Path) -> None:
+    folder = served.write_embedder(tmp_path / "embedder")  # with a prompt
+    pooling = {"pooling_mode": "mean", "include_prompt": False}
+    (folder / "1_Pooling" / "config.json").write_text(json.dumps(pooling))
+    with isorun.Embedder(folder, backend="ort-cpu") as model, served.client({"e": model}) as client:
+        for url, body in {"/embed": {"inputs": [[2, 4, 3]]}, "/v1/embeddings": {"input": [[2, 4, 3]]}}.items():
+            answer = client.post(url, json=body)
+            assert (answer.status_code, "include_prompt" in answer.text) == (400, True)
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,7 @@ import uuid
 from typing import Annotated, Any
 
 from fastapi import APIRouter
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, WithJsonSchema, model_validator
 from starlette.responses import Response
 
 from isorun_serve.answers import json_answer
@@ -24,12 +24,25 @@ class Document(BaseModel):
     model_config = ConfigDict(extra="allow")
     text: str
 
+    @model_validator(mode="before")
+    @classmethod
+    def _of_text(cls, document: Any) -> Any:
+        if isinstance(document, str):
+            return {"text": document}
+        if not isinstance(document, dict):
+            raise ValueError("expected a string, or an object with the field text")  # noqa: TRY004 # of pydantic
+        return document
+
+
+_DOCUMENT = {"type": "object", "required": ["text"], "properties": {"text": {"type": "string"}}}
+_DOCUMENTS = {"type": "array", "items": {"anyOf": [{"type": "string"}, _DOCUMENT]}}
+
 
 class RerankRequest(KnownFields):
     """The body of a request."""
 
     query: str
-    documents: Annotated[list[str | Document], FirstError()]
+    documents: Annotated[list[Document], FirstError(), WithJsonSchema(_DOCUMENTS)]
     model: str | None = Field(None, description="The name of a served model. Default: the first that reranks.")
     top_n: int | None = Field(None, ge=1, description="How many documents to return. Default: all.")
     return_documents: bool = False
@@ -49,7 +62,7 @@ def router(models: Models, settings: Settings) -> APIRouter:
             raise ApiError(400, message, param="max_tokens_per_doc")
         if request.rank_fields not in (None, ["text"]):
             raise ApiError(400, 'rank_fields must be ["text"]. Put other fields into the text', param="rank_fields")
-        texts = [item if isinstance(item, str) else item.text for item in request.documents]
+        texts = [document.text for document in request.documents]
         ranked, tokens = await relevance(
             # These protocols cut documents that are too long.
             *(served, encoder, settings, request.query, texts),
@@ -60,7 +73,7 @@ def router(models: Models, settings: Settings) -> APIRouter:
             {"index": index, "relevance_score": score} for index, score in ranked[: request.top_n]
         ]
         if request.return_documents:
-            whole = [{"text": item} if isinstance(item, str) else item.model_dump() for item in request.documents]
+            whole = [document.model_dump() for document in request.documents]
             _check_returnable(whole)
             results = [{**result, "document": whole[result["index"]]} for result in results]
         return json_answer(

@@ -19,7 +19,7 @@ from isorun.text.prompted import PromptedModel
 from isorun.text.sparse_embedder import SparseEmbedder
 from isorun_serve.answers import finite, json_answer
 from isorun_serve.errors import ApiError
-from isorun_serve.inputs import FirstError, KnownFields, TextOrPairs, TextsOrIds, as_list
+from isorun_serve.inputs import FirstError, Ids, KnownFields, TextOrPairs, Texts, TextsOrIds, as_list
 from isorun_serve.models import EMBED, RERANK, SPARSE, Models, Served
 from isorun_serve.settings import Settings
 from isorun_serve.texts import (
@@ -27,6 +27,7 @@ from isorun_serve.texts import (
     check_characters,
     check_count,
     check_dimensions,
+    check_tokens,
     encoded,
     encoder_of,
     relevance,
@@ -92,7 +93,7 @@ class RerankRequest(_Request):
 class TokenizeRequest(_Named):
     """The body of a request for tokens."""
 
-    inputs: str | Annotated[list[str], FirstError()]
+    inputs: Texts
     add_special_tokens: bool = True
     prompt_name: str | None = Field(None, description="The name of the prompt to put before each text.")
 
@@ -100,7 +101,7 @@ class TokenizeRequest(_Named):
 class DecodeRequest(_Named):
     """The body of a request for the texts of token ids."""
 
-    ids: Annotated[list[int], FirstError()] | Annotated[list[Annotated[list[int], FirstError()]], FirstError()]
+    ids: Ids
     skip_special_tokens: bool = True
 
 
@@ -189,6 +190,7 @@ def router(models: Models, settings: Settings) -> APIRouter:
             prompt = model.prompts[name]
         prompted = [prompt + text for text in texts]
         encodings = await asyncio.to_thread(model.tokenizer.encodings, prompted, None, offsets=True)
+        check_tokens(settings, sum(len(encoding.ids) for encoding in encodings), "inputs")
         return json_answer(
             [
                 _tokens(text, encoding, special=request.add_special_tokens)
@@ -203,6 +205,7 @@ def router(models: Models, settings: Settings) -> APIRouter:
         library = model.tokenizer.library
         items: Any = request.ids if request.ids and isinstance(request.ids[0], list) else [request.ids]
         check_count(settings, len(items), "ids")
+        check_tokens(settings, sum(map(len, items)), "ids")
         size = library.get_vocab_size()
         if any(not 0 <= number < size for item in items for number in item):
             raise ApiError(400, f"ids must be from 0 to {size - 1}", param="ids")
