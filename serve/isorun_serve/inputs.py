@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import chain
 from typing import Annotated, Any
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, FailFast, WithJsonSchema, model_validator
@@ -49,7 +50,7 @@ def _texts_or_ids(value: Any) -> Any:
 def _is_one_kind(items: list[Any]) -> bool:
     kinds = set(map(type, items))
     return len(kinds) <= 1 and (
-        kinds <= {str, int} or (kinds == {list} and all(set(map(type, item)) <= {int} for item in items))
+        kinds <= {str, int} or (kinds == {list} and set(map(type, chain.from_iterable(items))) <= {int})
     )
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import math
 from collections.abc import Sequence
+from itertools import chain
 from typing import Any
 
 import numpy as np
@@ -141,10 +142,12 @@ def _from_json(name: str, data: Any, spec: TensorSpec, shape: list[int]) -> Arra
 
 def _types(data: Any) -> set[type]:
     """The types of the values in nested lists."""
-    if not isinstance(data, list):
-        return {type(data)}
-    types = set(map(type, data))
-    return set[type]().union(*map(_types, data)) if list in types else types
+    types, level = set[type](), [data]
+    while level:
+        types.update(map(type, level))
+        lists = (item for item in level if isinstance(item, list)) if types != {list} else level
+        level = list(chain.from_iterable(lists))
+    return types - {list}
 
 
 def _exact(numbers: Array, dtype: np.dtype[Any], otherwise: Array) -> Array:

@@ -245,6 +245,14 @@ def test_errors(client: TestClient, body: dict[str, Any], message: str) -> None:
     assert message in answer.json()["error"]
 
 
+@pytest.mark.parametrize("field", ["inputs", "outputs"])
+def test_the_number_of_tensors_has_a_limit(models: dict[str, Any], field: str) -> None:
+    body = as_json(**{field: [{"name": "a", "shape": [1], "datatype": "FP32"} if field == "inputs" else {"name": "a"}]})
+    with served.client(models) as client:
+        answer = client.post(URL, json={**body, field: body[field] * 2049})
+    assert (answer.status_code, f"{field}: " in answer.json()["error"], "2048" in answer.text) == (400, True, True)
+
+
 @pytest.mark.parametrize(
     ("length", "message"), [("-1", "at most"), ("99999", "at most"), ("9" * 5000, "at most"), ("2", "Field required")]
 )

@@ -48,8 +48,10 @@ def test_long_documents_are_cut(client: TestClient, models: dict[str, Any]) -> N
         ({"query": "a", "documents": ["a"], "rank_fields": ["title"]}, 400, "rank_fields"),
         ({"query": "a", "documents": ["a"], "top_n": 0}, 400, "greater than or equal to 1"),
         ({"query": "a", "documents": ["a"], "max_chunks_per_doc": 3}, 400, "unknown field 'max_chunks_per_doc'"),
-        ({"query": "a", "documents": [{"txt": "a"}]}, 400, "documents.0.text: Field required"),
-        ({"query": "a", "documents": ["a", 5]}, 400, "documents.1: expected a string, or an object"),
+        ({"query": "a", "documents": [{"txt": "a"}]}, 400, "documents: expected strings, or objects"),
+        ({"query": "a", "documents": ["a", 5]}, 400, "not so at 1"),
+        ({"query": "a", "documents": "a"}, 400, "documents: expected a list"),
+        ({"query": "a"}, 400, "documents: Field required"),
         ({"documents": ["a"]}, 400, "query: Field required"),
     ],
 )

@@ -22,6 +22,7 @@ from isorun_serve.texts import admission
 
 HEADER_LENGTH = "inference-header-content-length"
 _VERSION = "1"
+_MAX_TENSORS = 2048  # of a request: to validate hundreds of thousands takes seconds, in which the server answers nobody
 
 
 class Parameters(KnownFields):
@@ -73,8 +74,8 @@ class InferRequest(KnownFields):
 
     id: str | None = None
     parameters: RequestParameters = RequestParameters()
-    inputs: Annotated[list[Input], FirstError()]
-    outputs: Annotated[list[Output], FirstError()] = Field([], description="Default: all.")
+    inputs: Annotated[list[Input], FirstError()] = Field(max_length=_MAX_TENSORS)
+    outputs: Annotated[list[Output], FirstError()] = Field([], max_length=_MAX_TENSORS, description="Default: all.")
 
 
 _TENSOR = {
@@ -164,7 +165,9 @@ def router(models: Models, _: Settings) -> APIRouter:
         specs = {spec.name: spec for spec in served.session.get_outputs()}
         outputs = asked.outputs or [Output(name=name) for name in specs]
         _check(outputs, specs)
-        feeds = tensors.read([tensor.model_dump() for tensor in asked.inputs], served.session.model_info.inputs, binary)
+        # Not model_dump(), which copies each nested list.
+        given = [{**dict(tensor), "parameters": dict(tensor.parameters)} for tensor in asked.inputs]
+        feeds = tensors.read(given, served.session.model_info.inputs, binary)
         names = [output.name for output in outputs]
         with admission(served):
             results = await served.session.arun(names, feeds, timeout=_seconds(asked))

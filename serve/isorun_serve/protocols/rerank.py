@@ -7,7 +7,7 @@ import uuid
 from typing import Annotated, Any
 
 from fastapi import APIRouter
-from pydantic import BaseModel, ConfigDict, Field, WithJsonSchema, model_validator
+from pydantic import AfterValidator, Field, WithJsonSchema
 from starlette.responses import Response
 
 from isorun_serve.answers import json_answer
@@ -18,20 +18,15 @@ from isorun_serve.settings import Settings
 from isorun_serve.texts import relevance
 
 
-class Document(BaseModel):
-    """A document with fields, of which the text is read, and the others are returned with it."""
-
-    model_config = ConfigDict(extra="allow")
-    text: str
-
-    @model_validator(mode="before")
-    @classmethod
-    def _of_text(cls, document: Any) -> Any:
-        if isinstance(document, str):
-            return {"text": document}
-        if not isinstance(document, dict):
-            raise ValueError("expected a string, or an object with the field text")  # noqa: TRY004 # of pydantic
-        return document
+def _documents(documents: Any) -> Any:
+    """Checks documents without a model for each: there may be a million, and their number is checked afterwards."""
+    if not isinstance(documents, list):
+        raise ValueError("expected a list of documents")  # noqa: TRY004 # of pydantic
+    for position, document in enumerate(documents):
+        text = document.get("text") if isinstance(document, dict) else document
+        if not isinstance(text, str):
+            raise ValueError(f"expected strings, or objects with a string in the field text, not so at {position}")  # noqa: TRY004
+    return documents
 
 
 _DOCUMENT = {"type": "object", "required": ["text"], "properties": {"text": {"type": "string"}}}
@@ -42,7 +37,9 @@ class RerankRequest(KnownFields):
     """The body of a request."""
 
     query: str
-    documents: Annotated[list[Document], FirstError(), WithJsonSchema(_DOCUMENTS)]
+    documents: Annotated[Any, AfterValidator(_documents), WithJsonSchema(_DOCUMENTS)] = Field(
+        description="Texts, or objects with a field `text`, which is read; others are returned with it."
+    )
     model: str | None = Field(None, description="The name of a served model. Default: the first that reranks.")
     top_n: int | None = Field(None, ge=1, description="How many documents to return. Default: all.")
     return_documents: bool = False
@@ -62,7 +59,7 @@ def router(models: Models, settings: Settings) -> APIRouter:
             raise ApiError(400, message, param="max_tokens_per_doc")
         if request.rank_fields not in (None, ["text"]):
             raise ApiError(400, 'rank_fields must be ["text"]. Put other fields into the text', param="rank_fields")
-        texts = [document.text for document in request.documents]
+        texts = [item if isinstance(item, str) else item["text"] for item in request.documents]
         ranked, tokens = await relevance(
             # These protocols cut documents that are too long.
             *(served, encoder, settings, request.query, texts),
@@ -73,7 +70,7 @@ def router(models: Models, settings: Settings) -> APIRouter:
             {"index": index, "relevance_score": score} for index, score in ranked[: request.top_n]
         ]
         if request.return_documents:
-            whole = [document.model_dump() for document in request.documents]
+            whole = [{"text": item} if isinstance(item, str) else item for item in request.documents]
             _check_returnable(whole)
             results = [{**result, "document": whole[result["index"]]} for result in results]
         return json_answer(

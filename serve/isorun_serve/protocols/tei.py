@@ -189,14 +189,15 @@ def router(models: Models, settings: Settings) -> APIRouter:
                 raise ApiError(400, f"The model has no prompt {name!r}", param="prompt_name")
             prompt = model.prompts[name]
         prompted = [prompt + text for text in texts]
-        encodings = await asyncio.to_thread(model.tokenizer.encodings, prompted, None, offsets=True)
-        check_tokens(settings, sum(len(encoding.ids) for encoding in encodings), "inputs")
-        return json_answer(
-            [
-                _tokens(text, encoding, special=request.add_special_tokens)
-                for text, encoding in zip(prompted, encodings, strict=True)
-            ]
-        )
+
+        def tokens() -> list[list[dict[str, Any]]]:
+            encodings = model.tokenizer.encodings(prompted, None, offsets=True)
+            check_tokens(settings, sum(len(encoding) for encoding in encodings), "inputs")
+            special = request.add_special_tokens
+            pairs = zip(prompted, encodings, strict=True)
+            return [_tokens(text, encoding, special=special) for text, encoding in pairs]
+
+        return json_answer(await asyncio.to_thread(tokens))
 
     @routes.post("/decode")
     async def decode(request: DecodeRequest) -> Response:
@@ -209,7 +210,8 @@ def router(models: Models, settings: Settings) -> APIRouter:
         size = library.get_vocab_size()
         if any(not 0 <= number < size for item in items for number in item):
             raise ApiError(400, f"ids must be from 0 to {size - 1}", param="ids")
-        return json_answer(library.decode_batch(items, skip_special_tokens=request.skip_special_tokens))
+        skipped = request.skip_special_tokens
+        return json_answer(await asyncio.to_thread(library.decode_batch, items, skip_special_tokens=skipped))
 
     @routes.get("/info")
     async def info() -> Response:
