@@ -7,7 +7,7 @@ seed of the feeds, as runs on several machines do.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import fields
 from pathlib import Path
 
@@ -21,8 +21,8 @@ from isorun_matrix.measurement.statistics.verdicts import NEEDED
 from isorun_matrix.measurement.timing import kept_runs
 from isorun_matrix.results import reader
 from isorun_matrix.results.folder import RunFolder
-from isorun_matrix.results.layout import JOB, RESULT, SAMPLES
-from isorun_matrix.results.records import LACKING, MEASURED, PlannedCell, RoundResult, RunRecord
+from isorun_matrix.results.layout import JOB, RESULT, RUN, SAMPLES
+from isorun_matrix.results.records import LACKING, MEASURED, JobResult, PlannedCell, RoundResult, RunRecord
 
 Problem = tuple[str, str]
 
@@ -34,6 +34,9 @@ def problems(folder: RunFolder) -> Iterator[Problem]:
         SpecError: a file is missing or damaged, or of another schema.
     """
     record = folder.record()
+    for place in folder.jobs():
+        for file, problem in _changes(folder.path / place, RUN if place == "." else RESULT):
+            yield str(Path(place, file)), problem
     for planned in record.cells:
         for problem in _cell_problems(folder, record, planned):
             yield planned.id, problem
@@ -61,10 +64,6 @@ def _cell_problems(folder: RunFolder, record: RunRecord, planned: PlannedCell) -
         yield "has no trial, which compares its outputs. Run --resume"
     if rounds:
         yield from _reference_problems(folder, record, planned, rounds[-1])
-    loads = [folder.load_folder(planned.id, planned.key, scenario) for scenario in record.spec.load]
-    for place in (folder.trial_folder(planned.id, planned.key), *loads):
-        if (place / RESULT).is_file() and not reader.is_sealed(place / RESULT):
-            yield f"{place.name}: {RESULT} was changed after the measurement"
     for result in rounds:
         for problem in _round_problems(folder, record, planned, result):
             yield f"round {result.round.number}: {problem}"
@@ -72,8 +71,9 @@ def _cell_problems(folder: RunFolder, record: RunRecord, planned: PlannedCell) -
 
 def _round_problems(folder: RunFolder, record: RunRecord, planned: PlannedCell, result: RoundResult) -> Iterator[str]:
     place = folder.round_folder(planned.id, planned.key or "", result.round.number)
-    yield from _changes(place, result.files)
     job = reader.job_of(place)
+    if result.key != planned.key:
+        yield "was measured with settings that differ from those of the run"
     for name, value in planned.identity.items():
         if job["cell"].get(name) != value:
             yield f"was measured with {name} {job['cell'].get(name)!r}, but the run has {value!r}"
@@ -95,13 +95,14 @@ def _round_problems(folder: RunFolder, record: RunRecord, planned: PlannedCell, 
             yield "the compared outputs are not of the runs that the seed selects (TEST01)"
 
 
-def _changes(place: Path, files: Mapping[str, str]) -> Iterator[str]:
-    """What was changed in a folder after a job, whose result lists the digests of files."""
-    if not reader.is_sealed(place / RESULT):
-        yield f"{RESULT} was changed after the measurement"
+def _changes(place: Path, record: str) -> Iterator[Problem]:
+    """What was changed in a folder after its record was written, which lists the digests of other files."""
+    if not reader.is_sealed(place / record):
+        yield record, "was changed after isorun wrote it, or is of a version that did not seal it"
+    files = reader.read(place / record, JobResult).files if record == RESULT else {}
     for name, digest in files.items():
         if not (place / name).is_file() or sha256((place / name).read_bytes()) != digest:
-            yield f"{name} was changed or removed after the measurement"
+            yield name, "was changed or removed after isorun wrote it"
 
 
 def _equal(stored: latencies.Latency, expected: latencies.Latency, name: str) -> bool:
@@ -119,9 +120,5 @@ def _reference_problems(
     except SpecError as error:
         yield f"its reference cannot be read: {error}"
         return
-    computed = folder.find_reference(f"{planned.model}/{planned.shape}", key)
-    if computed is not None:
-        for change in _changes(folder.reference(f"{planned.model}/{planned.shape}", key), computed.files):
-            yield f"its reference: {change}"
     if workload["seed"] != record.seed:
         yield f"its feeds have the seed {workload['seed']}, but the run has {record.seed}"

@@ -20,7 +20,7 @@ from filelock import FileLock, Timeout
 from isorun.errors import SpecError
 from isorun.system.cache import sha256, write_atomically
 from isorun_matrix.results import cells, reader
-from isorun_matrix.results.layout import JOB, MACHINES, RESULT, RUN
+from isorun_matrix.results.layout import JOB, LOG, MACHINES, RESULT, RUN
 from isorun_matrix.results.records import (
     MEASURED,
     SCHEMA,
@@ -153,7 +153,7 @@ class RunFolder:
         work = works / str(self._started)
         work.mkdir(parents=True)
         if job is not None:
-            _write_json(work / JOB, job)
+            write_atomically(work / JOB, _encoded(job))
         return work
 
     def load(self, name: str, key: str, scenario: Mapping[str, Any]) -> LoadResult | None:
@@ -168,9 +168,10 @@ class RunFolder:
 
     def write(self, work: Path, place: Path, result: Result) -> Result:
         """Move the folder that a job worked in to its place, with its result."""
-        files = {path.name: sha256(path.read_bytes()) for path in sorted(work.glob("*.npz"))}
-        content = {"schema": SCHEMA, **result.model_dump(mode="json"), "files": files}
-        _write_json(work / RESULT, {**content, "seal": reader.seal(content)})
+        # A process that a runtime left behind may still write to the log.
+        paths = (path for path in sorted(work.iterdir()) if path.is_file() and path.name != LOG)
+        files = {path.name: sha256(path.read_bytes()) for path in paths}
+        write_atomically(work / RESULT, _sealed({**result.model_dump(mode="json"), "files": files}))
         self._move(work, place)
         self.written.append(str(place.relative_to(self.path)))
         return result
@@ -243,7 +244,7 @@ class RunFolder:
     @staticmethod
     def encoded(run: RunRecord) -> bytes:
         """The content of ``run.json``."""
-        return _encoded({"schema": SCHEMA, **run.model_dump(mode="json")})
+        return _sealed(run.model_dump(mode="json"))
 
     def run(self) -> Run:
         """The run with all its results.
@@ -337,8 +338,9 @@ def require_distinct(runs: Iterable[Run]) -> None:
         known.append(run)
 
 
-def _write_json(path: Path, content: Mapping[str, Any]) -> None:
-    write_atomically(path, _encoded(content))
+def _sealed(members: Mapping[str, Any]) -> bytes:
+    content = {"schema": SCHEMA, **members}
+    return _encoded({**content, "seal": reader.seal(content)})
 
 
 def _encoded(content: Mapping[str, Any]) -> bytes:

@@ -83,19 +83,19 @@ def job_of(folder: Path) -> dict[str, Any]:
 
 
 def seal(content: Mapping[str, Any]) -> str:
-    """SHA-256 of the members of a result, but the seal itself."""
+    """SHA-256 of the members of a record, but the seal itself."""
     members = {name: value for name, value in content.items() if name != "seal"}
-    return sha256(json.dumps(members, sort_keys=True).encode())
+    return sha256(json.dumps(reportable(members), sort_keys=True).encode())
 
 
 def is_sealed(path: Path) -> bool:
-    """Whether a result is what was written; also of versions that wrote no seal.
+    """Whether a record is what was written; not of versions that wrote no seal.
 
     Raises:
         SpecError: the file cannot be read or is damaged.
     """
     content = _object(path)
-    return content.get("seal") in (None, seal(content))
+    return content.get("seal") == seal(content)
 
 
 def is_job(folder: Path) -> bool:

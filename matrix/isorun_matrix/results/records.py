@@ -72,7 +72,7 @@ class JobResult(Record):
         log: the end of the process's output, where it says more than ``reason``.
         started: date and time.
         wall_s: how long the process ran.
-        files: SHA-256 of the files with arrays beside it, by name.
+        files: SHA-256 of the files beside it, by name, but of the log.
         seal: SHA-256 of all other members (:func:`isorun_matrix.results.reader.seal`), by which a change is found;
             ``None`` in files of versions without it.
         result: what the job returned; given if the status is in :data:`MEASURED`.

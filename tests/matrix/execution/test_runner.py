@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -217,37 +219,49 @@ def test_check_finds_what_was_changed(isorun: Isorun, tiny: Path, tmp_path: Path
         return [line for line in done.stderr.splitlines() if "undisturbed rounds, expected 3" not in line]
 
     assert found() == []
-    (place,) = out.glob("cells/*/*/*/*/*/round-1")
-    written = (place / "result.json").read_text(encoding="utf-8")
-    (place / "result.json").write_text(written.replace('"waited": ', '"waited": 1'))
-    assert "result.json was changed" in found()[0]
-    (place / "result.json").write_text(written)
-    (trial,) = out.glob("cells/*/*/*/*/*/trial/result.json")
-    content_of_trial = trial.read_text(encoding="utf-8")
-    trial.write_text(content_of_trial.replace('"wall_s": ', '"wall_s": 1'))
-    assert any("trial: result.json was changed" in line for line in found()), found()
-    trial.write_text(content_of_trial)
+    changes: dict[str, Callable[[Any], Any]] = {
+        "run.json": lambda run: run["sessions"][0]["environment"]["packages"].update(isorun="9"),
+        "models/*/result.json": lambda model: model["result"].update(fingerprint="0"),
+        "references/*/*/*/result.json": lambda reference: reference.update(wall_s=9.0),
+        "cells/*/*/*/*/*/trial/result.json": lambda trial: trial.update(wall_s=9.0),
+        "cells/*/*/*/*/*/round-1/result.json": lambda measured: measured["result"].update(load_ms=9.0),
+        "cells/*/*/*/*/*/round-1/job.json": lambda job: job["job"]["cell"].update(seconds=9.0),
+    }
+    for pattern, change in changes.items():
+        (path,) = out.glob(pattern)
+        written = path.read_text(encoding="utf-8")
+        content = json.loads(written)
+        change(content)
+        path.write_text(json.dumps(content))
+        (line,) = found()
+        assert f"{path.relative_to(out)}: was changed" in line
+        if content.pop("seal", None):
+            path.write_text(json.dumps(content))
+            assert found() == [line]
+        path.write_text(written)
     (reference,) = out.glob("references/*/*/*/outputs.npz")
-    content = reference.read_bytes()
-    reference.write_bytes(content[:50])
-    assert "its reference: outputs.npz was changed" in found()[0]
-    reference.write_bytes(content)
+    outputs = reference.read_bytes()
+    reference.write_bytes(outputs[:50])
+    assert "outputs.npz: was changed" in found()[0]
+    reference.write_bytes(outputs)
+    (place,) = out.glob("cells/*/*/*/*/*/round-1")
     with np.load(place / "samples.npz") as samples:
         arrays = dict(samples)
     np.savez(place / "samples.npz", **{**arrays, "latency/ns": arrays["latency/ns"] // 2})
     result = json.loads((place / "result.json").read_text(encoding="utf-8"))
     result["result"]["sampled"]["feeds-0"] += 2
     result["result"]["repetition"] = {"repeated_ms": 1.0, "varied_ms": 2.0}
-    result["machine"]["cpu"]["model"] = "another"
+    result["machine"]["cpu"]["model"] = result["key"] = "another"
     for part in (result["result"]["latency_ms"],):
         part["mean"] *= 1.5
     (place / "result.json").write_text(json.dumps(result))
     text = "\n".join(found())
     for problem in (
-        "samples.npz was changed",
+        "samples.npz: was changed",
         "machine that no session",
+        "with settings that differ",
         "the latency does not follow",
-        "result.json was changed",
+        "result.json: was changed",
         "TEST01",
     ):
         assert problem in text, text
@@ -273,5 +287,5 @@ def test_the_references_of_a_model_are_computed_in_one_session(isorun: Isorun, t
     assert computed == ["Computing the reference of tiny/1x4, tiny/2x4"]
     results = [json.loads(path.read_text(encoding="utf-8")) for path in out.glob("references/tiny/*/*/result.json")]
     assert [result["status"] for result in results] == ["ok", "ok"]
-    assert all({"feeds.npz", "outputs.npz"} == result["files"].keys() for result in results)
+    assert all({"feeds.npz", "job.json", "outputs.npz"} == result["files"].keys() for result in results)
     assert not [*out.rglob("outcome.json")]
