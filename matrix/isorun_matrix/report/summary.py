@@ -118,7 +118,9 @@ class Group:
         """What the group shows, in a sentence, and how sure that is."""
         if self.fastest is None:
             return "No cell has correct outputs."
-        leader, p50 = self.fastest.name, f"p50 {number(median(self.fastest))} ms"
+        leader, p50, lower = self.fastest.name, f"p50 {number(median(self.fastest))} ms", self._lower
+        if lower is not None:
+            p50 += f"; {lower.name} has {number(median(lower))} ms over all of its rounds"
         if not self.ratios:
             return f"{leader} is the only one with correct outputs ({p50})."
         match self.verdict(self.fastest):
@@ -126,7 +128,15 @@ class Group:
                 return f"{leader} is the fastest ({p50}): {self._evidence}."
             case "tied":
                 return f"{leader} ({p50}) is tied with {names(self._others('tied'))}: {self._evidence}."
-        return f"{leader} has the lowest median ({p50}), but {self._evidence}. {_REMEDY}"
+        why = "has the lowest median" if lower is None else "is ahead in common rounds"
+        return f"{leader} {why} ({p50}), but {self._evidence}. {_REMEDY}"
+
+    @property
+    def _lower(self) -> CellResult | None:
+        """The correct cell with the lowest median, if that is lower than the fastest one's: it has other rounds."""
+        assert self.fastest is not None
+        lowest = min((cell for cell in self.cells if cell is self.fastest or cell.id in self.ratios), key=_p50)
+        return lowest if _p50(lowest) < _p50(self.fastest) else None
 
     @property
     def _evidence(self) -> str:
@@ -148,7 +158,8 @@ class Group:
         rest = [cell for cell in self._others(verdict) if cell is not following]
         more = f"; {names(rest)} may be as fast, too" if rest else ""
         chance = f"chance and noise can explain up to {number(ratio.needed)} x"
-        lack = "the interval includes 1" if ratio.interval.low <= 1 else chance
+        lack = "the interval includes 1" if ratio.interval.high >= 1 else "the medians of all rounds contradict that"
+        lack = lack if ratio.interval.low <= 1 else chance
         return f"the next one, {slower}, and {lack}{more}"
 
     def _others(self, verdict: str | None) -> list[CellResult]:
@@ -195,6 +206,10 @@ def _group(model: str, shape: str, cells: Sequence[CellResult]) -> Group:
         noise,
         None if twin is None else twin.name,
     )
+
+
+def _p50(cell: CellResult) -> float:
+    return median(cell) or math.inf
 
 
 def _competes(cell: CellResult) -> bool:

@@ -6,8 +6,10 @@ import io
 import json
 import re
 import shutil
+import statistics
 import subprocess
 from csv import DictReader
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -71,6 +73,35 @@ def test_verdicts(why: str, others: list[CellResult], expected: list[str | None]
     if expected[0] in ("tied", "ambiguous"):
         assert group.choice.split(" or ") == [each.name for each in group.cells if group.verdict(each) == expected[0]]
         assert "x as long" in group.conclusion
+
+
+def in_rounds(name: str, medians: dict[int, float]) -> CellResult:
+    made = cell(name, "ok", statistics.median(medians.values()), medians=[*medians.values()])
+    assert made.result is not None
+    own = [replace(measured, number=number) for number, measured in zip(medians, made.result.rounds, strict=True)]
+    return made.model_copy(update={"result": replace(made.result, rounds=own)})
+
+
+def test_a_leader_by_common_rounds_is_not_said_to_have_the_lowest_median() -> None:
+    calm, slow = dict(enumerate([1.0, 1.01, 0.99, 1.0, 1.005], 1)), [1.31, 1.35, 1.2, 1.4, 1.25]
+    kept = {1: 0.9, 2: 0.91, 3: 0.89, 4: 0.9, 6: 1.3, 7: 1.31, 8: 1.28, 9: 1.3, 10: 1.3}
+    cells = in_rounds("first", calm), in_rounds("kept", kept), in_rounds("new", dict(enumerate(slow, 6)))
+    group = group_of(*cells)
+    assert group.fastest is cells[1]
+    assert "lowest" not in group.conclusion
+    assert "first fp32 has 1.00 ms" in group.conclusion
+
+
+def test_cells_that_beat_each_other_in_turn() -> None:
+    group = group_of(
+        in_rounds("a", {1: 1.4, 2: 1.39, 3: 1.39, 4: 1.0, 5: 0.99, 6: 1.0}),
+        in_rounds("b", {4: 1.2, 5: 1.19, 6: 1.2, 7: 1.0, 8: 1.0, 9: 1.0}),
+        in_rounds("c", {1: 1.0, 2: 1.0, 3: 1.01, 7: 1.39, 8: 1.39, 9: 1.4}),
+    )
+    assert group.fastest is group.cells[1]
+    assert group.certainty == "ambiguous"
+    assert "lowest median" in group.conclusion
+    assert "includes 1" not in group.conclusion
 
 
 def test_notes_name_doubtful_figures() -> None:

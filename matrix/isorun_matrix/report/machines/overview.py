@@ -146,10 +146,11 @@ def _conclusions(machines: Sequence[Machine], title: str) -> Iterator[str]:
         for _, other, rounds in others
     ]
     if any(change.needed is None for change in changes):
-        yield f"{leader} has the lowest median, but there are too few undisturbed rounds for a verdict."
+        yield f"{leader} has the lowest median of these, but there are too few undisturbed rounds for a verdict."
         return
     unclear = [machine for (machine, *_), change in zip(others, changes, strict=True) if change.verdict != "slower"]
     if unclear:
-        yield f"{leader} has the lowest median, but these runs cannot tell it from the fastest on {', '.join(unclear)}."
+        names = ", ".join(unclear)
+        yield f"{leader} has the lowest median of these, but these runs cannot tell it from the fastest on {names}."
     else:
         yield f"{leader} is the fastest: the fastest on {others[0][0]} takes {number(changes[0].ratio)} x as long."
