@@ -16,6 +16,8 @@ from isorun_matrix.report.formatting import NONE, number, shortened
 from isorun_matrix.results.records import CellResult, Run
 from isorun_matrix.text import printable
 
+_OTHER = "with another processor, model, shape, number of threads or device"
+_DISTURBED = "disturbed in every round"
 _BARS = "▁▂▃▄▅▆▇█"
 
 
@@ -52,7 +54,7 @@ def render(runs: Sequence[Run], patterns: Sequence[str], width: int) -> Renderab
         )
         for index, run in enumerate(ordered, start=1)
     ]
-    sentences = [*_sentences(changes(ordered, patterns), ordered), *_other_subjects(ordered, by_id, names)]
+    sentences = [*_sentences(changes(ordered, patterns), ordered), *_left_out(ordered, by_id, names)]
     below = [Text(), *(Text(printable(line)) for line in sentences)] if sentences else []
     return Group(*lines, Text(), table, *below)
 
@@ -115,25 +117,21 @@ def _calm(cell: CellResult | None) -> float | None:
     return summary.median(cell)
 
 
-def _other_subjects(
-    ordered: Sequence[Run], by_id: Sequence[Mapping[str, CellResult]], names: Sequence[str]
-) -> Iterator[str]:
-    """Which runs do not count in the changes of cells."""
-    cells_by_runs: dict[str, list[str]] = {}
+def _left_out(ordered: Sequence[Run], by_id: Sequence[Mapping[str, CellResult]], names: Sequence[str]) -> Iterator[str]:
+    """Which runs that measured a cell do not count in its changes, and why."""
+    cells_by_runs: dict[tuple[str, str], list[str]] = {}
     for name in names:
+        numbers: dict[str, list[str]] = {}
         kept = _of_the_same(ordered, by_id, name)
-        left = [
-            str(number)
-            for number, (cells, cell) in enumerate(zip(by_id, kept, strict=True), start=1)
-            if cell is None and name in cells
-        ]
-        if left:
-            cells_by_runs.setdefault(", ".join(left), []).append(name)
-    for runs, cells in cells_by_runs.items():
-        yield (
-            f"no changes from run {runs}, with another processor, model, shape, number of threads or device: "
-            f"{shortened(cells)}"
-        )
+        for index, (cells, cell) in enumerate(zip(by_id, kept, strict=True), start=1):
+            if cell is None and name in cells:
+                numbers.setdefault(_OTHER, []).append(str(index))
+            elif cell is not None and cell.status == "ok" and _calm(cell) is None:
+                numbers.setdefault(_DISTURBED, []).append(str(index))
+        for why, runs in numbers.items():
+            cells_by_runs.setdefault((", ".join(runs), why), []).append(name)
+    for (left, why), names_of_cells in cells_by_runs.items():
+        yield f"no changes from run {left}, {why}: {shortened(names_of_cells)}"
 
 
 def _sentences(points_by_cell: Mapping[str, Sequence[ChangePoint]], ordered: Sequence[Run]) -> Iterator[str]:

@@ -80,7 +80,9 @@ def test_what_is_no_change() -> None:
     assert history.changes(nights(*STEADY, 10.1, 9.9, 10.0), ["*"]) == {}
     assert history.changes(nights(*[10.0] * 9, 10.1, 10.1), ["*"]) == {}  # too small
     assert history.changes(nights(*STEADY[:4], 13.0, 13.1), ["*"]) == {}  # too few runs
-    assert history.changes(nights(*STEADY, 13.0, 13.1, disturbed=True), ["*"]) == {}
+    disturbed = nights(*STEADY, 13.0, 13.1, disturbed=True)
+    assert history.changes(disturbed, ["*"]) == {}
+    assert shown(disturbed)[-1] == "no changes from run 10, 11, disturbed in every round: m/8x128/c/fp32"
     changed = nights(*STEADY, 13.0, 13.1)
     others = [cell("c", "ok", 10.0, day=day, result={"provenance": {"fingerprint": "beef"}}) for day in range(1, 10)]
     before = zip(nights(*STEADY), others, strict=True)
