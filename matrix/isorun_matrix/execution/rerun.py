@@ -31,8 +31,10 @@ def replaced(models: Mapping[str, Mapping[str, Any]], items: Sequence[str]) -> d
     changed = {}
     for item in items:
         name, _, place = item.partition("=")
-        if name not in models or not place:
-            raise SpecError(f"--model {item!r} must be NAME=PATH with the name of a model{did_you_mean(name, models)}")
+        if not place:
+            raise SpecError(f"--model {item!r} must be NAME=PATH, the name of a model and its file or folder")
+        if name not in models:
+            raise SpecError(f"--model {item!r}: unknown model {name!r}{did_you_mean(name, models)}")
         source = "checkpoint" if Path(place).is_dir() else "path"
         none = dict.fromkeys(("path", "checkpoint", "preset", "seed"))
         changed[name] = {**models[name], **none, source: str(Path(place).absolute())}

@@ -1,0 +1,16 @@
+from __future__ import annotations
+
+import pytest
+
+from isorun.errors import SpecError
+from isorun_matrix.execution import rerun
+
+
+@pytest.mark.parametrize(
+    ("item", "message"),
+    [("bert", "must be NAME=PATH"), ("bert=", "must be NAME=PATH"), ("brt=x.onnx", "did you mean 'bert'")],
+)
+def test_a_wrong_replacement_of_a_model(item: str, message: str) -> None:
+    with pytest.raises(SpecError, match=message) as caught:
+        rerun.replaced({"bert": {}}, [item])
+    assert ("did you mean" in str(caught.value)) == ("did you mean" in message)
