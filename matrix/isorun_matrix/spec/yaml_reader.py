@@ -7,6 +7,7 @@ are not strings, duplicate keys, aliases that multiply, numbers that no setting 
 from __future__ import annotations
 
 import math
+import re
 import reprlib
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -28,6 +29,7 @@ _TOO_DEEP = f"values are nested more than {_DEPTH} deep"
 _INTEGER = 1 << 63
 _PROBLEMS = 30  # shown for one file
 _SHOWN = 600  # characters shown of one problem
+_ODD_NUMBER = re.compile(r"[-+]?0[0-9]+|.*[_:].*")
 _PREFIX = "tag:yaml.org,2002:"
 _MERGE = f"{_PREFIX}merge"
 _SCALARS = {f"{_PREFIX}{name}" for name in ("null", "bool", "int", "float", "str")}
@@ -176,12 +178,22 @@ def _scalar_problems(node: yaml.ScalarNode, loader: yaml.SafeLoader) -> Iterator
     except (ValueError, LookupError, ArithmeticError):  # `!!bool x`, an integer of thousands of digits
         yield f"{_shown(node)} is not a valid {node.tag.removeprefix(_PREFIX)}"
         return
-    if isinstance(value, int) and not -_INTEGER <= value < _INTEGER:
+    if node.style is None and _of_yaml_1_1(node.value, value):
+        instead = "true or false" if isinstance(value, bool) else "a decimal number"
+        yield f"YAML 1.1 reads {_shown(node)} as {value!r}, YAML 1.2 does not. Write {instead}, or put it in quotes."
+    elif isinstance(value, int) and not -_INTEGER <= value < _INTEGER:
         yield f"must be an integer of at most 64 bits, got {_shown(node)}"
     elif isinstance(value, float) and not math.isfinite(value):
         yield f"must be a finite number, got {value}"
     elif isinstance(value, str) and ("\0" in value or value != value.encode(errors="replace").decode()):
         yield f"{reprlib.repr(value)} contains a character that is not text"
+
+
+def _of_yaml_1_1(text: str, value: Any) -> bool:
+    """Whether only YAML 1.1 reads a text as this value: `yes`, `010` (8), `1:30` (90), `1_0`."""
+    if isinstance(value, bool):
+        return text.lower() not in ("true", "false")
+    return isinstance(value, int | float) and _ODD_NUMBER.fullmatch(text) is not None
 
 
 def _shown(node: yaml.Node) -> str:
