@@ -5,8 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-
-import numpy as np
+from statistics import geometric_mean, median
 
 from isorun_matrix.measurement.statistics.latencies import Interval, rank_interval
 from isorun_matrix.report import summary
@@ -17,7 +16,7 @@ from isorun_matrix.results.records import CellResult
 
 @dataclass(frozen=True)
 class _Mean:
-    """The geometric mean of medians in milliseconds over some models and shapes, with its interval."""
+    """The geometric mean of times in milliseconds over some models and shapes, with its interval."""
 
     mean: float
     interval: Interval | None
@@ -53,16 +52,15 @@ def of(machines: Sequence[Machine], titles: Sequence[str]) -> Means:
 
 
 def _mean(cells: Sequence[CellResult | None]) -> _Mean:
-    """The interval is that of the median, over the rounds that all cells have, of a round's geometric mean."""
+    """The median, over the rounds that all cells have, of a round's geometric mean, and its interval. Without two such
+    rounds, the geometric mean of the cells' medians."""
     right = [cell for cell in cells if cell is not None]
-    mean = math.exp(float(np.mean([math.log(summary.median(cell) or math.nan) for cell in right])))
     calm = [summary.calm_rounds(cell) for cell in right]
     common = [number for number in calm[0] if all(number in rounds for rounds in calm)]
-    logs = [float(np.mean([math.log(rounds[number]) for rounds in calm])) for number in common]
-    interval = rank_interval(logs)
-    if interval is not None:
-        interval = Interval(math.exp(interval.low), math.exp(interval.high), interval.level)
-    return _Mean(mean, interval, len(right))
+    means = [geometric_mean([rounds[number] for rounds in calm]) for number in common]
+    if (interval := rank_interval(means)) is not None:
+        return _Mean(median(means), interval, len(right))
+    return _Mean(geometric_mean([summary.median(cell) or math.nan for cell in right]), None, len(right))
 
 
 def blocks(machines: Sequence[Machine], means: Means, workloads: int) -> Iterator[Block]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import json
+import re
 import shutil
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -157,6 +158,14 @@ def test_geometric_means_cover_what_all_machines_have() -> None:
     low, high = 6.0 * 0.99 / (2.0 * 1.01), 6.0 * 1.01 / (2.0 * 0.99)
     assert speed_ups.rows["a fp32"][1].text == f"3.00 x ({low:.2f} to {high:.2f})"
     assert "a fp32 on fast has the lowest geometric mean" in found.conclusions[-1]
+
+
+def test_a_geometric_mean_is_in_its_interval() -> None:
+    # The median of both cells is 1, and the geometric mean of four rounds is 3.
+    cells = [cell("a", p50=1.0, medians=[1, 1, 1, 9, 9]), other_shape(cell("a", p50=1.0, medians=[9, 9, 1, 1, 1]))]
+    means, _ = of(zen=cells, fast=cells).means
+    shown, low, high = map(float, re.findall(r"[0-9.]+", means.rows["a fp32"][0].text))
+    assert (low, shown, high) == (1.0, 3.0, 3.0)
 
 
 def test_rejects_what_cannot_be_merged(tmp_path: Path) -> None:
