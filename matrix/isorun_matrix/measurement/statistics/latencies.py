@@ -29,7 +29,8 @@ class Latency:
     Attributes:
         samples: how many runs.
         std: of the sample (n - 1); needs 2 runs.
-        p50, p90, p95, p99: percentiles; ``None`` with fewer than :func:`samples_needed` runs.
+        p50, p90, p95, p99: percentiles; ``None`` with fewer than :func:`samples_needed` runs. Earlier versions stored
+            no p50 of a single one.
         notes: why figures are missing.
     """
 
@@ -75,8 +76,9 @@ class Throughput:
 
 
 def samples_needed(percentile: int) -> int:
-    """The minimum number of samples for a percentile: one is expected above it (p99: 100, p95: 20, p90: 10, p50: 2)."""
-    return math.ceil(100 / (100 - percentile))
+    """The minimum number of samples for a percentile: one is expected above it (p99: 100, p95: 20, p90: 10), but a
+    single one has a median."""
+    return 1 if percentile == 50 else math.ceil(100 / (100 - percentile))
 
 
 def latency(samples: np.ndarray) -> Latency:
