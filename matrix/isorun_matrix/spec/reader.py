@@ -17,7 +17,6 @@ from pydantic_core import ErrorDetails
 from isorun.errors import BackendNotFound, BackendUnavailable, IsorunError, did_you_mean
 from isorun.isolation import environments
 from isorun.isolation.worker.backend import Worker
-from isorun.parity import DEFAULT_TOLERANCES
 from isorun.plugin import listing
 from isorun.plugin.backend import Backend
 from isorun.system.packages import package_owners
@@ -30,6 +29,8 @@ from isorun_matrix.spec.spec import Spec
 from isorun_matrix.spec.yaml_reader import Place, Problem
 
 _TAG = re.compile(r"<\w+>|\[key\]")  # what pydantic adds to places: the branch of a union, and that a key is wrong
+
+_PARTS = ("models", "backends", "shapes", "precisions", "threads", "machines")  # what cells are made of
 
 
 def load(path: Path) -> Spec:
@@ -54,11 +55,10 @@ def load(path: Path) -> Spec:
             if not pruned.remove(_place(detail) for detail in error.errors()):
                 break
     if spec is not None:
-        later = [*spec.problems(), *_backend_problems(spec), *_environment_problems(spec)]
-        located = [(pruned.place_in_file(place), text) for place, text in later]
-        problems += [
-            (place, text) for place, text in located if not ("no shapes" in text and pruned.explains(("shapes",)))
-        ]
+        later = [*spec.problems(), *_backend_problems(spec), *_environment_problems(spec, pruned)]
+        if not any(pruned.explains((part,)) for part in _PARTS):
+            later += spec.conflicts()
+        problems += [(pruned.place_in_file(place), text) for place, text in later]
     if problems:
         raise yamlfile.error(
             path, root, list({place: (place, text) for place, text in reversed(problems)}.values())[::-1]
@@ -178,11 +178,6 @@ def _backend_problems(spec: Spec) -> Iterator[Problem]:
                 yield from (
                     problem for problem in _entry_problems(inherited, (), listing.load) if problem[0] == ("device",)
                 )
-    used = {precision for variant in spec.variants for precision in variant.precisions}
-    for precision in spec.tolerances:
-        if precision not in used and precision not in DEFAULT_TOLERANCES:
-            known = did_you_mean(precision, used | DEFAULT_TOLERANCES.keys())
-            yield ("tolerances", precision), f"no backend of this spec uses this precision{known}"
     for index, entry in enumerate(spec.backends):
         if entry.environment is None and (problem := _too_old(entry.name)):
             yield ("backends", index), problem
@@ -227,7 +222,7 @@ def _entry_problems(entry: Entry, place: Place, find: Callable[[str], Backend]) 
             yield (*place, "precisions", index), f"{entry.name} does not support {precision!r}{why}"
 
 
-def _environment_problems(spec: Spec) -> Iterator[Problem]:
+def _environment_problems(spec: Spec, pruned: _Pruned) -> Iterator[Problem]:
     """Environments that do not exist and are not declared, or differ from their declaration; and their backends."""
     created = environments.names()
     for name, declared in spec.environments.items():
@@ -235,6 +230,8 @@ def _environment_problems(spec: Spec) -> Iterator[Problem]:
             if problem := versions.excluded(requirement):
                 yield ("environments", name, "install", index), problem
     for name in spec.isolated:
+        if pruned.explains(("environments", name)):
+            continue
         definition = spec.environments.get(name)
         entries = {index: entry for index, entry in enumerate(spec.backends) if entry.environment == name}
         place: Place = ("environments", name) if definition else ("backends", min(entries), "environment")

@@ -128,15 +128,8 @@ class Spec(Strict):
                 f"seconds ({self.time_of_a_cell:g}) must be less than time_limit ({self.time_limit:g}), which counts "
                 "from the start of a process",
             )
-        labels = Counter(variant.label for variant in self.variants)
-        for index, entry in enumerate(self.backends):
-            if twice := [variant.label for variant in self._variants_of(entry) if labels[variant.label] > 1]:
-                yield ("backends", index), f"two backends have the label {twice[0]!r}. Give one of them another label."
-                labels[twice[0]] = 0
         for name, model in self.models.items():
             shapes = self.shapes_of(name)
-            if not shapes:
-                yield ("models", name), f"model {name!r} has no shapes. Add shapes to the model or to the spec."
             if double := _repeated(shape.name for shape in shapes):
                 yield (
                     ("models", name),
@@ -157,13 +150,28 @@ class Spec(Strict):
                 self.tolerance(precision)
             except ValueError as error:
                 yield self._place_of(precision), str(error)
+        if twice_named := _repeated(load.name for load in self.load):
+            yield ("load",), f"two scenarios have the name {twice_named!r}. Give one of them another name."
+
+    def conflicts(self) -> Iterator[Problem]:
+        """Which parts do not fit together, with a place. An invalid part may be the one that is missed."""
+        labels = Counter(variant.label for variant in self.variants)
+        for index, entry in enumerate(self.backends):
+            if twice := [variant.label for variant in self._variants_of(entry) if labels[variant.label] > 1]:
+                yield ("backends", index), f"two backends have the label {twice[0]!r}. Give one of them another label."
+                labels[twice[0]] = 0
+        for name in self.models:
+            if not self.shapes_of(name):
+                yield ("models", name), f"model {name!r} has no shapes. Add shapes to the model or to the spec."
         known = {shape.name for name in self.models for shape in self.shapes_of(name)}
         for index, entry in enumerate(self.backends):
             for shape in entry.shapes or ():
                 if shape not in known:
                     yield ("backends", index, "shapes"), f"no model has the shape {shape!r}{did_you_mean(shape, known)}"
-        if twice_named := _repeated(load.name for load in self.load):
-            yield ("load",), f"two scenarios have the name {twice_named!r}. Give one of them another name."
+        used = {precision for variant in self.variants for precision in variant.precisions} | DEFAULT_TOLERANCES.keys()
+        for precision in self.tolerances.keys() - used:
+            near = did_you_mean(precision, used)
+            yield ("tolerances", precision), f"no backend of this spec uses this precision{near}"
         yield from self._idle_selections()
         yield from self._machine_problems()
 

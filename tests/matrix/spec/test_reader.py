@@ -143,20 +143,35 @@ backends:
 shapes: [8x128, 7y]
 secnds: 3
 seed: 2026-01-01
-exclude: [{model: zz}]
 environments: {old: {install: ["onnxruntime==1.15.0"]}}
 """,
     )
-    assert found[0] == "spec.yaml has 11 errors:"
+    assert found[0] == "spec.yaml has 10 errors:"
     starts = [line.partition(": ")[2].partition(": ")[0] for line in found[1:]]
     places = """
         models.m.sed backends[0].options.bogus backends[1].name backends[2].precisions[0]
-        backends[2].precisions[1] backends[3].threads shapes[1] secnds seed exclude[0] environments.old.install[0]
+        backends[2].precisions[1] backends[3].threads shapes[1] secnds seed environments.old.install[0]
     """
     assert sorted(starts) == sorted(places.split())
     numbers = [int(line.removeprefix("line ").partition(":")[0]) for line in found[1:]]
     assert numbers == sorted(numbers)
     assert "onnxruntime 1.15.0 is not supported (required: onnxruntime>=" in found[-1]
+
+
+@pytest.mark.parametrize(
+    "parts",
+    [
+        "backends: [ort-cpu, {name: ort-cpu, label: 'two, t=1'}]",
+        "backends: [{name: ort-cpu, lable: one}, ort-cpu]",
+        "backends: [{name: ort-cpu, label: 7}]\nexclude: [{backend: '7'}]",
+        "backends: [{name: ort-cpu, precisions: bf16}]\ntolerances: {odd: {rms: 0.5}}",
+        "backends: [{name: ort-cpu, environment: e}]\nenvironments: {e: {python: '3.11', install: 5}}",
+        "backends: [{name: ort-cpu, shapes: [8x128], machines: [5]}]\nmachines: {zen: {}}",
+    ],
+)
+def test_one_mistake_is_one_problem(parts: str, tmp_path: Path) -> None:
+    text = f"models: {{m: {{preset: bert-3l}}}}\nshapes: [8x128]\n{parts}\n"
+    assert len(problems(tmp_path, text)) == 1
 
 
 @pytest.mark.parametrize(
