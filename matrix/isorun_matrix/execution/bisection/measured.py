@@ -95,12 +95,14 @@ def judge(candidate: Compared, worst: Compared | None = None, *, percent: float)
 
     Returns:
         ``bad`` if it is shown to take more, and its interval is above ``percent``; ``good`` if its interval has nothing
-        above ``percent``, or the bad one is shown to take more than it; ``None`` if neither is shown.
+        above ``percent``, or the bad one is shown to take more than it; ``None`` if neither is shown, which more rounds
+        may do.
     """
     ratio, limit = candidate.ratio, 1 + percent / 100
     if ratio is None:
-        failed = candidate.b.status != "ok"
-        return "skipped", f"{candidate.b.status}: {candidate.b.reason}" if failed else candidate.verdict
+        if candidate.b.status != "ok":
+            return "skipped", f"{candidate.b.status}: {candidate.b.reason}"
+        return None, candidate.verdict
     unit = {"p50": "time", "cpu": "CPU time"}.get(candidate.of, candidate.of)
     ends = f"{number(ratio.interval.low)} to {number(ratio.interval.high)}"
     evidence = f"{number(ratio.ratio)} x the {unit} of {candidate.a.label} ({ends})"

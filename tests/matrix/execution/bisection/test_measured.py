@@ -43,5 +43,10 @@ def test_judges_by_memory_alone() -> None:
     assert verdict(release("1.0", 10), release("1.1", 10, mib=120), measures=MEMORY) == "bad"
 
 
+def test_more_rounds_may_decide_where_too_few_were_undisturbed() -> None:
+    cells = [cell(name, "ok", 10.0, disturbed=[1, 2, 3]) for name in ("1.0", "1.1")]
+    assert verdict(*cells, measures={"p50": TIME["p50"]}) is None
+
+
 def test_a_release_that_fails_is_skipped() -> None:
     assert verdict(release("1.0", 10), cell("1.1", "crashed"), release("1.2", 12)) == "skipped"
