@@ -135,7 +135,7 @@ def _figures(trial: Trial | None, rounds: Sequence[RoundResult], samples: Sequen
         waited=middle(lambda measurement: measurement.waited),
         stolen=middle(lambda measurement: measurement.stolen),
         threads=first.threads,
-        repeated=median(measurement.repetition.repeated_ms / measurement.repetition.varied_ms for measurement in taken),
+        repeated=median(measurement.repetition.ratio for measurement in taken),
         quality=None if trial is None else trial.quality,
         provenance=taken[-1].provenance,
         notes=first.notes,
@@ -151,6 +151,7 @@ def _figures(trial: Trial | None, rounds: Sequence[RoundResult], samples: Sequen
                 measurement.disturbed,
                 is_used,
                 measurement.memory_mib.of_session,
+                measurement.repetition.ratio,
             )
             for result, measurement, is_used in zip(rounds, measurements, used, strict=True)
         ],

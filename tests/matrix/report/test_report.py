@@ -19,7 +19,7 @@ from isorun_matrix.report import csv, formatting, html, markdown, plots, remarks
 from isorun_matrix.report.columns import columns
 from isorun_matrix.results.folder import RunFolder
 from isorun_matrix.results.records import CellResult, Run
-from matrix_results import ENVIRONMENT, SPEC, cell, printed, run
+from matrix_results import ENVIRONMENT, SPEC, cell, printed, rounds, run
 
 SLOW = cell("slow", "ok", 20.0, result={"notes": ["feeds-0: truncated"]})
 QUICK = cell("quick", "ok", 4.5)
@@ -106,8 +106,11 @@ def test_cells_that_beat_each_other_in_turn() -> None:
 
 def test_notes_name_doubtful_figures() -> None:
     slow = cell("slow", "ok", 20.0, disturbed=[1, 3, 4])
-    cached = cell("cached", "ok", 4.5, result={"repeated": 0.5})
-    few, disturbed, answers, noise = remarks.notes(group_of(slow, cached, cell("slow~control", "ok", 21.0)))
+    repeated = [measured | {"repeated": 0.5} for measured in rounds([4.5] * 5)]
+    cached = cell("cached", "ok", 4.5, result={"repeated": 0.5, "rounds": repeated})
+    chance = [{**repeated[0], "repeated": 1.0}, *repeated[1:]]
+    by_chance = cell("chance", "ok", 4.5, result={"repeated": 0.5, "rounds": chance})
+    few, disturbed, answers, noise = remarks.notes(group_of(slow, cached, by_chance, cell("slow~control", "ok", 21.0)))
     assert few.endswith("without a verdict: slow fp32 (2)")
     assert disturbed.startswith("disturbed rounds, left out unless all are: slow fp32 (3 of 5). ")
     assert answers.endswith(": cached fp32 (0.50 x)")
