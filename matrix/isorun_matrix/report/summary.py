@@ -111,7 +111,8 @@ class Group:
         if verdict is None:
             return None
         others = self._others("slower" if verdict == "fastest" else verdict)
-        return min(((cell, self._ratio(cell)) for cell in others), key=lambda pair: pair[1].ratio)
+        compared = ((cell, ratio) for cell in others if (ratio := self.ratios[cell.id]) is not None)
+        return min(compared, key=lambda pair: pair[1].ratio)
 
     @property
     def conclusion(self) -> str:
@@ -135,8 +136,9 @@ class Group:
     def _lower(self) -> CellResult | None:
         """The correct cell with the lowest median, if that is lower than the fastest one's: it has other rounds."""
         assert self.fastest is not None
-        lowest = min((cell for cell in self.cells if cell is self.fastest or cell.id in self.ratios), key=_p50)
-        return lowest if _p50(lowest) < _p50(self.fastest) else None
+        correct = [cell for cell in self.cells if cell is self.fastest or cell.id in self.ratios]
+        lowest = min(correct, key=lambda cell: median(cell) or math.inf)
+        return lowest if median(lowest) != median(self.fastest) else None
 
     @property
     def _evidence(self) -> str:
@@ -164,11 +166,6 @@ class Group:
 
     def _others(self, verdict: str | None) -> list[CellResult]:
         return [cell for cell in self.cells if cell is not self.fastest and verdict and self.verdict(cell) == verdict]
-
-    def _ratio(self, cell: CellResult) -> Ratio:
-        ratio = self.ratios[cell.id]
-        assert ratio is not None
-        return ratio
 
 
 def groups(cells: Iterable[CellResult]) -> list[Group]:
@@ -206,10 +203,6 @@ def _group(model: str, shape: str, cells: Sequence[CellResult]) -> Group:
         noise,
         None if twin is None else twin.name,
     )
-
-
-def _p50(cell: CellResult) -> float:
-    return median(cell) or math.inf
 
 
 def _competes(cell: CellResult) -> bool:

@@ -13,7 +13,6 @@ from pathlib import Path
 
 import numpy as np
 
-from isorun.errors import SpecError
 from isorun.system.cache import sha256
 from isorun_matrix.measurement import machine
 from isorun_matrix.measurement.statistics import latencies
@@ -21,7 +20,7 @@ from isorun_matrix.measurement.statistics.verdicts import NEEDED
 from isorun_matrix.measurement.timing import kept_runs
 from isorun_matrix.results import reader
 from isorun_matrix.results.folder import RunFolder
-from isorun_matrix.results.layout import JOB, RESULT, RUN, SAMPLES
+from isorun_matrix.results.layout import RESULT, RUN, SAMPLES
 from isorun_matrix.results.records import LACKING, MEASURED, JobResult, PlannedCell, RoundResult, RunRecord
 
 Problem = tuple[str, str]
@@ -62,8 +61,8 @@ def _cell_problems(folder: RunFolder, record: RunRecord, planned: PlannedCell) -
         yield "has two rounds with the same seed (TEST05)"
     if rounds and not (folder.trial_folder(planned.id, planned.key) / RESULT).is_file():
         yield "has no trial, which compares its outputs. Run --resume"
-    if rounds:
-        yield from _reference_problems(folder, record, planned, rounds[-1])
+    if rounds and folder.reference_of(planned) is None:
+        yield "has no reference, with which its outputs were compared"
     for result in rounds:
         for problem in _round_problems(folder, record, planned, result):
             yield f"round {result.round.number}: {problem}"
@@ -71,14 +70,8 @@ def _cell_problems(folder: RunFolder, record: RunRecord, planned: PlannedCell) -
 
 def _round_problems(folder: RunFolder, record: RunRecord, planned: PlannedCell, result: RoundResult) -> Iterator[str]:
     place = folder.round_folder(planned.id, planned.key or "", result.round.number)
-    job = reader.job_of(place)
     if result.key != planned.key:
         yield "was measured with settings that differ from those of the run"
-    for name, value in planned.identity.items():
-        if job["cell"].get(name) != value:
-            yield f"was measured with {name} {job['cell'].get(name)!r}, but the run has {value!r}"
-    if job["seed"] != result.seed or planned.id not in result.round.order:
-        yield f"{JOB} and the result belong to different processes"
     known = [machine.identity(session.environment) for session in record.sessions]
     if result.machine not in known:
         yield "was measured on a machine that no session of the run used"
@@ -108,17 +101,3 @@ def _changes(place: Path, record: str) -> Iterator[Problem]:
 def _equal(stored: latencies.Latency, expected: latencies.Latency, name: str) -> bool:
     pair = getattr(stored, name), getattr(expected, name)
     return pair[0] == pair[1] or (None not in pair and bool(np.isclose(*pair, rtol=1e-6)))
-
-
-def _reference_problems(
-    folder: RunFolder, record: RunRecord, planned: PlannedCell, result: RoundResult
-) -> Iterator[str]:
-    used = reader.job_of(folder.round_folder(planned.id, planned.key or "", result.round.number))
-    key = str(used["reference_folder"]).rpartition("/")[2]
-    try:
-        workload = reader.job_of(folder.reference(f"{planned.model}/{planned.shape}", key))["workload"]
-    except SpecError as error:
-        yield f"its reference cannot be read: {error}"
-        return
-    if workload["seed"] != record.seed:
-        yield f"its feeds have the seed {workload['seed']}, but the run has {record.seed}"

@@ -27,6 +27,7 @@ from isorun_matrix.results.records import (
     CellResult,
     JobResult,
     LoadResult,
+    PlannedCell,
     ReferenceResult,
     RoundResult,
     Run,
@@ -195,6 +196,13 @@ class RunFolder:
             SpecError: the file is damaged, as for the other results.
         """
         return reader.read_if_there(self.reference(name, key) / RESULT, ReferenceResult)
+
+    def reference_of(self, cell: PlannedCell) -> ReferenceResult | None:
+        """The reference with which the last round of a cell was compared."""
+        if cell.key is None or not (rounds := self.rounds(cell.id, cell.key)):
+            return None
+        job = reader.job_of(self.round_folder(cell.id, cell.key, rounds[-1].round.number))
+        return self.find_reference(f"{cell.model}/{cell.shape}", str(job["reference_folder"]).rpartition("/")[2])
 
     def references(self, name: str) -> list[ReferenceResult]:
         """The references of a workload, of every key."""

@@ -11,7 +11,6 @@ from pathlib import Path
 from pydantic import TypeAdapter, ValidationError
 
 from isorun.errors import SpecError
-from isorun_matrix.results import reader
 from isorun_matrix.results.folder import RunFolder, require_distinct
 from isorun_matrix.results.layout import FEEDS, MACHINES
 from isorun_matrix.results.records import Run
@@ -110,11 +109,7 @@ def _feeds(folder: RunFolder) -> dict[str, str]:
     """The digest of the feeds of each measured cell: those of the reference that its last round was compared with."""
     digests = {}
     for cell in folder.record().cells:
-        rounds = [] if cell.key is None else folder.rounds(cell.id, cell.key)
-        if rounds:
-            job = reader.job_of(folder.round_folder(cell.id, cell.key or "", rounds[-1].round.number))
-            key = str(job["reference_folder"]).rpartition("/")[2]
-            reference = folder.find_reference(f"{cell.model}/{cell.shape}", key)
-            if reference is not None and FEEDS in reference.files:
-                digests[cell.id] = reference.files[FEEDS]
+        reference = folder.reference_of(cell)
+        if reference is not None and FEEDS in reference.files:
+            digests[cell.id] = reference.files[FEEDS]
     return digests
