@@ -51,8 +51,15 @@ def array_of(value: ir.Value | None) -> np.ndarray | None:
     return None if tensor is None else tensor.numpy()
 
 
+def is_constant(value: ir.Value | None) -> bool:
+    """Whether a value is a constant, of whatever size."""
+    import onnx_ir as ir
+
+    return value is not None and ir.convenience.get_const_tensor(value) is not None
+
+
 def static(value: ir.Value | None) -> list[Any] | None:
-    """The elements of a constant; ``None`` if it is not one."""
+    """The elements of a constant that may not be a table of weights; ``None`` if it is not one."""
     array = array_of(value)
     return None if array is None else array.reshape(-1).tolist()
 

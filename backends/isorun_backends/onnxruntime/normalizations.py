@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from isorun.plugin import Fault
-from isorun_backends.nodes import Nodes, Rows, producer, rewrite, static
+from isorun_backends.nodes import Nodes, Rows, array_of, producer, rewrite
 
 if TYPE_CHECKING:
     import onnx_ir as ir
@@ -63,10 +63,10 @@ def subtract_mean(op: Nodes, node: ir.Node) -> ir.Value:
 
 def _is_one(value: ir.Value | None, number: float | None = None) -> bool:
     """Whether a value is a constant of one element, or one with that number alone."""
-    elements = static(value)
+    elements = array_of(value)
     if elements is None:
         return False
-    return len(elements) == 1 if number is None else {*elements} == {number}
+    return elements.size == 1 if number is None else elements.size > 0 and bool((elements == number).all())
 
 
 def _producer(value: ir.Value | None, kind: str) -> ir.Node | None:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from isorun.plugin import Fault
-from isorun_backends.nodes import Nodes, Rows, attribute_of, input_of, producer, rewrite, static
+from isorun_backends.nodes import Nodes, Rows, array_of, attribute_of, input_of, is_constant, producer, rewrite, static
 
 if TYPE_CHECKING:
     import onnx_ir as ir
@@ -69,7 +69,7 @@ def _pad_before(node: ir.Node) -> ir.Node | None:
             return None
         if source.op_type == "Pad" and attribute_of(source, "mode", "constant") == "constant":
             return source if _pads_with_zero(source) else None
-        value = next((part for part in source.inputs if static(part) is None), None)
+        value = next((part for part in source.inputs if not is_constant(part)), None)
     return None
 
 
@@ -97,8 +97,8 @@ def _is_never_negative(value: ir.Value | None, steps: int) -> bool:
         return False
     if value.dtype is not None and value.dtype.is_integer() and not value.dtype.is_signed():
         return True
-    if (numbers := static(value)) is not None:
-        return min(numbers, default=0) >= 0
+    if (numbers := array_of(value)) is not None:
+        return bool((numbers >= 0).all())
     node = value.producer()
     if node is None:
         return False

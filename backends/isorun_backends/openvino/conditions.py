@@ -17,6 +17,7 @@ from isorun_backends.nodes import (
     every,
     has,
     input_of,
+    is_constant,
     is_small,
     producer,
     shape_of,
@@ -86,7 +87,7 @@ def reduces_nothing(node: ir.Node, _: int) -> bool:
 def pads_with_computed_value(node: ir.Node, _: int) -> bool:
     """Whether the value is not a constant, and may be of another type than float32."""
     value = input_of(node, 2)
-    return value is not None and static(value) is None and (value.dtype is None or value.dtype != 1)
+    return value is not None and not is_constant(value) and (value.dtype is None or value.dtype != 1)
 
 
 def computes_range(node: ir.Node, _: int) -> bool:
@@ -112,7 +113,7 @@ def may_be_empty(index: int) -> Condition:
 
 def computes_input(index: int) -> Condition:
     """Whether an input is there, and no constant."""
-    return lambda node, _: input_of(node, index) is not None and static(input_of(node, index)) is None
+    return lambda node, _: input_of(node, index) is not None and not is_constant(input_of(node, index))
 
 
 def selects_beyond(node: ir.Node, _: int) -> bool:

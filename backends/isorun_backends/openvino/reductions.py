@@ -7,12 +7,13 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from isorun.plugin import Fault
-from isorun_backends.nodes import Nodes, producer, rewrite, shape_of, static
+from isorun_backends.nodes import Nodes, is_constant, number, producer, rewrite, shape_of
 from isorun_backends.openvino.row import fault
 
 if TYPE_CHECKING:
     import onnx_ir as ir
 
+_CONSTANT = "isorun.constant"
 _DEEPEST = 8  # nodes from a reduction to a constant
 _JOINED = frozenset(
     (
@@ -28,7 +29,7 @@ def is_of_reduction(node: ir.Node, _: int) -> bool:
     """Whether a constant of several elements meets what may be reduced from three axes."""
     parts = [value for value in node.inputs if value is not None and not _is_constant(value)]
     constants = [value for value in node.inputs if value is not None and _is_constant(value)]
-    if len(node.outputs) != 1 or len(parts) != 1 or all(len(static(value) or (0, 0)) == 1 for value in constants):
+    if len(node.outputs) != 1 or len(parts) != 1 or all(number(value) is not None for value in constants):
         return False
     value: ir.Value | None = parts[0]
     for _step in range(_DEEPEST):
@@ -74,13 +75,27 @@ def divides_another_difference(node: ir.Node, _: int) -> bool:
 
 
 def _is_constant(value: ir.Value) -> bool:
-    """Whether a value is a constant, or computed from constants and shapes alone."""
-    if static(value) is not None:
-        return True
-    node = value.producer()
-    if node is None or not node.inputs:
-        return False
-    return node.op_type == "Shape" or all(part is None or _is_constant(part) for part in node.inputs)
+    """Whether a value is a constant, or computed from constants and shapes alone.
+
+    It is asked of every operand, each of which depends on most of a graph, so answers are kept with the values.
+    """
+    pending = [value]
+    while pending:
+        current = pending[-1]
+        node = current.producer()
+        parts = [] if node is None else [part for part in node.inputs if part is not None]
+        known = [part.meta.get(_CONSTANT) for part in parts]
+        if is_constant(current) or (node is not None and node.op_type == "Shape"):
+            current.meta[_CONSTANT] = True
+        elif not parts or False in known:
+            current.meta[_CONSTANT] = False
+        elif None in known:
+            pending.append(parts[known.index(None)])
+            continue
+        else:
+            current.meta[_CONSTANT] = True
+        pending.pop()
+    return bool(value.meta[_CONSTANT])
 
 
 def _joined(operator: str, inputs: str = "m, k", shape: str = "3, 1") -> Fault:

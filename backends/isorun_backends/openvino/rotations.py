@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from isorun_backends.nodes import Nodes, attribute_of, input_of, producer, rewrite, shape_of, static
+from isorun_backends.nodes import Nodes, attribute_of, input_of, number, producer, rewrite, shape_of, static
 from isorun_backends.openvino.row import fault
 
 if TYPE_CHECKING:
@@ -51,7 +51,7 @@ def _negated(node: ir.Node) -> ir.Value | None:
     if source is None or source.op_type == "Neg":
         return None if source is None else source.inputs[0]
     pairs = (source.inputs, source.inputs[::-1])
-    return next((value for factor, value in pairs if static(factor) == [-1]), None)
+    return next((value for factor, value in pairs if number(factor) == -1), None)
 
 
 def _is_half_a_size(value: ir.Value | None) -> bool:

@@ -67,18 +67,22 @@ class Evaluator:
             node = current.producer()
             if ready and node is not None:
                 seen.add(node)
-                if current not in self._known:
+                if current in self._known:
+                    continue
+                if measured := _measured(node):
+                    self._known[current] = self._shape_of(node, measured)
+                else:
                     yield node
             elif node is None or node in seen or current in self._known:
                 continue
-            elif node.op_type == "Shape" and node.inputs[0] is not None:
-                self._known[current] = self._shape_of(node, node.inputs[0])
             elif node in started:  # files have no cycles, but graphs built in memory may
                 raise CannotEvaluate(f"{node.op_type} ({node.name}) depends on its own result")
             else:
                 started.add(node)
                 stack.append((current, True))
-                stack.extend((source, False) for source in node.inputs if source is not None)
+                measured = _measured(node)
+                sources = self._leaves(measured, _SHAPE_STEPS) if measured else node.inputs
+                stack.extend((source, False) for source in sources if source is not None)
 
     def _shape_of(self, node: ir.Node, value: ir.Value) -> np.ndarray:
         """The output of a ``Shape`` node."""
@@ -86,23 +90,37 @@ class Evaluator:
         return np.array(self._shape(value, _SHAPE_STEPS)[start:end], np.int64)
 
     def _shape(self, value: ir.Value, steps: int) -> tuple[int, ...]:
-        if is_constant(value):
-            return sizes(value)
-        node = value.producer()
-        if value in self._known or node is None or node.domain != "" or steps == 0:
-            return self(value).shape
-        if node.op_type in _SAME_SHAPE and node.inputs[0] is not None:
-            return self._shape(node.inputs[0], steps - 1)
-        if node.op_type in _BROADCAST:
-            shapes = [self._shape(operand, steps - 1) for operand in node.inputs if operand is not None]
-            try:
-                return np.broadcast_shapes(*shapes)
-            except ValueError as error:
-                raise CannotEvaluate(f"{node.op_type} ({node.name}) cannot be evaluated: {error}") from error
-        if node.op_type == "Gather" and node.attributes.get_int("axis", 0) == 0:
-            rows, index = (self._shape(operand, steps - 1) for operand in node.inputs if operand is not None)
+        node, operands = value.producer(), self._operands(value, steps)
+        if node is None or operands is None:
+            return sizes(value) if is_constant(value) else self(value).shape
+        shapes = [self._shape(operand, steps - 1) for operand in operands]
+        if node.op_type == "Gather":
+            rows, index = shapes
             return index + rows[1:]
-        return self(value).shape
+        try:
+            return np.broadcast_shapes(*shapes)
+        except ValueError as error:
+            raise CannotEvaluate(f"{node.op_type} ({node.name}) cannot be evaluated: {error}") from error
+
+    def _leaves(self, value: ir.Value, steps: int) -> Iterator[ir.Value]:
+        """The values whose data has to be computed for the shape of another one."""
+        operands = self._operands(value, steps)
+        if operands is None:
+            yield value
+        for operand in operands or ():
+            yield from self._leaves(operand, steps - 1)
+
+    def _operands(self, value: ir.Value, steps: int) -> list[ir.Value] | None:
+        """The values from whose shapes that of another one follows; ``None`` if it has to be computed."""
+        node = value.producer()
+        if value in self._known or is_constant(value) or node is None or node.domain != "" or steps == 0:
+            return None
+        operands = [operand for operand in node.inputs if operand is not None]
+        if node.op_type in _SAME_SHAPE:
+            return operands[:1]
+        if node.op_type in _BROADCAST or (node.op_type == "Gather" and node.attributes.get_int("axis", 0) == 0):
+            return operands
+        return None
 
     def _run(self, node: ir.Node) -> None:
         inputs = [
@@ -116,6 +134,11 @@ class Evaluator:
             if not isinstance(result, np.ndarray):
                 raise CannotEvaluate(f"{node.op_type} ({node.name}) has a result that is no tensor")
             self._known[value] = _widened(result)
+
+
+def _measured(node: ir.Node) -> ir.Value | None:
+    """What a node measures the shape of."""
+    return node.inputs[0] if node.op_type == "Shape" else None
 
 
 def _narrows(node: ir.Node) -> bool:
