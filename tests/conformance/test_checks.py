@@ -296,7 +296,7 @@ CASES = [
     Case("fake-lying", "placement_follows_the_model", "follow the model", {}, {"about": "placement"}),
     Case("ReportsUndeclaredPlacement", "undeclared_placement_is_not_reported", "without declaring"),
     Case("fake-lying", "installed_versions_are_reported", "0.0.0", {}, {"about": "versions"}),
-    Case("ReportsASet", "provenance_is_plain_data_about_the_model", "not JSON serializable"),
+    Case("ReportsASet", "provenance_is_plain_data_about_the_model", "to plain data"),
 ]
 
 

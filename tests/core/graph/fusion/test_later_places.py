@@ -125,6 +125,7 @@ def check(graph: Graph, hidden: str, *, backend: str = "ort-cpu", padding: str =
     np.testing.assert_allclose(result[mask != 0], expected[mask != 0], rtol=1e-4, atol=1e-5)
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("backend", ["ort-cpu", "openvino"])
 @pytest.mark.parametrize("positions", POSITIONS, ids=lambda positions: positions.__name__)
 def test_position_embeddings(positions: Callable[[Graph], str], backend: str) -> None:
@@ -134,6 +135,7 @@ def test_position_embeddings(positions: Callable[[Graph], str], backend: str) ->
     check(graph, graph.layer(hidden, graph.adding(graph.mask(mask))), backend=backend)
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("backend", ["ort-cpu", "openvino"])
 @pytest.mark.parametrize("window", WINDOWS, ids=lambda window: window.__name__)
 def test_windows_with_global_tokens(window: Callable[[Graph], str], backend: str) -> None:
