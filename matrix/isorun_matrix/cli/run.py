@@ -142,7 +142,7 @@ def _arguments(context: typer.Context) -> Iterator[str]:
     """The arguments of a command as they were given, without those that say where and how it continues."""
     for parameter in context.command.params:
         value = context.params[str(parameter.name)]
-        if parameter.name in ("out", "resume", "remeasure") or value is False or value == parameter.default:
+        if parameter.name in ("out", "resume") or value is False or value == parameter.default:
             continue
         for item in value if isinstance(value, list | tuple) else [value]:
             yield from [] if parameter.param_type_name == "argument" else parameter.opts[:1]

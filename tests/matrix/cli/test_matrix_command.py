@@ -1,12 +1,17 @@
 from __future__ import annotations
 
 import json
+import shlex
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+import typer
 
+from isorun_matrix import cli
+from isorun_matrix.cli.run import running
+from isorun_matrix.execution.progress import Lines
 from isorun_matrix.spec.spec import Spec
 from matrix_runs import Isorun
 
@@ -35,6 +40,21 @@ def test_wrong_usage_exits_with_2(
     assert done.returncode == 2
     assert message in done.stderr
     assert done.stdout == ""
+
+
+def test_a_stopped_command_is_printed_with_its_arguments(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    words = ["run", "s.yaml", "--only", "a/*", "--remeasure", "disturbed", "--out", str(tmp_path), "--resume"]
+    app = typer.main.get_command(cli.app)
+    with (
+        app.make_context("matrix", [*words]) as parent,
+        app.commands["run"].make_context("run", words[1:], parent=parent) as context,  # type: ignore[attr-defined]
+        pytest.raises(typer.Exit),
+        running(context, tmp_path, Lines()),
+    ):
+        raise KeyboardInterrupt
+    again = shlex.split(capsys.readouterr().err.splitlines()[-1])
+    assert again[:2] == ["isorun", "matrix"]
+    assert {*again[2:]} == {*words}
 
 
 def test_schema_of_a_spec(isorun: Isorun) -> None:
