@@ -90,6 +90,7 @@ class RunFolder:
             if not resume:
                 raise SpecError(f"{self.path} already holds a run. Add --resume, or choose another --out.")
             return
+        require_outside_runs(self.path)
         # A run that stopped before it wrote run.json leaves its lock, and a part of run.json at most.
         own = (_LOCK, f".{RUN}.")
         if foreign := next((path.name for path in _listed(self.path) if not path.name.startswith(own)), None):
@@ -325,6 +326,19 @@ class RunFolder:
                 raise SpecError(f"{self.path} is the run of several machines. Name the folder of one: {names}")
             raise SpecError(f"{self.path} is not the folder of a run: it has no {RUN}")
         return reader.read(self.path / RUN, RunRecord)
+
+
+def require_outside_runs(folder: Path) -> None:
+    """Check that a folder for results is not inside a run, of which it would become a part, nor below a file.
+
+    Raises:
+        SpecError: it is.
+    """
+    for parent in folder.resolve().parents:
+        if (parent / RUN).exists():
+            raise SpecError(f"{folder} is inside {parent}, the folder of a run. Choose another --out.")
+        if parent.is_file():
+            raise SpecError(f"{folder} cannot be created, since {parent} is a file. Choose another --out.")
 
 
 def require_distinct(runs: Iterable[Run]) -> None:

@@ -183,6 +183,24 @@ def test_rejects_a_folder_with_other_files(tmp_path: Path, resume: bool, run: st
     assert sorted(tmp_path.rglob("*")) == before
 
 
+@pytest.mark.parametrize(("place", "problem"), [("file/x", "is a file"), ("link/x", "inside"), ("a/b", "inside")])
+def test_rejects_a_new_folder_inside_a_run_or_below_a_file(folder: RunFolder, place: str, problem: str) -> None:
+    (folder.path.parent / "file").write_text("")
+    (folder.path.parent / "link").symlink_to(folder.path)
+    path = (folder.path if place == "a/b" else folder.path.parent) / place
+    with pytest.raises(SpecError, match=problem), RunFolder(path).writing(resume=False):
+        pass
+    assert not path.exists()
+
+
+def test_a_run_inside_another_can_be_continued(folder: RunFolder) -> None:
+    inner = RunFolder(folder.path / "a")
+    inner.path.mkdir()
+    inner.write_run(record(PENDING))
+    with inner.writing(resume=True):
+        pass
+
+
 def test_a_run_that_stopped_before_its_first_file_can_be_restarted(tmp_path: Path) -> None:
     for name in (".lock", ".run.json.1-2"):
         (tmp_path / name).write_text("")

@@ -15,6 +15,7 @@ from isorun.errors import SpecError
 from isorun.system import json_files
 from isorun.system.cache import write_atomically
 from isorun_matrix.execution.bisection.search import Step
+from isorun_matrix.results.folder import require_outside_runs
 
 _RECORD = "bisect.json"
 
@@ -33,7 +34,7 @@ class Record:
 
     Raises:
         SpecError: the folder has a bisection, and ``resume`` is not set or it searches for something else; or has none
-            and is not empty.
+            and is not empty, is a file, or is inside a run.
     """
 
     def __init__(self, folder: Path, request: Mapping[str, Any], *, resume: bool) -> None:
@@ -43,8 +44,10 @@ class Record:
         self.releases: list[str] = []
         if self._path.exists():
             self._read(resume=resume)
-        elif folder.exists() and any(folder.iterdir()):
+        elif folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
             raise SpecError(f"{folder} is not empty and has no {_RECORD}. Choose another --out")
+        else:
+            require_outside_runs(folder)
 
     def _read(self, *, resume: bool) -> None:
         if not resume:

@@ -102,7 +102,7 @@ def run(
         raise SpecError("--ray needs machines in the spec. See docs/cluster.md")
     if RunFolder(out).has_run():
         raise SpecError(f"{out} is the run of a single machine. Choose another --out.")
-    if not choice.resume and out.exists() and any(out.iterdir()):
+    if out.is_file() or (not choice.resume and out.exists() and any(out.iterdir())):
         raise SpecError(f"{out} exists and is not empty. Add --resume, or choose another --out.")
     try:
         _require_reachable(address)

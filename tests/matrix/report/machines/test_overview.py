@@ -179,9 +179,17 @@ def test_rejects_what_cannot_be_merged(tmp_path: Path) -> None:
         "cannot name a machine": ([f"a/b={one}", str(other)], tmp_path / "out"),
         "is not the folder of a run": ([str(one), str(tmp_path / "none")], tmp_path / "out"),
         "is not empty": ([f"a={one}", f"b={same}"], other),
+        "is inside": ([str(one), f"b={same}"], one / "machines"),
+        "is a file": ([str(one), f"b={same}"], one / "run.json" / "x"),
         "is the same folder as": ([str(one), f"b={other}/../one"], tmp_path / "out"),
     }
     for message, (folders, out) in cases.items():
         with pytest.raises(SpecError, match=message):
             machines.merge(folders, out)
     assert not (tmp_path / "out").exists()
+
+
+def test_the_run_of_one_machine_may_have_a_folder_machines(tmp_path: Path) -> None:
+    (tmp_path / "machines").mkdir()
+    RunFolder(tmp_path).write_run(record(cell("x")))
+    assert [*machines.read(tmp_path).runs] == [tmp_path.name]
