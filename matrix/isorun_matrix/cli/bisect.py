@@ -119,7 +119,8 @@ def bisect(
     named = package or _package(backend)
     against = reference or "reference"
     subject = Subject(path, backend, named, tuple(install or ()), shape, precision, threads, settings, against)
-    subject.spec([good], 1)  # raises where an argument is invalid, as the next line does
+    subject.spec([good], 1)  # raises where an argument is invalid, as the next lines do
+    subject.require_settings()
     subject.require_feeds(ModelGraphs(open_model(path, Cache()), Cache()).info)
     criterion = "differs" if differs else "memory" if memory is not None else "slower"
     percent = memory if memory is not None else 5.0 if slower is None else slower
@@ -141,7 +142,7 @@ def bisect(
         judge, explain = _judge(criterion, subject, candidates, folder, shown, limits)
 
         def step(release: str, left: int) -> search.Step:
-            shown.note(f"{named} {release}: {left} releases may be the first bad one")
+            shown.note(f"{named} {release}: {left} release{'' if left == 1 else 's'} may be the first bad one")
             judged = kept.step(release, judge)
             shown.note(f"{named} {release} is {judged.verdict}: {judged.evidence}")
             return judged

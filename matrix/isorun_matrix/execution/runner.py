@@ -101,7 +101,7 @@ class _Runner:
 
     def _announce(self, lacking: Collection[str]) -> None:
         for failure, count in Counter(self._prepared.failures.values()).items():
-            self._progress.note(f"{count} cells cannot be measured now: {failure}")
+            self._progress.note(f"{count} cell{'' if count == 1 else 's'} cannot be measured now: {failure}")
         cells = [cell for cell in self._prepared.plan.cells if not cell.control]
         done = [cell for cell in cells if self._rounds(cell) and cell.id not in lacking]
         if done:

@@ -172,17 +172,17 @@ def _keys_at(annotation: Any, place: Sequence[int | str]) -> list[str]:
 def _backend_problems(spec: Spec) -> Iterator[Problem]:
     for index, entry in enumerate(spec.backends):
         if entry.environment is None:
-            yield from _entry_problems(entry, ("backends", index), listing.load)
+            yield from entry_problems(entry, ("backends", index), listing.load)
             if spec.device is not None and entry.device is None:
                 inherited = entry.model_copy(update={"device": spec.device})
                 yield from (
-                    problem for problem in _entry_problems(inherited, (), listing.load) if problem[0] == ("device",)
+                    problem for problem in entry_problems(inherited, (), listing.load) if problem[0] == ("device",)
                 )
     for index, entry in enumerate(spec.backends):
         if entry.environment is None and (problem := _too_old(entry.name)):
             yield ("backends", index), problem
     reference = Entry(name=spec.reference.backend, precisions=[spec.reference.precision])
-    for place, problem in _entry_problems(reference, (), listing.load):
+    for place, problem in entry_problems(reference, (), listing.load):
         yield ("reference", {"name": "backend", "precisions": "precision"}[str(place[0])]), problem
 
 
@@ -196,7 +196,7 @@ def _too_old(backend: str) -> str | None:
     return next(iter(versions.too_old({owner: version(owner) for owner in owners})), None)
 
 
-def _entry_problems(entry: Entry, place: Place, find: Callable[[str], Backend]) -> Iterator[Problem]:
+def entry_problems(entry: Entry, place: Place, find: Callable[[str], Backend]) -> Iterator[Problem]:
     """Names, threads, precisions and options that the backend lacks. Its cells report whether it is available."""
     try:
         offers = find(entry.name).capabilities
@@ -246,6 +246,6 @@ def _environment_problems(spec: Spec, pruned: _Pruned) -> Iterator[Problem]:
                 environment.require(definition.python, definition.install)
             with closing(Worker(environment)) as worker:
                 for index, entry in entries.items():
-                    yield from _entry_problems(entry, ("backends", index), worker.get)
+                    yield from entry_problems(entry, ("backends", index), worker.get)
         except IsorunError as error:
             yield place, _lowered(str(error))

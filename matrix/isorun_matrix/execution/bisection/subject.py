@@ -10,12 +10,16 @@ from typing import Any
 import numpy as np
 
 from isorun import Session
-from isorun.errors import EnvironmentBroken, InvalidFeeds
+from isorun.errors import EnvironmentBroken, InvalidArgument, InvalidFeeds
+from isorun.models.feeds import FeedChecker
 from isorun.parity.samples import fixed_size, masked_cases
-from isorun.plugin import registry
+from isorun.plugin import listing, registry
+from isorun.system.cache import sha256
 from isorun.types import ModelInfo
 from isorun_matrix.execution import environments, rerun
 from isorun_matrix.execution.progress import Lines
+from isorun_matrix.spec.backends import Entry
+from isorun_matrix.spec.reader import entry_problems
 from isorun_matrix.spec.spec import Spec
 
 _SEED = 0
@@ -46,8 +50,9 @@ class Subject:
     reference: str = "reference"
 
     def environment(self, release: str) -> str:
-        """The name of the isolated environment with a release."""
-        return f"{self.package}-{release}"
+        """The name of the isolated environment with a release. ``install`` is a part of it: environments stay."""
+        more = sha256("\n".join(sorted(self.install)).encode())[:8] if self.install else ""
+        return "-".join(filter(None, (self.package, release, more)))
 
     def spec(self, releases: Sequence[str], rounds: int) -> Spec:
         """A matrix of releases, whose labels they are.
@@ -103,6 +108,20 @@ class Subject:
             model or self.model, self.backend, **{**more, "options": {**self.options, **more.get("options", {})}}
         )
 
+    def require_settings(self) -> None:
+        """Check the settings of one of isorun's backends, which is the same in each environment. What a plugin supports
+        depends on its release.
+
+        Raises:
+            InvalidArgument: the backend does not support one of them.
+        """
+        if not any(entry.own for entry in registry.entries() if entry.name == self.backend.partition(":")[0]):
+            return
+        entry = Entry(name=self.backend, precisions=[self.precision], threads=self.threads, options=dict(self.options))
+        for place, problem in entry_problems(entry, (), listing.load):
+            if place != ("name",):  # a member of a family that only the environments have
+                raise InvalidArgument(problem)
+
     def require_feeds(self, info: ModelInfo) -> None:
         """Check that the model accepts feeds of the shape.
 
@@ -110,11 +129,12 @@ class Subject:
             InvalidFeeds: it does not.
         """
         try:
-            self.cases(info)
+            for feeds in self.cases(info).values():
+                FeedChecker(info, any_mask=True).check(feeds)
         except InvalidFeeds as error:
             raise InvalidFeeds(f"{self.model} does not accept the shape {self.shape}: {error}. Set --shape") from None
 
     def cases(self, info: ModelInfo) -> dict[str, dict[str, np.ndarray]]:
         """Feeds of the shape by kind of mask, the same ones in each release."""
         batch, _, sequence = self.shape.partition("x")
-        return masked_cases(info, int(batch), int(sequence) if sequence else fixed_size(info.inputs, 1) or 1, _SEED)
+        return masked_cases(info, int(batch), int(sequence) if sequence else fixed_size(info.inputs, 1), _SEED)
