@@ -11,16 +11,15 @@ from isorun_matrix.measurement.statistics.latencies import Interval, rank_interv
 from isorun_matrix.report import summary
 from isorun_matrix.report.formatting import NONE, number, ratio
 from isorun_matrix.report.machines.side_by_side import Block, Machine, Value, marks
-from isorun_matrix.results.records import CellResult
 
 
 @dataclass(frozen=True)
 class _Mean:
-    """The geometric mean of times in milliseconds over some models and shapes, with its interval."""
+    """The geometric mean of times in milliseconds over models and shapes with these titles, with its interval."""
 
     mean: float
     interval: Interval | None
-    count: int
+    titles: tuple[str, ...]
 
 
 Means = Mapping[str, Mapping[str, _Mean]]
@@ -30,11 +29,8 @@ Means = Mapping[str, Mapping[str, _Mean]]
 def of(machines: Sequence[Machine], titles: Sequence[str]) -> Means:
     """The geometric means of each cell, over the models and shapes at which it is correct, with the same model and
     feeds, on all machines that have a correct result of it."""
-    names = dict.fromkeys(
-        cell.name for machine in machines for group in machine.groups.values() for cell in group.cells
-    )
     means: dict[str, dict[str, _Mean]] = {}
-    for name in names:
+    for name in _names(machines):
         having = [machine for machine in machines if any(machine.correct_cell(title, name) for title in titles)]
         common = [
             title
@@ -45,37 +41,47 @@ def of(machines: Sequence[Machine], titles: Sequence[str]) -> Means:
             )
         ]
         if having and common:
-            means[name] = {
-                machine.name: _mean([machine.correct_cell(title, name) for title in common]) for machine in having
-            }
+            found = {machine.name: _mean(machine, name, common) for machine in having}
+            means[name] = {machine: mean for machine, mean in found.items() if mean is not None}
     return means
 
 
-def _mean(cells: Sequence[CellResult | None]) -> _Mean:
+def _names(machines: Sequence[Machine]) -> list[str]:
+    groups = (group for machine in machines for group in machine.groups.values())
+    return list(dict.fromkeys(cell.name for group in groups for cell in group.cells))
+
+
+def _mean(machine: Machine, name: str, titles: Sequence[str]) -> _Mean | None:
     """The median, over the rounds that all cells have, of a round's geometric mean, and its interval. Without two such
-    rounds, the geometric mean of the cells' medians."""
-    right = [cell for cell in cells if cell is not None]
-    calm = [summary.calm_rounds(cell) for cell in right]
+    rounds, the geometric mean of the cells' medians. ``None`` if the cell is not correct at each title."""
+    cells = [cell for title in titles if (cell := machine.correct_cell(title, name)) is not None]
+    if len(cells) < len(titles):
+        return None
+    calm = [summary.calm_rounds(cell) for cell in cells]
     common = [number for number in calm[0] if all(number in rounds for rounds in calm)]
     means = [geometric_mean([rounds[number] for rounds in calm]) for number in common]
     if (interval := rank_interval(means)) is not None:
-        return _Mean(median(means), interval, len(right))
-    return _Mean(geometric_mean([summary.median(cell) or math.nan for cell in right]), None, len(right))
+        return _Mean(median(means), interval, tuple(titles))
+    return _Mean(geometric_mean([summary.median(cell) or math.nan for cell in cells]), None, tuple(titles))
 
 
 def blocks(machines: Sequence[Machine], means: Means, workloads: int) -> Iterator[Block]:
     title = f"{workloads} models and shapes"
     absent = Value(None, NONE)
-    fastest = {
-        machine.name: _fastest([by[machine.name] for by in means.values() if machine.name in by])
+    most = {
+        machine.name: max((len(by[machine.name].titles) for by in means.values() if machine.name in by), default=0)
         for machine in machines
     }
     rows, speed_ups = {}, {}
     for cell, by in means.items():
-        count = next(iter(by.values())).count
+        count = len(next(iter(by.values())).titles)
         name = cell if count == workloads else f"{cell}, {count} of {workloads}"
         rows[name] = [
-            Value(mean.mean, f"{number(mean.mean)}{_ends(mean.interval)}", mean.mean == fastest[machine.name])
+            Value(
+                mean.mean,
+                f"{number(mean.mean)}{_ends(mean.interval)}",
+                count == most[machine.name] and mean.mean == _lowest(machine, mean.titles),
+            )
             if (mean := by.get(machine.name))
             else absent
             for machine in machines
@@ -93,10 +99,10 @@ def blocks(machines: Sequence[Machine], means: Means, workloads: int) -> Iterato
         yield Block(title, f"speed-up over {machines[0].name}, geometric mean", speed_ups)
 
 
-def _fastest(means: Sequence[_Mean]) -> float | None:
-    """The least of the means over the most models and shapes: others are of another work."""
-    most = max((mean.count for mean in means), default=0)
-    return min((mean.mean for mean in means if mean.count == most), default=None)
+def _lowest(machine: Machine, titles: Sequence[str]) -> float:
+    """The lowest mean over these titles on a machine, also of cells that other machines have at other titles only."""
+    means = (_mean(machine, name, titles) for name in _names([machine]))
+    return min((mean.mean for mean in means if mean is not None), default=math.inf)
 
 
 def _quotient(first: _Mean, other: _Mean) -> Interval | None:
@@ -111,16 +117,19 @@ def _ends(interval: Interval | None) -> str:
     return "" if interval is None else f" ({number(interval.low)} to {number(interval.high)})"
 
 
-def best(means: Means, workloads: int) -> Iterator[str]:
+def best(machines: Sequence[Machine], means: Means, titles: Sequence[str]) -> Iterator[str]:
+    """The cell with the lowest mean over all models and shapes, unless one that has no such mean is faster."""
     whole = [
         (mean.mean, name, machine, mean)
         for name, by in means.items()
         for machine, mean in by.items()
-        if mean.count == workloads
+        if len(mean.titles) == len(titles)
     ]
-    if whole:
-        _, name, machine, mean = min(whole, key=lambda entry: entry[0])
+    if not whole:
+        return
+    lowest, name, machine, mean = min(whole, key=lambda entry: entry[0])
+    if lowest <= min(_lowest(machine, titles) for machine in machines):
         yield (
-            f"Over all {workloads} models and shapes, {name} on {machine} has the lowest geometric mean of p50: "
-            f"{number(mean.mean)} ms{_ends(mean.interval)}."
+            f"Over all {len(titles)} models and shapes, {name} on {machine} has the lowest geometric mean of p50: "
+            f"{number(lowest)} ms{_ends(mean.interval)}."
         )

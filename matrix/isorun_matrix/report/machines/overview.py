@@ -41,7 +41,7 @@ def overview(runs: MachineRuns) -> Overview:
     figures = [block for title in titles for block in _blocks(machines, title)]
     by_title = means.of(machines, titles) if len(titles) > 1 else {}
     conclusions = [line for title in titles for line in _conclusions(machines, title)]
-    conclusions += means.best(by_title, len(titles))
+    conclusions += means.best(machines, by_title, titles)
     return Overview(
         [*runs.runs],
         conclusions,
