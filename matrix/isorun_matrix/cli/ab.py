@@ -58,6 +58,11 @@ def ab(
         for name, changed in rerun.replaced(plain, model or []).items()
     }
     combined, paired, lost = pairs.combine(first, pairs.changed(second, environment, models))
+    if fail_above is not None and (uneven := pairs.in_one_environment(combined, paired)):
+        raise typer.BadParameter(
+            f"--fail-above needs both sides in environments, or neither: of {uneven[0].id}, one side alone has the "
+            "round trip to a worker in its times. Set `environment` in the backends of the other side, too"
+        )
     folder = RunFolder(out or new_folder(f"{spec_a.stem}-ab"))
     shown = progress.for_stderr()
     shown.note(f"Cells on both sides: {len(paired)}; results go to {folder.path}")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from isorun.errors import SpecError
@@ -74,6 +74,12 @@ def changed(spec: Spec, environment: str | None, models: dict[str, Model]) -> Sp
         for entry in spec.backends
     ]
     return spec.model_copy(update={"backends": backends, "models": spec.models | models})
+
+
+def in_one_environment(spec: Spec, pairs: Sequence[Pair]) -> list[Pair]:
+    """The pairs of a combined spec of which one side alone runs in an environment."""
+    isolated = {variant.label for variant in spec.variants if variant.environment is not None}
+    return [pair for pair in pairs if len({name.split("/")[2] in isolated for name in (pair.a, pair.b)}) > 1]
 
 
 def _complete(model: Model, spec: Spec) -> Model:

@@ -28,3 +28,13 @@ def test_needs_a_difference(isorun: Isorun, tiny: Path, tmp_path: Path) -> None:
     absent = isorun("ab", spec, "--model", f"tiny={tmp_path / 'absent.onnx'}")
     assert (absent.returncode, "file not found" in absent.stderr, "Traceback" in absent.stderr) == (2, True, False)
     assert isorun("ab", spec, "--environment", "nowhere").returncode in (2, 3)
+
+
+def test_refuses_a_limit_where_one_side_alone_runs_in_an_environment(
+    isorun: Isorun, tiny: Path, tmp_path: Path
+) -> None:
+    out = tmp_path / "out"
+    spec = spec_file(tmp_path, "environments: {next: {}}\n" + SLOW + "  - fake\n")
+    done = isorun("ab", spec, "--environment", "next", "--fail-above", 5, "--out", out)
+    assert (done.returncode, "--fail-above needs" in " ".join(done.stderr.split())) == (2, True)
+    assert not out.exists()

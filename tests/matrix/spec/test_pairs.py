@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from isorun.errors import SpecError
-from isorun_matrix.spec.pairs import combine
+from isorun_matrix.spec.pairs import changed, combine, in_one_environment
 from isorun_matrix.spec.reader import load
 from isorun_matrix.spec.spec import Spec
 
@@ -43,6 +43,21 @@ def test_models_that_differ_are_measured_on_their_side_only(tmp_path: Path) -> N
     assert (pairs[0].a, pairs[0].b) == ("m.a/1x8/ort-cpu.a.t1/fp32", "m.b/1x8/ort-cpu.b.t1/fp32")
     assert set(combined.cell_ids()) == {name for pair in pairs for name in (pair.a, pair.b)}
     assert combined.common_rounds
+
+
+def test_names_the_pairs_of_which_one_side_runs_in_an_environment(tmp_path: Path) -> None:
+    plain = spec(tmp_path)
+    isolated, mixed = changed(plain, "next", {}), plain.model_copy(deep=True)
+    mixed.backends[1] = isolated.backends[1]
+    for a, b, uneven in (
+        (plain, plain, set()),
+        (isolated, changed(plain, "other", {}), set()),
+        (plain, isolated, {"ort-cpu", "reference"}),
+        (mixed, plain, {"reference"}),
+    ):
+        combined, pairs, _ = combine(a, b)
+        labels = {pair.id.split("/")[2].partition(".")[0] for pair in in_one_environment(combined, pairs)}
+        assert labels == uneven
 
 
 @pytest.mark.parametrize(

@@ -41,14 +41,23 @@ class Compared:
     faster: bool = False
 
     @property
+    def worker(self) -> str | None:
+        """The side that alone runs in the worker of an environment; ``None`` if both or neither do."""
+        if (self.a.environment is None) == (self.b.environment is None):
+            return None
+        return "A" if self.b.environment is None else "B"
+
+    @property
     def verdict(self) -> str:
-        """``slower``, ``faster``, ``tied`` or ``ambiguous``; else why there is none."""
+        """``slower``, ``faster``, ``tied`` or ``ambiguous``; else why there is none. A side that alone runs in a worker
+        is not found slower, since the round trip may be all of the difference."""
         if self.ratio is None:
             failed = [
                 f"{side} is {cell.status}" for side, cell in (("A", self.a), ("B", self.b)) if cell.status != "ok"
             ]
             return ", ".join(failed) or "too few rounds"
-        return "faster" if self.faster else self.ratio.verdict
+        verdict = "faster" if self.faster else self.ratio.verdict
+        return "ambiguous" if (verdict, self.worker) in (("slower", "B"), ("faster", "A")) else verdict
 
 
 def compare(run: Run, pairs: Sequence[Pair], measures: Measures = summary.TIME) -> list[Compared]:
@@ -89,7 +98,7 @@ def _at_shape(
 
 
 def render(compared: Sequence[Compared], width: int) -> RenderableType:
-    """A line for each cell, in a terminal ``width`` characters wide."""
+    """A line for each cell, and what qualifies them, in a terminal ``width`` characters wide."""
     blocks: dict[str, list[list[Text]]] = {}
     for cell in compared:
         figures = [NONE] * 3
@@ -101,7 +110,13 @@ def render(compared: Sequence[Compared], width: int) -> RenderableType:
         row = [printable(name), number(summary.median(cell.a)), number(summary.median(cell.b)), *figures]
         row_texts = [*map(Text, row), Text(cell.verdict, _STYLES.get(cell.verdict, ""))]
         blocks.setdefault(f"{model}, {shape}", []).append(row_texts)
-    return Stack(*terminal.tables(_HEADERS, _NUMERIC, blocks, width))
+    remarks = [
+        f"\n{side} alone runs in an environment: its times include the round trip to a worker, so it is not found "
+        "slower. Set `environment` in the backends of the other side, too."
+        for side in ("A", "B")
+        if any(cell.worker == side for cell in compared)
+    ]
+    return Stack(*terminal.tables(_HEADERS, _NUMERIC, blocks, width), *map(Text, remarks))
 
 
 def regressions(compared: Sequence[Compared], percent: float) -> list[str]:

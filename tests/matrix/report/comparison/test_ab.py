@@ -32,6 +32,27 @@ def test_verdicts_on_the_second_side(a: CellResult, b: CellResult, verdict: str,
     assert bool(ab.regressions([compared], 5)) == (verdict in ("slower", "B is crashed"))
 
 
+@pytest.mark.parametrize(
+    ("a", "b", "environments", "verdict"),
+    [
+        (10, 11, (None, "next"), "ambiguous"),
+        (11, 10, (None, "next"), "faster"),
+        (10, 11, ("now", None), "slower"),
+        (11, 10, ("now", None), "ambiguous"),
+        (10, 11, ("now", "next"), "slower"),
+    ],
+)
+def test_the_round_trip_to_a_worker_makes_no_side_slower(
+    a: float, b: float, environments: tuple[str | None, str | None], verdict: str
+) -> None:
+    sides = [side(label, p50) for label, p50 in (("x.a", a), ("x.b", b))]
+    cells = [one.model_copy(update={"environment": name}) for one, name in zip(sides, environments, strict=True)]
+    (compared,) = ab.compare(run(*cells), [Pair("m/8x128/x/fp32", cells[0].id, cells[1].id)])
+    assert compared.verdict == verdict
+    assert bool(ab.regressions([compared], 5)) == (verdict == "slower")
+    assert ("alone runs in an environment" in printed(ab.render([compared], 200), 200)) == (None in environments)
+
+
 @pytest.mark.parametrize("cores", [0.9, 1.5])  # a side that sleeps between its runs, and one with more threads
 def test_cpu_time_is_no_verdict_on_sides_that_keep_other_cores_busy(cores: float) -> None:
     a, b = side("x.a", 10, disturbed=ALL), side("x.b", 10, disturbed=ALL)
