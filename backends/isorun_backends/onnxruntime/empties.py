@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from isorun.plugin import Fault
-from isorun_backends.common_empties import choose, recurrent_of_nothing, zero_if_empty, zeros_of
+from isorun_backends.common_empties import recurrent_of_nothing, zero_if_empty
 from isorun_backends.nodes import Nodes, Rows, attribute_of, input_of, rewrite, shape_of, static, where_below
 
 if TYPE_CHECKING:
@@ -66,29 +65,6 @@ def require_frame(op: Nodes, node: ir.Node) -> ir.Value:
     return op(node.op_type, signal, step, window, where_below(op, length, 1, 2**31 - 1), **node.attributes)
 
 
-def may_have_no_heads(node: ir.Node, _: int) -> bool:
-    """Whether a number of heads is an unknown size, and there is one output."""
-    if attribute_of(node, "q_num_heads") or sum(bool(output.name) for output in node.outputs) > 1:
-        return False
-    shapes = [shape_of(value) or [] for value in node.inputs[:2]]
-    return any(len(shape) == 4 and not isinstance(shape[1], int) for shape in shapes)
-
-
-@rewrite
-def unless_no_heads(op: Nodes, node: ir.Node) -> Sequence[ir.Value]:
-    """The attention, or an empty result."""
-    q, k, v = node.inputs[:3]
-    one = op.constant([1])
-    shape_of_q, shape_of_k = op("Shape", q), op("Shape", k)
-    heads = op("Mul", op("Gather", shape_of_q, one), op("Gather", shape_of_k, one))
-    is_empty = op("Equal", heads, op.constant([0]))
-    zeros = Nodes()
-    outer = zeros("Gather", shape_of_q, zeros.constant([0, 1, 2]))
-    width = zeros("Gather", zeros("Shape", v), zeros.constant([3]))
-    result = zeros_of(zeros, zeros("Concat", outer, width, axis=0), q)
-    return choose(op, node, is_empty, node.outputs[0].name, zeros, [result])
-
-
 def _extremum(operator: str) -> Fault:
     return _fault(
         operator,
@@ -130,16 +106,6 @@ ROWS = (
         feeds={"x": np.ones((1, 16, 1), np.float32), "n": np.array(0)},
         expected=[],
         invalid=True,
-        ends_process=True,
-    ),
-    _fault(
-        *("Attention", "a number of heads that is unknown, and 0", "it ends the process"),
-        "g (float[a, b, c, 4] q) => (float[d, e, f, g] y) { y = Attention (q, q, q) }",
-        applies=may_have_no_heads,
-        rewrite=unless_no_heads,
-        opset=23,
-        feeds={"q": np.zeros((1, 0, 3, 4), np.float32)},
-        expected=[np.zeros((1, 0, 3, 4), np.float32)],
         ends_process=True,
     ),
 )

@@ -5,7 +5,7 @@ from __future__ import annotations
 from isorun.plugin import KnownFaults
 from isorun_backends.common_faults import nonzero_of_scalar
 from isorun_backends.nodes import Rows
-from isorun_backends.onnxruntime import empties, integers, normalizations, pads, ranges
+from isorun_backends.onnxruntime import attentions, empties, integers, normalizations, pads, ranges
 
 _ROUNDING = "rounding of fp32: off by 1e-4 where values are 1000"
 _FP16 = "rounding of fp16 in the last bit"
@@ -22,6 +22,7 @@ CPU = KnownFaults(
         *integers.ROWS,
         *OPTIMIZERS.rows,
         *empties.ROWS,
+        *attentions.ROWS,
         *ranges.ROWS,
     ),
     node_tests={
