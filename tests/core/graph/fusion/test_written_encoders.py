@@ -209,6 +209,24 @@ def test_scores_are_filled_where_a_mask_marks_padding(backend: str, kind: int) -
 
 
 @pytest.mark.parametrize("backend", ["ort-cpu", "openvino"])
+@pytest.mark.parametrize(("factor", "fused"), [(0.125, 1), (2.0, 1), (0.3, 0)])
+def test_scores_of_a_fully_masked_row_are_rounded_as_by_a_mask_that_is_added_before_the_scale(
+    backend: str, factor: float, fused: int
+) -> None:
+    graph, ids, mask = begun()
+    real = graph.node("Cast", graph.node("Unsqueeze", mask, [1, 2]), to=TensorProto.FLOAT)
+    added = graph.node("Mul", graph.node("Sub", 1.0, real), -1e9)
+    scale = lambda scores: str(graph.node("Mul", graph.node("Add", scores, added), factor))  # noqa: E731
+    model = of_tokens(graph, graph.layer(graph.embedded(ids), scale, sharpness=100.0))
+    feeds = feeds_of(model)
+    feeds["attention_mask"][3] = 0
+    with isorun.Session(model, backend, padding="keep") as session:
+        assert session.provenance.fused.get("SelfAttention", 0) == fused
+        (result,) = session.run(None, feeds)
+    np.testing.assert_allclose(result[3], exports.run(model, feeds)[0][3], rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("backend", ["ort-cpu", "openvino"])
 @pytest.mark.parametrize("shorter", [1, 7])
 def test_each_of_two_encoders_has_its_own_length(backend: str, shorter: int) -> None:
     graph = Graph()

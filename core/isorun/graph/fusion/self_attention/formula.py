@@ -90,7 +90,8 @@ class AttentionProbe:
         whether: tuple[bool, ...] = (False, True)  # values may be rotated
         candidates = dict.fromkeys(assignments(pattern, heads), whether)
         if mask is not None and pattern.root.op_type != "Attention" and pattern.root.inputs[0] is not None:
-            require_masking(mask, evaluators[0](pattern.root.inputs[0]), samples[0][1])
+            later_scale = require_masking(mask, evaluators[0](pattern.root.inputs[0]), samples[0][1])
+            filter_value *= later_scale if finite else 1
         norms = rotation.norms(pattern, size)
         positional = disentangled.terms(pattern, size, self._probes, samples[0][0])
         factor: float | None = None

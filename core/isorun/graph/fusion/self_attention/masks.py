@@ -35,7 +35,7 @@ import onnx_ir as ir
 from isorun.graph.analysis import numbers
 from isorun.graph.analysis.evaluate import CannotEvaluate, Samples, ancestors, data_inputs, is_constant, sizes
 from isorun.graph.analysis.places import changes as places_of_changes
-from isorun.graph.fusion.self_attention.reach import EVERY_KEY, Reach, is_within, reach_of_mask
+from isorun.graph.fusion.self_attention.reach import EVERY_KEY, FINITE_MASK, Reach, is_within, reach_of_mask
 from isorun.graph.matching.probes import Evaluate, Probes
 from isorun.graph.matching.report import CannotFuse
 from isorun.graph.ops import functions
@@ -44,6 +44,7 @@ Around = Callable[[int, int], Samples]
 """Samples of the values around an attention, for a number of rows and a length."""
 
 _MAX_LENGTH = 2048  # the longest mask that is evaluated
+_SAME_FACTOR = 1e-3  # relative
 _MAX_BIAS = 5e3  # a larger value is meant to mask; ALiBi adds up to 1 for each token between two
 _BOOLEAN = frozenset(("Equal", "Not", "Greater", "GreaterOrEqual", "Less", "LessOrEqual", "And", "Or", "Cast"))
 
@@ -301,7 +302,7 @@ class MaskClassifier:
         return length
 
 
-def require_masking(mask: KeyMask, scores: np.ndarray, attend: np.ndarray) -> None:
+def require_masking(mask: KeyMask, scores: np.ndarray, attend: np.ndarray) -> float:
     """Check that a mask does to scores what it is fused as.
 
     Args:
@@ -309,20 +310,39 @@ def require_masking(mask: KeyMask, scores: np.ndarray, attend: np.ndarray) -> No
         scores: what the Softmax reads on a sample, whose scores are small.
         attend: the sample's mask, (B, S).
 
+    Returns:
+        What scores are multiplied by after the mask is added: a power of 2. Added afterwards, its product with that
+        rounds scores in the same steps.
+
     Raises:
-        CannotFuse: what the mask puts in the place of scores may be above one, or what it adds is scaled afterwards.
+        CannotFuse: what the mask puts in the place of scores may be above one, or what it adds is scaled afterwards
+            in a way that changes results.
     """
     if scores.shape[-2:] != attend.shape[1:] * 2:  # no scores of queries and keys: not what is fused
-        return
+        return 1.0
     scores = scores.reshape(len(attend), -1, *scores.shape[-2:])
     is_masked = np.broadcast_to(~mask.reach.pairs(attend)[:, None], scores.shape)
     masked, others = scores[is_masked], scores[~is_masked]
-    if not masked.size or masked[0] <= functions.MASKING:
-        return
-    if mask.masked is None and (masked == masked[0]).all():
-        raise CannotFuse(f"its mask puts {masked[0]:g} in the place of scores, which may be lower")
-    if mask.masked is not None and abs(np.median(masked) - mask.masked) > 1 + np.ptp(others):
-        raise CannotFuse(f"its mask of {mask.masked:g} is scaled with the scores, and lowers them by {-masked[0]:.3g}")
+    if not masked.size:
+        return 1.0
+    highest, range_of_scores = float(masked.max()), 1 + np.ptp(others)
+    if masked[0] > functions.MASKING:
+        if mask.masked is None and (masked == masked[0]).all():
+            raise CannotFuse(f"its mask puts {masked[0]:g} in the place of scores, which may be lower")
+        if mask.masked is not None and abs(np.median(masked) - mask.masked) > range_of_scores:
+            raise CannotFuse(
+                f"its mask of {mask.masked:g} is scaled with the scores, and lowers them by {-masked[0]:.3g}"
+            )
+    if mask.masked is None or mask.masked <= FINITE_MASK or abs(highest - mask.masked) <= range_of_scores:
+        return 1.0
+    factor = highest / mask.masked
+    power = float(2.0 ** np.round(np.log2(factor)))
+    if abs(factor / power - 1) > _SAME_FACTOR:
+        raise CannotFuse(
+            f"its mask of {mask.masked:g} is added before scores are multiplied by {factor:.3g}, which rounds those of "
+            "a fully masked row in another way than after it"
+        )
+    return power
 
 
 def _table_rows(value: ir.Value) -> int:
