@@ -14,10 +14,12 @@ from typing import NamedTuple
 import onnx_ir as ir
 
 from isorun.graph.analysis import tokens
+from isorun.graph.analysis.evaluate import ancestors, data_inputs
 from isorun.graph.ops import functions
 
 _OF_MASKS = frozenset(("Cast", "Expand", "Identity", "Mul", "Not", "Reshape", "Unsqueeze"))
 _CONVENTIONAL_NAME = "attention_mask"
+_COUNTING = frozenset(("ArgMax", "ArgMin", "CumSum", "ReduceL1", "ReduceMean", "ReduceSum"))
 
 
 def key_masks(graph: ir.Graph) -> set[ir.Value | None]:
@@ -36,6 +38,12 @@ def mask_inputs(graph: ir.Graph) -> list[str]:
             pairs = inputs.get("pairs")
             sources |= {_source(inputs["key_mask"])[0]} if pairs is None else _pair_sources(pairs)
     return [value.name or "" for value in graph.inputs if value in sources and value.dtype != ir.DataType.BOOL]
+
+
+def counting(mask: ir.Value) -> ir.Node | None:
+    """The node by which a mask depends on a number of tokens and not on each token alone, if there is one."""
+    nodes = (node for value in ancestors(mask) if (node := value.producer()) is not None)
+    return next((node for node in nodes if node.op_type in _COUNTING and data_inputs(node.outputs[0])), None)
 
 
 class MaskInput(NamedTuple):

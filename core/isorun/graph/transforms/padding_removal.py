@@ -387,6 +387,11 @@ def _key_mask(graph: ir.Graph) -> ir.Value:
             )
     if not data_inputs(mask):
         raise UnsupportedModel("Padding cannot be removed: no input of the model says which tokens are padding")
+    if (counting := mask_input.counting(mask)) is not None:  # right for padding on the right alone
+        raise UnsupportedModel(
+            f"Padding cannot be removed: the mask is a count of tokens ({_name(counting)}, {counting.op_type}): a row "
+            "with padding on the left would lose real tokens. If another tool fused the model, use the one from before"
+        )
     return mask
 
 
