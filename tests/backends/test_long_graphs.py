@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 
 import numpy as np
 import onnx.parser
 import pytest
 
 import isorun
+import small_bert
 
 BLOCKS = 250
 C = np.array([0.9, 0.8, 1.1, 0.5], np.float32)
@@ -53,3 +55,13 @@ def test_long_graphs_run(backend: str, kind: str) -> None:
         expected = computed(expected)
     with isorun.Session(model, backend) as session:
         np.testing.assert_allclose(session.run(None, {"x0": x})[0], expected, rtol=1e-3, atol=1e-4)
+
+
+def test_deep_encoders_of_large_vocabularies_run(tmp_path: Path) -> None:
+    path = small_bert.write(tmp_path / "deep.onnx", num_hidden_layers=24, vocab_size=250_000)
+    feeds = small_bert.feeds(np.array([[1] * 7, [1] * 4 + [0] * 3]))
+    outputs = []
+    for backend in ("ort-cpu", "openvino"):
+        with isorun.Session(path, backend, precision="fp32") as session:
+            outputs.append(session.run(None, feeds)[0])
+    np.testing.assert_allclose(outputs[0], outputs[1], rtol=1e-3, atol=1e-3)
