@@ -30,6 +30,7 @@ DOMAIN = "com.microsoft"
 _OPSET = 17  # LayerNormalization's first
 _MASK_FILTER = -10000.0  # the attentions' default of mask_filter_value
 _EPSILON = 1e-12  # the normalizations' default
+_QUICK_ALPHA = 1.702  # QuickGelu's default of alpha
 _ACTIVATIONS = frozenset(("Relu", "Sigmoid", "Softsign", "Tanh"))  # FusedGemm's activations without parameters
 _UNDER_ONNX = frozenset(("SimplifiedLayerNormalization",))  # ONNX Runtime's own, in ONNX's domain
 _LOOKS_LIKE = (  # the kind of fused operator that a remaining node resembles
@@ -101,6 +102,12 @@ def _bias_gelu(node: Node) -> Values:
 def _fast_gelu(node: Node) -> Values:
     x, bias = node.needed(0), node.input(1)
     return [node.part("FastGelu", x if bias is None else node.put("Add", [x, bias]))]
+
+
+def _quick_gelu(node: Node) -> Values:
+    x, alpha = node.needed(0), node.number("alpha", _QUICK_ALPHA)
+    gate = node.put("Sigmoid", [x if alpha == 1 else node.put("Mul", [x, node.like(alpha, x)])])
+    return [node.put("Mul", [x, gate])]
 
 
 def _skip_layer_normalization(node: Node) -> Values:
@@ -247,6 +254,7 @@ _PLAIN: dict[str, Callable[[Node], Values]] = {
     "FusedGemm": _fused_gemm,
     "FusedMatMul": _fused_matmul,
     "Gelu": _gelu,
+    "QuickGelu": _quick_gelu,
     "SkipLayerNormalization": _skip_layer_normalization,
     "TransposeMatMul": _fused_matmul,
     **contrib_decoders.PLAIN,

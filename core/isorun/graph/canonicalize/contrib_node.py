@@ -20,7 +20,7 @@ _AXES_ARE_AN_INPUT = 18
 _KEEP_TOKENS = frozenset(
     (
         *("Add", "Cast", "CastLike", "Div", "Erf", "Gather", "LayerNormalization", "MatMul", "Mul", "Pow"),
-        *("ReduceMean", "Split", "Sqrt", "Sub", "Tanh"),
+        *("ReduceMean", "Sigmoid", "Split", "Sqrt", "Sub", "Tanh"),
     )
 )
 

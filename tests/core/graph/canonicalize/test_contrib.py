@@ -74,6 +74,8 @@ CASES = {
     "BiasGelu": node("BiasGelu", X, BETA),
     "FastGelu": node("FastGelu", X),
     "FastGelu with a bias": node("FastGelu", X, BETA),
+    "QuickGelu": node("QuickGelu", X),
+    "QuickGelu, as SiLU": node("QuickGelu", X, alpha=1.0),
     "SkipLayerNormalization": node("SkipLayerNormalization", X, Q, GAMMA, BETA, epsilon=1e-5),
     "SkipLayerNormalization with a bias": node("SkipLayerNormalization", X, Q, GAMMA, BETA, GAMMA),
     "SkipLayerNormalization, its sum used": node("SkipLayerNormalization", X, Q, GAMMA, BETA, GAMMA, used=(0, 3)),
@@ -165,7 +167,7 @@ LEFT = {
     "rotary": (attention(QKV_BIAS, do_rotary=1), "SelfAttention", "rotary"),
     "packed": (heads(PACKED), "SelfAttention", "no input 1"),
     "8 bits": (node("QAttention", X.astype(np.int32), QKV), "SelfAttention", "com.microsoft.QAttention"),
-    "QuickGelu": (node("QuickGelu", X), "BiasGelu", "com.microsoft.QuickGelu"),
+    "BiasSplitGelu": (node("BiasSplitGelu", X, BETA), "BiasGelu", "com.microsoft.BiasSplitGelu"),
     "a mean": (node(SKIP, X, Q, GAMMA, BETA, used=(0, 1)), SKIP, "the mean or the deviation"),
     "a count of no mask": (embedding(None, WORDS, PLACES, None, GAMMA, BETA, used=(0, 1)), EMBED, "without a mask"),
 }
@@ -285,7 +287,9 @@ def test_fuses_graphs_serialized_by_onnx_runtime(label: str, tmp_path: Path) -> 
 
 @pytest.mark.sampled(3)
 @pytest.mark.parametrize("dialect", ["com.microsoft", "onnx", "primitive"])
-@pytest.mark.parametrize("label", ["bert-torchscript17-eager", "mpnet-dynamo18-eager", "roberta-torchscript17-sdpa"])
+@pytest.mark.parametrize(
+    "label", ["bert-torchscript17-eager", "mpnet-dynamo18-eager", "roberta-torchscript17-sdpa", "qwen3-dynamo18-eager"]
+)
 def test_fusing_a_lowered_graph_restores_it(label: str, dialect: str) -> None:
     model = exports.model(label)
     fuse(model)

@@ -22,8 +22,21 @@ _BOUNDING = frozenset(("Clip", "Max", "Min"))
 """Operators that change large values in another way than small ones, unless the bounds are the ends of a type."""
 _INSIDE = frozenset(
     (
-        *("Add", "Attention", "Cast", "Concat", "Div", "Einsum", "Expand", "Flatten", "Gather", "GatherElements"),
-        *("Identity", "IsInf", "IsNaN", "LayerNormalization", "MatMul", "Mul", "Neg", "Not", "Or", "Pow", "Reciprocal"),
+        *("Add", "Attention", "Cast", "CastLike", "Concat", "Div", "Einsum", "Expand", "Flatten", "Gather"),
+        *(
+            "GatherElements",
+            "Identity",
+            "IsInf",
+            "IsNaN",
+            "LayerNormalization",
+            "MatMul",
+            "Mul",
+            "Neg",
+            "Not",
+            "Or",
+            "Pow",
+            "Reciprocal",
+        ),
         *("ReduceMean", "Reshape", "RMSNormalization", "RotaryEmbedding", "Slice", "Softmax", "Split", "Sqrt"),
         *("Squeeze", "Sub", "Sum", "Tile", "Transpose", "Unsqueeze", "Where"),
     )
