@@ -23,20 +23,8 @@ _BOUNDING = frozenset(("Clip", "Max", "Min"))
 _INSIDE = frozenset(
     (
         *("Add", "Attention", "Cast", "CastLike", "Concat", "Div", "Einsum", "Expand", "Flatten", "Gather"),
-        *(
-            "GatherElements",
-            "Identity",
-            "IsInf",
-            "IsNaN",
-            "LayerNormalization",
-            "MatMul",
-            "Mul",
-            "Neg",
-            "Not",
-            "Or",
-            "Pow",
-            "Reciprocal",
-        ),
+        *("GatherElements", "Identity", "IsInf", "IsNaN", "LayerNormalization", "MatMul", "Mul", "Neg", "Not", "Or"),
+        *("Pow", "Reciprocal"),
         *("ReduceMean", "Reshape", "RMSNormalization", "RotaryEmbedding", "Slice", "Softmax", "Split", "Sqrt"),
         *("Squeeze", "Sub", "Sum", "Tile", "Transpose", "Unsqueeze", "Where"),
     )
