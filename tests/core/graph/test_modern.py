@@ -147,6 +147,7 @@ def test_fuses_files_in_fp16(label: str, packs: bool, tmp_path: Path) -> None:
     assert float((np.abs(expected - got[0]) / (1 + np.abs(expected)))[real].max()) < HALF_TOLERANCE
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("label", ["deberta-dynamo18-eager", "deberta-v2-dynamo18-eager"])
 @pytest.mark.parametrize("length", [1, 19, 21, 22, 40])
 def test_disentangled_attention_in_rows_shorter_and_longer_than_its_table(label: str, length: int) -> None:
