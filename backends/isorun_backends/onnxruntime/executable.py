@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from isorun.plugin import Binding, Executable, Feeds, RuntimeReport, runtime_errors
+from isorun.plugin import BackendFailed, Binding, Executable, Feeds, RuntimeReport, runtime_errors
 from isorun_backends.common_integers import WideFeeds
 from isorun_backends.onnxruntime import placement
 from isorun_backends.onnxruntime.session import versions
@@ -61,7 +61,7 @@ class OrtExecutable(Executable):
         if not tensors or not all(kinds[name].startswith("tensor(") for name in outputs):
             return Binding(self, feeds, outputs)  # ONNX Runtime binds no strings, sequences and optional values
         with runtime_errors(f"{self._name} cannot bind"):
-            return _OrtBinding(self._name, self._session, feeds, outputs)
+            return _OrtBinding(self._name, self, self._session, feeds, outputs)
 
     def operators(self) -> dict[str, dict[str, int]]:
         """Provider to operators, and how many nodes of each it runs."""
@@ -120,12 +120,14 @@ class _OrtBinding(Binding):
     def __init__(
         self,
         name: str,
+        executable: OrtExecutable,
         session: onnxruntime.InferenceSession,
         feeds: Feeds,
         outputs: Mapping[str, np.ndarray | None],
     ) -> None:
         import onnxruntime
 
+        super().__init__(executable, feeds, outputs)
         self._name = name
         self._session = session
         self._targets = list(outputs.values())
@@ -144,10 +146,14 @@ class _OrtBinding(Binding):
     def run(self) -> list[Any]:
         for source, copy in self._copied:
             np.copyto(copy, source)
-        with runtime_errors(f"{self._name} failed while running"):
-            for key in self._new:  # otherwise ONNX Runtime overwrites the results of the previous run
-                self._binding.bind_output(key)
-            self._session.run_with_iobinding(self._binding)
-            values = self._binding.get_outputs()
-            pairs = zip(values, self._targets, strict=True)
-            return [value.numpy() if target is None else target for value, target in pairs]
+        try:
+            with runtime_errors(f"{self._name} failed while running"):
+                for key in self._new:  # otherwise ONNX Runtime overwrites the results of the previous run
+                    self._binding.bind_output(key)
+                self._session.run_with_iobinding(self._binding)
+                values = self._binding.get_outputs()
+                pairs = zip(values, self._targets, strict=True)
+                return [value.numpy() if target is None else target for value, target in pairs]
+        except BackendFailed:
+            super().run()  # names memory that does not fit, which for symbolic sizes only a run can tell
+            raise

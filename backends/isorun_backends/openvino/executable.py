@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from isorun.plugin import (
+    BackendFailed,
     Binding,
     Executable,
     Feeds,
@@ -177,11 +178,15 @@ class OpenVINOExecutable(Executable):
         is_input = any(self._results[self._outputs[name]].is_input for name in targets)
         if is_input or not all(_shareable(array) for array in [*feeds.values(), *targets.values()]):
             return Binding(self, feeds, outputs)
-        with runtime_errors(f"{self._name} cannot bind"):
-            request = self._compiled.create_infer_request()
-            self._set_inputs(request, feeds)
-            for name, array in targets.items():
-                request.set_output_tensor(self._outputs[name], self._tensor(_canonical(array), shared_memory=True))
+        try:
+            with runtime_errors(f"{self._name} cannot bind"):
+                request = self._compiled.create_infer_request()
+                self._set_inputs(request, feeds)
+                for name, array in targets.items():
+                    request.set_output_tensor(self._outputs[name], self._tensor(_canonical(array), shared_memory=True))
+        except BackendFailed:
+            Binding(self, feeds, outputs).run()  # names memory that does not fit
+            raise
         results = [self._results[self._outputs[name]] for name in outputs]
         return _OpenVINOBinding(self._name, self, request, results, feeds, outputs)
 
@@ -207,6 +212,13 @@ class _OpenVINOBinding(Binding):
         self._results = results
 
     def run(self) -> list[Any]:
+        try:
+            return self._run()
+        except BackendFailed:
+            super().run()  # names memory that does not fit, which for symbolic sizes only a run can tell
+            raise
+
+    def _run(self) -> list[Any]:
         with runtime_errors(f"{self._name} failed while running"):
             targets = list(zip(self._results, self._outputs.items(), strict=True))
             tensors = [result.allocate(self._request) if array is None else None for result, (_, array) in targets]

@@ -105,6 +105,20 @@ def test_validates_bound_inputs_at_every_run(session):
     session.run_with_iobinding(binding)
 
 
+def test_memory_that_an_output_does_not_fit_is_named(session):
+    feeds = tiny.feeds()
+    binding = bound(session, feeds)
+    (expected,) = session.run(["pooler_output"], feeds)
+    for wrong in (expected[:, :1].copy(), expected[:1].copy(), expected.astype(np.float64)):
+        bind_output_to(binding, "pooler_output", wrong)
+        with pytest.raises(InvalidFeeds, match="'pooler_output'"):
+            session.run_with_iobinding(binding)
+    right = np.empty_like(expected)
+    bind_output_to(binding, "pooler_output", right)
+    session.run_with_iobinding(binding)
+    np.testing.assert_array_equal(right, expected)
+
+
 def test_a_binding_of_another_session_is_refused(session, bert):
     binding = bound(session, tiny.feeds(), "last_hidden_state")
     with isorun.Session(bert, backend="reference") as other:
