@@ -166,8 +166,8 @@ def router(models: Models, _: Settings) -> APIRouter:
         outputs = asked.outputs or [Output(name=name) for name in specs]
         _check(outputs, specs)
         # Not model_dump(), which copies each nested list.
-        given = [{**dict(tensor), "parameters": dict(tensor.parameters)} for tensor in asked.inputs]
-        feeds = tensors.read(given, served.session.model_info.inputs, binary)
+        inputs = [{**dict(tensor), "parameters": dict(tensor.parameters)} for tensor in asked.inputs]
+        feeds = tensors.read(inputs, served.session.model_info.inputs, binary)
         names = [output.name for output in outputs]
         with admission(served):
             results = await served.session.arun(names, feeds, timeout=_seconds(asked))

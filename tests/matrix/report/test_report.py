@@ -76,10 +76,10 @@ def test_verdicts(why: str, others: list[CellResult], expected: list[str | None]
 
 
 def in_rounds(name: str, medians: dict[int, float]) -> CellResult:
-    made = cell(name, "ok", statistics.median(medians.values()), medians=[*medians.values()])
-    assert made.result is not None
-    own = [replace(measured, number=number) for number, measured in zip(medians, made.result.rounds, strict=True)]
-    return made.model_copy(update={"result": replace(made.result, rounds=own)})
+    whole = cell(name, "ok", statistics.median(medians.values()), medians=[*medians.values()])
+    assert whole.result is not None
+    own = [replace(measured, number=number) for number, measured in zip(medians, whole.result.rounds, strict=True)]
+    return whole.model_copy(update={"result": replace(whole.result, rounds=own)})
 
 
 def test_a_leader_by_common_rounds_is_not_said_to_have_the_lowest_median() -> None:

@@ -41,8 +41,8 @@ def of(machines: Sequence[Machine], titles: Sequence[str]) -> Means:
             )
         ]
         if having and common:
-            found = {machine.name: _mean(machine, name, common) for machine in having}
-            means[name] = {machine: mean for machine, mean in found.items() if mean is not None}
+            pairs = [(machine.name, _mean(machine, name, common)) for machine in having]
+            means[name] = {machine: mean for machine, mean in pairs if mean is not None}
     return means
 
 

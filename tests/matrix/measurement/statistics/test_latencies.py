@@ -31,9 +31,9 @@ def test_a_percentile_needs_a_minimum_of_samples(percentile: int, needed: int) -
 
 
 def test_a_single_sample_has_a_median() -> None:
-    found = latencies.latency(np.array([7_000_000]))
-    assert (found.p50, found.mean, found.std) == (7, 7, None)
-    assert not any(note.startswith("p50") for note in found.notes)
+    latency = latencies.latency(np.array([7_000_000]))
+    assert (latency.p50, latency.mean, latency.std) == (7, 7, None)
+    assert not any(note.startswith("p50") for note in latency.notes)
 
 
 @given(samples)

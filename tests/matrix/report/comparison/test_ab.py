@@ -46,7 +46,7 @@ def test_the_round_trip_to_a_worker_makes_no_side_slower(
     a: float, b: float, environments: tuple[str | None, str | None], verdict: str
 ) -> None:
     sides = [side(label, p50) for label, p50 in (("x.a", a), ("x.b", b))]
-    cells = [one.model_copy(update={"environment": name}) for one, name in zip(sides, environments, strict=True)]
+    cells = [side.model_copy(update={"environment": name}) for side, name in zip(sides, environments, strict=True)]
     (compared,) = ab.compare(run(*cells), [Pair("m/8x128/x/fp32", cells[0].id, cells[1].id)])
     assert compared.verdict == verdict
     assert bool(ab.regressions([compared], 5)) == (verdict == "slower")

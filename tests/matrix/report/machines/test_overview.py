@@ -163,16 +163,16 @@ def test_geometric_means_cover_what_all_machines_have() -> None:
 def test_a_slower_cell_leads_no_means() -> None:
     """``fast`` has no mean: the other machine has it at another shape only, or not at all of them."""
     cells = [cell("fast", p50=1.0), cell("slow", p50=3.0)]
-    cells += [other_shape(each) for each in cells]
+    cells += [other_shape(small) for small in cells]
     third = cells[0].model_copy(update={"shape": "2x2", "id": cells[0].id.replace("8x128", "2x2")})
     (means,) = of(zen=cells, xeon=[third]).means
     assert {name: row[0].leads for name, row in means.rows.items()} == {"slow fp32, 2 of 3": False}
-    found = of(zen=cells, xeon=[cell("fast", p50=2.0), cell("slow", p50=4.0), other_shape(cell("slow", p50=4.0))])
-    assert {name: [value.leads for value in row] for name, row in found.means[0].rows.items()} == {
+    shown = of(zen=cells, xeon=[cell("fast", p50=2.0), cell("slow", p50=4.0), other_shape(cell("slow", p50=4.0))])
+    assert {name: [value.leads for value in row] for name, row in shown.means[0].rows.items()} == {
         "fast fp32, 1 of 2": [False, False],
         "slow fp32": [False, True],
     }
-    assert not [line for line in found.conclusions if "lowest geometric mean" in line]
+    assert not [line for line in shown.conclusions if "lowest geometric mean" in line]
 
 
 def test_a_geometric_mean_is_in_its_interval() -> None:
