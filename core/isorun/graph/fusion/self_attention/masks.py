@@ -336,7 +336,7 @@ def require_masking(mask: KeyMask, scores: np.ndarray, attend: np.ndarray) -> fl
     if mask.masked is None or mask.masked <= FINITE_MASK or abs(highest - mask.masked) <= range_of_scores:
         return 1.0
     factor = highest / mask.masked
-    power = float(2.0 ** np.round(np.log2(factor)))
+    power = float(2.0 ** np.round(np.log2(factor))) if factor > 0 else 1.0
     if abs(factor / power - 1) > _SAME_FACTOR:
         raise CannotFuse(
             f"its mask of {mask.masked:g} is added before scores are multiplied by {factor:.3g}, which rounds those of "
