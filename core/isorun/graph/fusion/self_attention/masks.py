@@ -45,6 +45,7 @@ Around = Callable[[int, int], Samples]
 
 _MAX_LENGTH = 2048  # the longest mask that is evaluated
 _SAME_FACTOR = 1e-3  # relative
+_MAX_FACTOR = 2.0**16  # of scores: a greater one, or its inverse, is none of an attention
 _MAX_BIAS = 5e3  # a larger value is meant to mask; ALiBi adds up to 1 for each token between two
 _BOOLEAN = frozenset(("Equal", "Not", "Greater", "GreaterOrEqual", "Less", "LessOrEqual", "And", "Or", "Cast"))
 
@@ -335,8 +336,8 @@ def require_masking(mask: KeyMask, scores: np.ndarray, attend: np.ndarray) -> fl
             )
     if mask.masked is None or mask.masked <= FINITE_MASK or abs(highest - mask.masked) <= range_of_scores:
         return 1.0
-    factor = highest / mask.masked
-    power = float(2.0 ** np.round(np.log2(factor))) if factor > 0 else 1.0
+    factor = highest / mask.masked if mask.masked else 0.0
+    power = float(2.0 ** np.round(np.log2(factor))) if 1 / _MAX_FACTOR < factor < _MAX_FACTOR else 1.0
     if abs(factor / power - 1) > _SAME_FACTOR:
         raise CannotFuse(
             f"its mask of {mask.masked:g} is added before scores are multiplied by {factor:.3g}, which rounds those of "
