@@ -92,9 +92,8 @@ class FeedChecker:
         if self._strings:
             converted = {spec.name: _strings(spec, feeds[spec.name]) for spec in self._strings if spec.name in feeds}
             feeds = {**feeds, **converted}
-        for name in self._optional:
-            if name not in feeds:
-                feeds = {**feeds, name: None}
+        if self._optional:
+            feeds = {**dict.fromkeys(self._optional), **feeds}
         return self.outputs(output_names), feeds
 
     def _fits(self, feeds: Feeds) -> bool:

@@ -199,6 +199,7 @@ def test_a_run_inside_another_can_be_continued(folder: RunFolder) -> None:
     inner.write_run(record(PENDING))
     with inner.writing(resume=True):
         pass
+    assert inner.record().cells
 
 
 def test_a_run_that_stopped_before_its_first_file_can_be_restarted(tmp_path: Path) -> None:
