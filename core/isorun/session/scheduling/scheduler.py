@@ -12,6 +12,7 @@ from contextlib import ExitStack
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from isorun.compilation import corpus
 from isorun.compilation.compiled_model import CLOSED, CompiledModel
 from isorun.errors import DeadlineExceeded, InvalidFeeds, SessionClosed
 from isorun.models.feeds import FeedChecker, refuse_options
@@ -142,7 +143,7 @@ class Scheduler:
         def runs(samples: list[Feeds], may_be_rejected: bool) -> list[Callable[[], None]]:
             return [partial(run, model, sample, may_be_rejected) for model in models for sample in samples]
 
-        first = runs([*feeds.runs, *feeds.between], on is None) + runs(feeds.others, True)
+        first = runs([*feeds.runs, *self._joined(single), *feeds.between], on is None) + runs(feeds.others, True)
         # Batches are taken by any thread. Without them, the thread that rests takes the next request.
         others = lanes.models.lanes if self.plan.batch_tokens else 0
         lanes.warm([first, *[runs(single, on is None)] * others])
@@ -150,6 +151,18 @@ class Scheduler:
             raise rejected[0]
         return_free_memory()  # of closed candidates, and of kernels for lengths that were run once
         return self.plan
+
+    def _joined(self, single: Sequence[Feeds]) -> list[Feeds]:
+        """A batch as concurrent callers of :meth:`Session.arun` fill it, of lengths from the shortest to the longest:
+        it may need another graph than any of its rows."""
+        batching = self.batching()
+        if not self.shares(batching):
+            return []
+        requests = [self.collator.request(None, feeds, shared=lambda: True) for feeds in single]
+        requests = sorted(requests, key=lambda request: request.length)
+        alike = [request for request in requests if request.kind == requests[-1].kind and request.length]
+        count = batching.max_tokens // max((request.length for request in alike), default=1)
+        return [self.collator.batch(corpus.spread(alike, max(2, count)))] if len(alike) > 1 else []
 
     def _measure(self) -> None:
         """Measure the best plan. Its models are kept: runtimes have compiled for them what shapes need."""

@@ -309,6 +309,16 @@ def test_measured_batches_change_no_result(model: Path, monkeypatch: pytest.Monk
         assert_same([alone(session, request(5))[0]], [got[3][0][0]])
 
 
+def test_single_requests_warm_up_the_graph_of_their_batches(model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(concurrency, "remembered", lambda subject: ConcurrencyPlan(2, 1, 64))
+    with isorun.Session(model, "ort-cpu", threads=2) as session:
+        session.warmup(rows([4, 20, 9]), measure=False)
+        compiled: list[Any] = []
+        monkeypatch.setattr(CompiledModel, "_compile", lambda *arguments: compiled.append(arguments))
+        session.run(None, small_bert.feeds(np.tril(np.ones((20, 20), np.int64))))  # with padding
+        assert compiled == []
+
+
 def test_prometheus_page() -> None:
     recorder = Recorder()
     recorder.enter(1)
