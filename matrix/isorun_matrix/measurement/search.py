@@ -65,7 +65,7 @@ def reference(workload: Workload, model: PreparedModel, info: ModelInfo, path: P
     asked = replace(workload, texts=workload.search, feeds=batches)
     sets = feeds.tokenized(asked, model.origin, info, cut)
     if cut:
-        notes.append(f"quality: texts are cut. {cut[0].partition(': ')[2]}")
+        notes.append(f"quality: texts are cut to {workload.sequence} tokens")
     texts = {name: np.concatenate([batch[name] for batch in sets]) for name in sets[0]}
     if info.mask is not None and not (info.attended(texts) != 0).any(axis=1).all():
         raise InvalidFeeds("A text of quality has no token. Remove it")
