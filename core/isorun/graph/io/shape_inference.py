@@ -31,17 +31,12 @@ def infer_shapes(model: ir.Model, *, strict: bool = False) -> None:
     if maps.among(model.graph):
         return
     proto = _without_weights(model)
-    while True:
-        try:
-            inferred = onnx.shape_inference.infer_shapes(proto, check_type=strict, strict_mode=strict, data_prop=True)
-        except (onnx.shape_inference.InferenceError, RuntimeError, TypeError, ValueError) as error:
-            _logger.info("Shape inference failed: %s", error)
-            if not proto.graph.value_info:
-                return
-            del proto.graph.value_info[:]  # what a file says of values between nodes, which runtimes ignore
-        else:
-            break
-    _set(model.graph, model.graph.inputs, inferred.graph)
+    inferred = _inferred(proto, strict=strict)
+    if inferred is None:  # runtimes ignore what a file says of computed values
+        _forget_computed(proto.graph)
+        inferred = _inferred(proto, strict=strict)
+    if inferred is not None:
+        _set(model.graph, model.graph.inputs, inferred)
 
 
 def correct_outputs(model: ir.Model) -> None:
@@ -53,16 +48,11 @@ def correct_outputs(model: ir.Model) -> None:
     if not outputs or maps.among(model.graph):
         return
     proto = _without_weights(model)
-    del proto.graph.value_info[:]
-    for info in proto.graph.output:
-        if info.type.HasField("tensor_type"):
-            info.type.tensor_type.ClearField("shape")
-    try:
-        inferred = onnx.shape_inference.infer_shapes(proto, data_prop=True).graph.output
-    except (onnx.shape_inference.InferenceError, RuntimeError, TypeError, ValueError) as error:
-        _logger.info("Shape inference failed: %s", error)
+    _forget_computed(proto.graph)
+    inferred = _inferred(proto)
+    if inferred is None:
         return
-    shapes = {info.name: ir.serde.deserialize_type_proto_for_shape(info.type) for info in inferred}
+    shapes = {info.name: ir.serde.deserialize_type_proto_for_shape(info.type) for info in inferred.output}
     named = {str(size) for value in model.graph.inputs for size in value.shape or () if not isinstance(size, int)}
     for value in outputs:
         declared, computed = value.shape, shapes.get(value.name or "")
@@ -70,6 +60,29 @@ def correct_outputs(model: ir.Model) -> None:
         if computed is not None and (shape := _agreed(declared, computed, named)) != declared:
             _logger.info("Output %r is declared as %s and computed as %s", value.name, declared, shape)
             value.shape = shape
+
+
+def _inferred(proto: onnx.ModelProto, *, strict: bool = False) -> onnx.GraphProto | None:
+    """The graph with what ONNX infers; ``None`` if it cannot."""
+    for data_prop in (True, False):  # it computes sums of shapes as if they had one rank, and fails (1.23)
+        try:
+            return onnx.shape_inference.infer_shapes(
+                proto, check_type=strict, strict_mode=strict, data_prop=data_prop
+            ).graph
+        except (onnx.shape_inference.InferenceError, RuntimeError, TypeError, ValueError) as error:
+            _logger.info("Shape inference failed: %s", error)
+    return None
+
+
+def _forget_computed(graph: onnx.GraphProto) -> None:
+    """Remove the shapes of values between nodes and of outputs, in subgraphs too."""
+    del graph.value_info[:]
+    for info in graph.output:
+        if info.type.HasField("tensor_type"):
+            info.type.tensor_type.ClearField("shape")
+    for attribute in (attribute for node in graph.node for attribute in node.attribute):
+        for subgraph in ([attribute.g] if attribute.HasField("g") else []) + [*attribute.graphs]:
+            _forget_computed(subgraph)
 
 
 def _agreed(declared: ir.Shape, computed: ir.Shape, named: Collection[str]) -> ir.Shape:

@@ -6,6 +6,7 @@ import numpy as np
 import onnx
 import onnx.parser
 import onnx_ir as ir
+import pytest
 
 from isorun.graph.io.shape_inference import infer_shapes
 
@@ -64,3 +65,35 @@ def test_shapes_that_a_file_declares_wrongly_are_inferred() -> None:
     assert values["scaled"].shape == ["n", 3]
     assert values["scaled"].dtype == values["y"].dtype == ir.DataType.FLOAT
     assert values["factor"].shape == [1]
+
+
+COMPUTED = """<ir_version: 9, opset_import: ["" : 17]>
+g (int64[b, s] x, bool choice, int32[2] p) => (int64[{rows}, c] y, int32[{width}] z)
+<int64[3] steps = {{0, 8, 16}}, int64[1] one = {{1}}> {{
+    sizes = Shape (x)
+    column = Unsqueeze (sizes, one)
+    y = {operator} (column, steps)
+    largest = Max (p, p)
+    z = If (choice) <
+        then_branch = then () => (int32[{taken}] twice) {{ twice = Add (largest, largest) }},
+        else_branch = other () => (int32[2] negative) {{ negative = Neg (largest) }}>
+}}"""
+
+
+@pytest.mark.parametrize(
+    ("operator", "rows", "width", "taken"),
+    [
+        ("Add", 2, 2, 2),  # ONNX computes the sum of a column and a row of sizes, and fails
+        ("Max", 7, 2, 2),
+        ("Max", 2, 7, 2),
+        ("Max", 2, 2, 7),
+    ],
+)
+def test_types_where_a_file_contradicts_what_is_computed(operator: str, rows: int, width: int, taken: int) -> None:
+    """Runtimes run such models, so what they compute wrongly must be known there, too."""
+    text = COMPUTED.format(operator=operator, rows=rows, width=width, taken=taken)
+    model = ir.serde.deserialize_model(onnx.parser.parse_model(text))
+    infer_shapes(model, strict=True)
+    values = {value.name: value for node in model.graph.all_nodes() for value in node.outputs}
+    assert values["largest"].dtype == values["twice"].dtype == ir.DataType.INT32
+    assert values["twice"].shape == [2]
