@@ -207,7 +207,7 @@ def write(model: ir.Model, path: Path, *, beside_above: int) -> None:
             alignment=ALIGNMENT,
             align_threshold=INLINE_LIMIT,
         )
-        maps.restore(temporary, model)
+        maps.restore_file(temporary, model)
 
 
 @contextmanager

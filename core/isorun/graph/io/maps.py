@@ -17,7 +17,7 @@ _OPERATORS = frozenset(("CastMap", "DictVectorizer", "ZipMap"))
 
 def deserialize(proto: onnx.ModelProto) -> ir.Model:
     """``onnx_ir.serde.deserialize_model`` for models that may have maps. The proto is unchanged."""
-    kinds = {value.name: value.type for value in _values(proto) if "map(" in spell(value.type)}
+    kinds = {value.name: value.type for value in _values(proto) if has_map(value.type)}
     if kinds:
         original, proto = proto, onnx.ModelProto()
         proto.CopyFrom(original)
@@ -31,15 +31,25 @@ def deserialize(proto: onnx.ModelProto) -> ir.Model:
     return model
 
 
-def restore(path: Path, model: ir.Model) -> None:
+def restore_file(path: Path, model: ir.Model) -> None:
     """Restore map types in a file that onnx_ir has written."""
-    kinds = {value.name: kind for value in _inputs_and_outputs(model.graph) if (kind := type_of(value))}
-    if kinds:
+    if any(map(type_of, _inputs_and_outputs(model.graph))):
         proto = onnx.load(path, format="protobuf", load_external_data=False)
-        for value in (*proto.graph.input, *proto.graph.output):
-            if value.name in kinds:
-                value.type.CopyFrom(kinds[value.name])
+        restore(proto, model)
         path.write_bytes(proto.SerializeToString())
+
+
+def restore(proto: onnx.ModelProto, model: ir.Model) -> None:
+    """Restore map types in a model that onnx_ir has written, in place."""
+    kinds = {value.name: kind for value in _inputs_and_outputs(model.graph) if (kind := type_of(value))}
+    for value in (*proto.graph.input, *proto.graph.output):
+        if value.name in kinds:
+            value.type.CopyFrom(kinds[value.name])
+
+
+def has_map(kind: onnx.TypeProto) -> bool:
+    """Whether a type contains a map."""
+    return "map(" in spell(kind)
 
 
 def type_of(value: ir.Value) -> onnx.TypeProto | None:

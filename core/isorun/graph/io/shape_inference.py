@@ -22,14 +22,12 @@ _logger = logging.getLogger(__name__)
 def infer_shapes(model: ir.Model, *, strict: bool = False) -> None:
     """Set the shapes and types that ONNX infers, in place.
 
-    The model is unchanged if ONNX cannot read it, or if the graph has maps, whose types onnx_ir cannot read.
+    The model is unchanged if ONNX cannot read it.
 
     Args:
         model: the model.
         strict: leave the model unchanged if a shape contradicts another one, rather than infer the rest.
     """
-    if maps.among(model.graph):
-        return
     proto = _without_weights(model)
     inferred = _inferred(proto, strict=strict)
     if inferred is None:  # runtimes ignore what a file says of computed values
@@ -45,14 +43,18 @@ def correct_outputs(model: ir.Model) -> None:
     Exporters write the sizes of their example there, which runtimes ignore.
     """
     outputs = [value for value in model.graph.outputs if value.producer() is not None and value.shape is not None]
-    if not outputs or maps.among(model.graph):
+    if not outputs:
         return
     proto = _without_weights(model)
     _forget_computed(proto.graph)
     inferred = _inferred(proto)
     if inferred is None:
         return
-    shapes = {info.name: ir.serde.deserialize_type_proto_for_shape(info.type) for info in inferred.output}
+    shapes = {
+        info.name: ir.serde.deserialize_type_proto_for_shape(info.type)
+        for info in inferred.output
+        if not maps.has_map(info.type)
+    }
     named = {str(size) for value in model.graph.inputs for size in value.shape or () if not isinstance(size, int)}
     for value in outputs:
         declared, computed = value.shape, shapes.get(value.name or "")
@@ -116,6 +118,7 @@ def _without_weights(model: ir.Model) -> onnx.ModelProto:
         inputs, graph.outputs, nodes=list(graph), initializers=small, opset_imports=graph.opset_imports, name=graph.name
     )
     proto = onnx.ModelProto(ir_version=model.ir_version, graph=ir.serde.serialize_graph(view))  # type: ignore[arg-type]
+    maps.restore(proto, model)
     proto.opset_import.extend(
         onnx.OperatorSetIdProto(domain=domain, version=version) for domain, version in model.opset_imports.items()
     )
@@ -126,7 +129,8 @@ def _without_weights(model: ir.Model) -> onnx.ModelProto:
 
 
 def _set(graph: ir.Graph, inputs: Iterable[ir.Value], proto: onnx.GraphProto) -> None:
-    types = {info.name: info.type for info in (*proto.value_info, *proto.input, *proto.output)}
+    infos = (*proto.value_info, *proto.input, *proto.output)
+    types = {info.name: info.type for info in infos if not maps.has_map(info.type)}
     for value in (*inputs, *graph.outputs, *(output for node in graph for output in node.outputs)):
         if value is not None and value.name in types:
             _set_type(value, types[value.name])

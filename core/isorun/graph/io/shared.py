@@ -53,7 +53,7 @@ def write(model: ir.Model, path: Path) -> None:
         finally:
             for value, tensor in moved:
                 value.const_value = tensor
-        maps.restore(temporary, model)
+        maps.restore_file(temporary, model)
 
 
 def _outside(model: ir.Model, folder: Path) -> Iterator[ir.Value]:

@@ -51,6 +51,19 @@ def vectorizer():
     )
 
 
+def test_what_a_runtime_computes_wrongly_is_rewritten_beside_maps(classifier):
+    """The types of its values must be known for that."""
+    lowest = np.array([-(2**31), 7], np.int32)
+    classifier.graph.node.extend(
+        [helper.make_node("Neg", ["p"], ["divisor"]), helper.make_node("Div", ["p", "divisor"], ["quotient"])]
+    )
+    classifier.graph.input.append(helper.make_tensor_value_info("p", TensorProto.INT32, [2]))
+    classifier.graph.output.append(helper.make_tensor_value_info("quotient", TensorProto.INT32, [2]))
+    with isorun.Session(classifier, "ort-cpu") as session:
+        assert session.provenance.details["graph"]["worked_around"]
+        np.testing.assert_array_equal(session.run(["quotient"], {"x": X, "p": lowest}), [[1, -1]])
+
+
 def test_a_classifier_runs_as_in_onnxruntime(classifier):
     raw = onnxruntime.InferenceSession(classifier.SerializeToString())
     expected = raw.run(None, {"x": X})
