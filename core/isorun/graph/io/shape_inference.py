@@ -19,20 +19,17 @@ _LARGE = 1000  # bytes; larger initializers hold no shapes
 _logger = logging.getLogger(__name__)
 
 
-def infer_shapes(model: ir.Model, *, strict: bool = False) -> None:
+def infer_shapes(model: ir.Model) -> None:
     """Set the shapes and types that ONNX infers, in place.
 
-    The model is unchanged if ONNX cannot read it.
-
-    Args:
-        model: the model.
-        strict: leave the model unchanged if a shape contradicts another one, rather than infer the rest.
+    What the model says of computed values is ignored if something contradicts it, as runtimes ignore it. Beyond a node
+    that contradicts its inputs, the rest is inferred. The model is unchanged if ONNX cannot read it.
     """
     proto = _without_weights(model)
-    inferred = _inferred(proto, strict=strict)
-    if inferred is None:  # runtimes ignore what a file says of computed values
+    inferred = _inferred(proto, strict=True)
+    if inferred is None:
         _forget_computed(proto.graph)
-        inferred = _inferred(proto, strict=strict)
+        inferred = _inferred(proto, strict=True) or _inferred(proto)
     if inferred is not None:
         _set(model.graph, model.graph.inputs, inferred)
 
