@@ -51,6 +51,11 @@ def array_of(value: ir.Value | None) -> np.ndarray | None:
     return None if tensor is None else tensor.numpy()
 
 
+def settled(value: ir.Value | None) -> np.ndarray | None:
+    """The array of a constant that no feed replaces, where a runtime lets feeds replace the default of an input."""
+    return None if value is None or value.is_graph_input() else array_of(value)
+
+
 def is_constant(value: ir.Value | None) -> bool:
     """Whether a value is a constant, of whatever size."""
     import onnx_ir as ir
@@ -101,9 +106,9 @@ def is_small(value: ir.Value | None, limit: int) -> bool:
         if current in known:
             continue
         known.add(current)
-        node, numbers = current.producer(), static(current)
+        node, numbers = current.producer(), settled(current)
         if numbers is not None:
-            if max(map(abs, numbers), default=0) >= limit:
+            if any(abs(number) >= limit for number in numbers.flat):
                 return False
         elif node is None or any(attribute.type.name == "GRAPH" for attribute in node.attributes.values()):
             return False

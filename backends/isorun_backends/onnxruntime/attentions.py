@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from isorun_backends.common_empties import choose, zeros_of
-from isorun_backends.nodes import Nodes, Rows, array_of, attribute_of, dtype_of, input_of, producer, rewrite, shape_of
+from isorun_backends.nodes import Nodes, Rows, attribute_of, dtype_of, input_of, producer, rewrite, settled, shape_of
 
 if TYPE_CHECKING:
     import onnx_ir as ir
@@ -29,7 +29,7 @@ def may_hold_lowest(node: ir.Node, _: int) -> bool:
 
 def _may_be_lowest(value: ir.Value | None) -> bool:
     """Whether the lowest float may be in a value, by the nodes that compute it."""
-    if (array := array_of(value)) is not None:
+    if (array := settled(value)) is not None:
         return bool((array == np.finfo(array.dtype).min).any())
     if node := producer(value, *_MOVING):
         return _may_be_lowest(node.inputs[0])

@@ -8,7 +8,7 @@ import numpy as np
 
 from isorun.plugin import Fault
 from isorun_backends.common_empties import recurrent_of_nothing, zero_if_empty
-from isorun_backends.nodes import Nodes, Rows, attribute_of, input_of, rewrite, shape_of, static, where_below
+from isorun_backends.nodes import Nodes, Rows, attribute_of, input_of, rewrite, settled, shape_of, where_below
 
 if TYPE_CHECKING:
     import onnx_ir as ir
@@ -50,9 +50,9 @@ def zero_without_terms(op: Nodes, node: ir.Node) -> None:
 
 def may_have_no_frame(node: ir.Node, _: int) -> bool:
     """Whether the length of a frame may be 0."""
-    length = static(input_of(node, 3))
+    length = settled(input_of(node, 3))
     if length is not None:
-        return bool(length[0] == 0)
+        return bool((length == 0).any())
     size = (shape_of(input_of(node, 2)) or [None])[0]
     return input_of(node, 3) is not None or not isinstance(size, int) or size == 0
 

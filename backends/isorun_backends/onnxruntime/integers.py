@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from isorun.plugin import Fault
-from isorun_backends.nodes import Nodes, Rows, array_of, attribute_of, dtype_of, input_of, rewrite
+from isorun_backends.nodes import Nodes, Rows, attribute_of, dtype_of, input_of, rewrite, settled
 
 if TYPE_CHECKING:
     import onnx_ir as ir
@@ -22,7 +22,7 @@ def _may_divide_by_minus_one(node: ir.Node, _: int) -> bool:
     value = input_of(node, 1)
     if value is None or value.dtype is None or not (value.dtype.is_integer() and value.dtype.is_signed()):
         return False
-    divisors = array_of(value)
+    divisors = settled(value)
     is_wide = value.dtype.itemsize * 8 >= _BITS
     return is_wide and not attribute_of(node, "fmod", 0) and (divisors is None or bool((divisors == -1).any()))
 

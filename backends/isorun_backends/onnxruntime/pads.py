@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from isorun.plugin import Fault
-from isorun_backends.nodes import Nodes, Rows, array_of, attribute_of, input_of, is_constant, producer, rewrite, static
+from isorun_backends.nodes import Nodes, Rows, attribute_of, input_of, is_constant, producer, rewrite, settled, static
 
 if TYPE_CHECKING:
     import onnx_ir as ir
@@ -97,14 +97,14 @@ def _is_never_negative(value: ir.Value | None, steps: int) -> bool:
         return False
     if value.dtype is not None and value.dtype.is_integer() and not value.dtype.is_signed():
         return True
-    if (numbers := array_of(value)) is not None:
+    if (numbers := settled(value)) is not None:
         return bool((numbers >= 0).all())
     node = value.producer()
     if node is None:
         return False
     if node.op_type == "Clip":
-        lowest = attribute_of(node, "min") if len(node.inputs) < 2 else (static(node.inputs[1]) or [None])[0]
-        return lowest is not None and lowest >= 0
+        lowest = attribute_of(node, "min") if len(node.inputs) < 2 else settled(node.inputs[1])
+        return bool(lowest is not None and lowest >= 0)
     if node.op_type in _NEVER_NEGATIVE:
         return True
     read = node.inputs[:1] if node.op_type in _KEEPING_FIRST else node.inputs

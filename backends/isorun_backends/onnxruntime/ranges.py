@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from isorun_backends.nodes import Nodes, Rows, attribute_of, dtype_of, is_small, rewrite, static
+from isorun_backends.nodes import Nodes, Rows, attribute_of, dtype_of, is_small, rewrite, settled, static
 
 if TYPE_CHECKING:
     import onnx_ir as ir
@@ -22,11 +22,11 @@ def may_be_of_large_integers(node: ir.Node, _: int) -> bool:
 
     if not any(value is not None and value.dtype == ir.DataType.INT64 for value in node.inputs):
         return False
-    limit, step = map(static, node.inputs[1:])
+    limit, step = static(node.inputs[1]), settled(node.inputs[2])
     if not is_small(node.inputs[0], _HELD):
         return True
     # Of fewer elements than fp64 holds, with a small step
-    return step is None or abs(step[0]) >= 2**10 or (limit is not None and abs(limit[0]) >= _HELD)
+    return step is None or abs(step.item()) >= 2**10 or (limit is not None and abs(limit[0]) >= _HELD)
 
 
 @rewrite
