@@ -7,10 +7,11 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from isorun.errors import InvalidArgument, InvalidModel, did_you_mean
+from isorun.errors import InvalidArgument, InvalidModel, UnsupportedModel, did_you_mean
 from isorun.graph.tasks import ANSWERS, SEQUENCE, TOKENS
 from isorun.models import heads, sentences
 from isorun.models.lowering import info_of
+from isorun.models.modules import STATIC_SPARSE
 from isorun.models.tokenizer import places_of
 from isorun.session.session import Session
 from isorun.system import json_files
@@ -107,6 +108,7 @@ def open_models(
 
     Raises:
         InvalidArgument: an argument is for a task that no model has.
+        UnsupportedModel: the default route of a sparse encoder has no model.
         IsorunError: as :class:`isorun.Embedder` and the others; nothing stays open.
     """
     kinds = {name: task or task_of(paths[name]) for name, _, task in models}
@@ -127,10 +129,24 @@ def open_models(
             else:
                 model = _CLASSES[kind](path, **text_options)
             opened.append(Served.of(name, model))
+            if isinstance(model, SparseEmbedder):
+                _check_default_route(path, model)
     except BaseException:
         Models(opened).close()
         raise
     return Models(opened)
+
+
+def _check_default_route(path: Path, embedder: SparseEmbedder) -> None:
+    """Refuse a sparse encoder whose default route, the one that requests get, looks words up instead of running."""
+    route = embedder.modules.route(None)
+    first = next(iter(embedder.modules.of(route)), None)
+    if first is not None and first.kind == STATIC_SPARSE:
+        raise UnsupportedModel(
+            f"{path}: a server uses the default route of a sparse encoder, and here it is {route!r}, which has no "
+            "model. Set default_route in its router_config.json to the route for documents, and use "
+            "isorun.SparseEmbedder for queries"
+        )
 
 
 def task_of(path: Path) -> str:

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import json
+import shutil
 from collections.abc import Iterator
+from contextlib import ExitStack
 from pathlib import Path
 
 import numpy as np
@@ -76,3 +79,15 @@ def test_files_say_what_a_model_is_for(folder: Path, tmp_path: Path) -> None:
         assert isinstance(opened, Models)
     finally:
         opened.close()
+
+
+def test_a_default_route_without_a_model_is_refused(folder: Path, tmp_path: Path) -> None:
+    path = Path(shutil.copytree(folder / "splade-router", tmp_path / "router"))
+    config = path / "router_config.json"
+    router = json.loads(config.read_text())
+    for default, refused in (("document", False), ("query", True)):
+        config.write_text(json.dumps({**router, "parameters": {**router["parameters"], "default_route": default}}))
+        with ExitStack() as stack:
+            if refused:
+                stack.enter_context(pytest.raises(isorun.UnsupportedModel, match="default_route"))
+            open_models([Named("s", "router", None)], {"s": path}, {"backend": "ort-cpu"}).close()
