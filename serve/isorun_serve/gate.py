@@ -16,7 +16,8 @@ from starlette.routing import BaseRoute, Match
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from isorun_serve import tracing
-from isorun_serve.errors import ApiError, error_response, stopped
+from isorun_serve.errors import ApiError, error_response, protocol_of, stopped
+from isorun_serve.inputs import check_lists
 from isorun_serve.settings import Settings
 from isorun_serve.traffic import Traffic
 
@@ -111,6 +112,8 @@ class Gate:
                 await self._app(scope, receive, answer.send)
                 return
             body = await self._body(headers, receive)
+            if protocol_of(scope["path"]) != "oip":  # which has binary data behind its JSON
+                check_lists(body)
             await _unless_left(receive, answer, lambda replay: self._app(scope, replay, answer.send), body)
 
     def _check_key(self, headers: Headers) -> None:

@@ -10,6 +10,21 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, FailFast, WithJsonSc
 from pydantic_core import PydanticCustomError
 
 from isorun.errors import did_you_mean
+from isorun_serve.errors import ApiError
+
+_MAX_LISTS = 500_000  # with objects, of a body: Python's garbage collector takes seconds for millions
+
+
+def check_lists(content: bytes) -> None:
+    """Reject JSON with too many lists and objects, before it is parsed. Brackets in strings count as well: to tell them
+    apart takes as long as to parse them.
+
+    Raises:
+        ApiError: it has.
+    """
+    count = content.count(b"[") + content.count(b"{")
+    if count > _MAX_LISTS:
+        raise ApiError(413, f"JSON must have at most {_MAX_LISTS} '[' and '{{', got {count}. Send several requests")
 
 
 class FirstError(FailFast):

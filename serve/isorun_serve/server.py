@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import copy
+import gc
 import math
 import signal
 import socket
@@ -86,6 +87,8 @@ class _Server(uvicorn.Server):
         if not warming.cancelled() and warming.exception() is not None:
             self.failure = warming.exception()
             self.should_exit = True
+        else:
+            gc.freeze()  # what is open stays open: to scan it takes the garbage collector 0.15 s each time
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         """Tell clients and load balancers first, and then stop."""

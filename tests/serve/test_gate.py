@@ -47,6 +47,15 @@ def test_bodies_have_a_limit(client: TestClient) -> None:
     assert packed.status_code == 415
 
 
+@pytest.mark.parametrize("item", [b"[]", b"{}"])
+@pytest.mark.parametrize(("url", "field"), [("/v1/rerank", b"documents"), ("/v2/models/bert/infer", b"inputs")])
+def test_the_number_of_lists_of_a_body_has_a_limit(models: dict[str, Any], url: str, field: bytes, item: bytes) -> None:
+    body = b'{"%s": [%s]}' % (field, b",".join([item] * 500_000))
+    with served.client(models) as client:
+        answer = client.post(url, content=body, headers={"content-type": "application/json"})
+    assert (answer.status_code, "at most 500000 '[' and '{'" in answer.text) == (413, True)
+
+
 def test_requests_while_models_are_measured(models: dict[str, Any]) -> None:
     with served.client(models, ready=False, accepting=False) as client:
         assert (client.get("/health").status_code, client.get("/ready").status_code) == (200, 503)

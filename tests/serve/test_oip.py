@@ -142,6 +142,17 @@ def test_number_outside_its_range(every_type: isorun.Session, datatype: str, val
     assert (answer.status_code, "outside its range" in answer.json()["error"]) == (400, True)
 
 
+def test_brackets_in_binary_data_are_no_lists() -> None:
+    model = graph("g (uint8[N] x) => (uint8[1] y) { y = ReduceMax <keepdims = 1> (x) }")
+    count = 500_001
+    tensor = {"name": "x", "shape": [count], "datatype": "UINT8", "parameters": {"binary_data_size": count}}
+    header = json.dumps({"inputs": [tensor]}).encode()
+    with isorun.Session(model, "ort-cpu") as session, served.client({"m": session}) as client:
+        headers = {HEADER: str(len(header))}
+        answer = client.post("/v2/models/m/infer", content=header + b"[" * count, headers=headers)
+    assert (answer.status_code, answer.json()["outputs"][0]["data"]) == (200, [ord("[")])
+
+
 def test_sizes_after_one_of_0_are_not_in_nested_lists() -> None:
     model = graph("g (float[N, M, 3] x) => (float[N, M, 3] y) { y = Neg (x) }")
     with isorun.Session(model, "ort-cpu") as session, served.client({"m": session}) as client:

@@ -15,7 +15,7 @@ from isorun.types import TensorSpec
 from isorun_serve import tensors
 from isorun_serve.answers import json_answer
 from isorun_serve.errors import ApiError
-from isorun_serve.inputs import FirstError, KnownFields
+from isorun_serve.inputs import FirstError, KnownFields, check_lists
 from isorun_serve.models import Models, Served
 from isorun_serve.settings import Settings
 from isorun_serve.texts import admission
@@ -207,6 +207,7 @@ def _split(body: bytes, header_length: str | None) -> tuple[bytes, bytes]:
 
 
 def _parsed(content: bytes) -> InferRequest:
+    check_lists(content)
     try:
         return InferRequest.model_validate_json(content)
     except ValidationError as error:
