@@ -10,10 +10,12 @@ from typing import Any
 
 import numpy as np
 
-from isorun.errors import QueueFull
+from isorun.errors import InvalidFeeds, QueueFull, did_you_mean
 from isorun.text.cross_encoder import CrossEncoder
 from isorun.text.embedder import Embedder
 from isorun.text.encoded import Encoded
+from isorun.text.inputs import checked
+from isorun.text.model import TextModel
 from isorun.text.prompted import PromptedModel
 from isorun_serve.answers import finite
 from isorun_serve.errors import ApiError
@@ -44,19 +46,18 @@ async def encoded(
         field: where they are in the request, for messages.
 
     Raises:
-        ApiError: a limit is exceeded, or the model is overloaded.
-        InvalidFeeds, InvalidArgument: as ``encode``.
+        ApiError: a limit is exceeded, a text is invalid, or the model is overloaded.
     """
     check_count(settings, len(texts), field)
     check_characters(settings, texts, field)
     if are_ids(texts):
         _check_ids(served, texts, field)
-    with admission(served):
+    with admission(served, field):
         served.session.check_room(len(texts))
-    if sum(sum(map(len, _parts(text))) for text in texts) <= _ON_THIS_THREAD:
-        tokens = encode(texts)
-    else:
-        tokens = await asyncio.to_thread(encode, texts)
+        if sum(sum(map(len, _parts(text))) for text in texts) <= _ON_THIS_THREAD:
+            tokens = encode(texts)
+        else:
+            tokens = await asyncio.to_thread(encode, texts)
     if tokens.truncated and not (settings.auto_truncate if truncate is None else truncate):
         advice = "start the server with --auto-truncate" if truncate is None else "set truncate to true"
         raise too_long(served, f"{field}[{tokens.truncated[0]}]", field, f"Shorten it, or {advice}")
@@ -70,13 +71,21 @@ def encoder_of(
     """What encodes the texts or the token ids of a request.
 
     Raises:
-        ApiError: a prompt is named for token ids.
+        ApiError: the model has no such prompt, or one is named for token ids.
     """
     if not are_ids(items):
+        check_prompt(model, prompt_name)
         return partial(model.encode, prompt_name=prompt_name)
     if prompt_name is not None:
         raise ApiError(400, "prompt_name is for texts, not for token ids. Omit it", param="prompt_name")
     return model.encode_ids
+
+
+def check_prompt(model: TextModel, name: str | None) -> None:
+    """Reject the name of a prompt that a model does not have."""
+    prompts = model.prompts if isinstance(model, PromptedModel) else {}
+    if name is not None and name not in prompts:
+        raise ApiError(400, f"The model has no prompt {name!r}{did_you_mean(name, prompts)}", param="prompt_name")
 
 
 def check_dimensions(embedder: Embedder, dimensions: int | None) -> None:
@@ -106,12 +115,13 @@ def check_tokens(settings: Settings, count: int, field: str) -> None:
         ApiError: it has.
     """
     if count > settings.max_tokens:
-        message = f"{field} must have at most {settings.max_tokens} tokens in all, got {count}. Send several requests"
+        limit = settings.max_tokens
+        message = f"{field} must have at most {limit} tokens in all, got at least {count}. Send several requests"
         raise ApiError(400, message, param=field, is_limit=True)
 
 
 def check_characters(settings: Settings, texts: Sequence[Any], field: str) -> None:
-    """Reject texts that take too long to tokenize, even if they are cut afterwards.
+    """Reject texts that take too long to tokenize, even if they are cut afterwards, and those that are not Unicode.
 
     Args:
         settings: the limits.
@@ -120,7 +130,7 @@ def check_characters(settings: Settings, texts: Sequence[Any], field: str) -> No
 
     Raises:
         ApiError: a text exceeds the limit of characters, or all of them that of a request, where the query of a
-            reranker counts for each document.
+            reranker counts for each document; or a text has half of a character.
     """
     total = 0
     for position, text in enumerate(texts):
@@ -141,6 +151,10 @@ def _checked_length(settings: Settings, text: str, where: str, field: str) -> in
     if len(text) > limit:
         message = f"{where} must have at most {limit} characters, got {len(text)}. Split the text"
         raise ApiError(400, message, param=field, is_limit=True)
+    try:
+        checked(text, where)
+    except InvalidFeeds as error:
+        raise ApiError(400, str(error), param=field) from error
     return len(text)
 
 
@@ -166,10 +180,13 @@ def too_long(served: Served, where: str, field: str, remedy: str) -> ApiError:
 
 
 @contextmanager
-def admission(served: Served) -> Any:
-    """Turns ``QueueFull`` into the answer that says when to try again."""
+def admission(served: Served, field: str | None = None) -> Any:
+    """Turns ``QueueFull`` into the answer that says when to try again, and ``InvalidFeeds`` into one that names the
+    field of the request that the feeds are made of, if it is one."""
     try:
         yield
+    except InvalidFeeds as error:
+        raise ApiError(400, f"{field}: {error}" if field else str(error), param=field) from error
     except QueueFull as error:
         raise ApiError(
             429,
@@ -210,7 +227,7 @@ async def relevance(
     _checked_length(settings, query, "query", "query")
     pairs = [(query, document) for document in documents]
     tokens = await encoded(served, settings, pairs, encoder.encode, truncate=truncate, field=field)
-    with admission(served):
+    with admission(served, field):
         scores = finite(await encoder.apredict(tokens, activation="Identity" if raw else "Sigmoid"), "A score")
     order = np.argsort(-scores, kind="stable")
     return [(int(index), float(scores[index])) for index in order], sum(tokens.lengths)

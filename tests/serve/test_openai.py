@@ -76,11 +76,13 @@ def test_null_is_the_default(client: TestClient) -> None:
         ({"input": "a", "model": "embeder"}, 404, "model_not_found", "model", "embeder.*did you mean 'embedder'"),
         ({"input": "a", "model": "reranker"}, 400, None, "model", "not one that embeds"),
         ({"input": []}, 400, None, "input", "must not be empty"),
-        ({"input": [[]]}, 400, None, None, "no token ids"),
+        ({"input": [[]]}, 400, None, "input", "no token ids"),
         ({"input": {"a": 1}}, 400, None, "input", "expected a string"),
         ({"input": ["a", 1]}, 400, None, "input", "expected a string"),
         ({"input": [["a"]]}, 400, None, "input", "expected a string"),
-        ({"input": [98_765]}, 400, None, None, "embedding table"),
+        ({"input": [98_765]}, 400, None, "input", "embedding table"),
+        ({"input": "a", "prompt_name": "qery"}, 400, None, "prompt_name", "did you mean 'query'"),
+        ({"input": [2, 3], "prompt_name": "query"}, 400, None, "prompt_name", "not for token ids"),
         ({}, 400, None, "input", "required"),
         (
             {"input": "a", "dimension": 8},
@@ -94,7 +96,7 @@ def test_null_is_the_default(client: TestClient) -> None:
         ({"input": "a", "dimensions": 33}, 400, None, "dimensions", "dimensions must be from 1 to 32"),
         ({"input": "a", "encoding_format": "hex"}, 400, None, "encoding_format", "'float' or 'base64'"),
         ({"input": ["a"] * 9}, 400, None, "input", "at most 8 texts, got 9"),
-        ({"input": ["a " * 30] * 3}, 400, None, "input", "at most 64 tokens in all, got 96"),
+        ({"input": ["a " * 30] * 3}, 400, None, "input", "at most 64 tokens in all, got at least 96"),
         ({"input": "a " * 251}, 400, None, "input", "at most 500 characters"),
         ({"input": [[4], [4] * 41]}, 400, "context_length_exceeded", "input", r"input\[1\] .* never cut"),
         (
@@ -118,12 +120,18 @@ def test_errors(
 
 
 @pytest.mark.parametrize(
-    ("body", "message"), [(b'{"input": ', "valid JSON"), (b'{"input": "\\ud800"}', "lone surrogate"), (b"", "required")]
+    ("body", "message", "param"),
+    [
+        *((b'{"input": ', "valid JSON", None), (b"", "required", None)),
+        (b'{"input": ["a", "\\ud800"]}', "input[1] contains a lone surrogate", "input"),
+    ],
 )
-def test_bodies_that_are_not_json_or_not_unicode(client: TestClient, body: bytes, message: str) -> None:
+def test_bodies_that_are_not_json_or_not_unicode(
+    client: TestClient, body: bytes, message: str, param: str | None
+) -> None:
     answer = client.post(URL, content=body, headers={"content-type": "application/json"})
-    assert answer.status_code == 400
-    assert message in answer.json()["error"]["message"]
+    error = answer.json()["error"]
+    assert (answer.status_code, error["param"], message in error["message"]) == (400, param, True)
 
 
 def test_body_without_its_content_type(client: TestClient) -> None:

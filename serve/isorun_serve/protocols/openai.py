@@ -60,7 +60,7 @@ def router(models: Models, settings: Settings) -> APIRouter:
         items = as_list(request.input)
         encode = encoder_of(embedder, items, request.prompt_name)
         tokens = await encoded(served, settings, items, encode, truncate=None, field="input")
-        with admission(served):
+        with admission(served, "input"):
             vectors = await embedder.aembed(
                 tokens,
                 truncate_dim=request.dimensions,

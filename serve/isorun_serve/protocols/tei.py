@@ -27,6 +27,7 @@ from isorun_serve.texts import (
     check_characters,
     check_count,
     check_dimensions,
+    check_prompt,
     check_tokens,
     encoded,
     encoder_of,
@@ -118,7 +119,7 @@ def router(models: Models, settings: Settings) -> APIRouter:
         items = as_list(request.inputs)
         encode = encoder_of(embedder, items, request.prompt_name)
         tokens = await encoded(served, settings, items, encode, truncate=request.truncate, field="inputs")
-        with admission(served):
+        with admission(served, "inputs"):
             vectors = await embedder.aembed(tokens, normalize=request.normalize, truncate_dim=request.dimensions)
         return json_answer(list(finite(vectors, "A vector")))
 
@@ -130,7 +131,7 @@ def router(models: Models, settings: Settings) -> APIRouter:
         items = as_list(request.inputs)
         encode = encoder_of(embedder, items, request.prompt_name)
         tokens = await encoded(served, settings, items, encode, truncate=request.truncate, field="inputs")
-        with admission(served):
+        with admission(served, "inputs"):
             vectors = await embedder.aembed(tokens)
         weights = [finite(row.values, "A vector").tolist() for row in vectors]
         rows = (zip(row.indices.tolist(), values, strict=True) for row, values in zip(vectors, weights, strict=True))
@@ -144,7 +145,7 @@ def router(models: Models, settings: Settings) -> APIRouter:
         function = _function(request, one_class=isinstance(classifier, CrossEncoder))
         batch, items = _texts_and_pairs(request.inputs)
         tokens = await encoded(served, settings, items, classifier.encode, truncate=request.truncate, field="inputs")
-        with admission(served):
+        with admission(served, "inputs"):
             if isinstance(classifier, CrossEncoder):
                 scores = await classifier.apredict(tokens, activation=_OF_ONE_CLASS[function or "sigmoid"])
                 classes = [[Class(classifier.labels[0], float(score))] for score in scores]
@@ -183,19 +184,20 @@ def router(models: Models, settings: Settings) -> APIRouter:
         check_count(settings, len(texts), "inputs")
         check_characters(settings, texts, "inputs")
         prompt = ""
-        name = request.prompt_name or (model.default_prompt if isinstance(model, PromptedModel) else None)
-        if name is not None:
-            if not isinstance(model, PromptedModel) or name not in model.prompts:
-                raise ApiError(400, f"The model has no prompt {name!r}", param="prompt_name")
+        check_prompt(model, request.prompt_name)
+        if isinstance(model, PromptedModel) and (name := request.prompt_name or model.default_prompt) is not None:
             prompt = model.prompts[name]
-        prompted = [prompt + text for text in texts]
 
         def tokens() -> list[list[dict[str, Any]]]:
-            encodings = model.tokenizer.encodings(prompted, None, offsets=True)
-            check_tokens(settings, sum(len(encoding) for encoding in encodings), "inputs")
-            special = request.add_special_tokens
-            pairs = zip(prompted, encodings, strict=True)
-            return [_tokens(text, encoding, special=special) for text, encoding in pairs]
+            # More tokens than a request may have are not made only to be counted.
+            limit = settings.max_tokens + model.tokenizer.added_tokens() + 1
+            answers, count = [], 0
+            for text in texts:
+                (encoding,) = model.tokenizer.encodings([prompt + text], limit, offsets=True)
+                count += len(encoding)
+                check_tokens(settings, count, "inputs")
+                answers.append(_tokens(prompt + text, encoding, special=request.add_special_tokens))
+            return answers
 
         return json_answer(await asyncio.to_thread(tokens))
 
