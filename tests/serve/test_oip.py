@@ -171,6 +171,20 @@ def test_inputs_that_disagree_in_a_named_size() -> None:
         assert (answer.status_code, "same M, got 2 and 3" in answer.json()["error"]) == (400, True)
 
 
+@pytest.mark.parametrize(
+    ("error", "message"), [(isorun.BackendFailed("index 9"), "index 9"), (isorun.WorkerDied("killed"), "WorkerDied")]
+)
+def test_the_client_is_told_what_the_runtime_says_of_its_tensors(
+    client: TestClient, models: dict[str, Any], monkeypatch: Any, error: Exception, message: str
+) -> None:
+    async def arun(*_: Any, **__: Any) -> Any:
+        raise error
+
+    monkeypatch.setattr(models["bert"], "arun", arun)
+    answer = client.post(URL, json=as_json())
+    assert (answer.status_code, message in answer.json()["error"]) == (500, True)
+
+
 def test_what_json_cannot_hold(every_type: isorun.Session) -> None:
     numbers = np.array([1, np.nan, np.inf], np.float32)
     inputs = [{"name": name, "shape": [3], "datatype": name, "data": VALUES.get(name, [0, 1, 2])} for name in TYPES]

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import logging
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Annotated, Any, Literal
 
 import orjson
@@ -10,7 +13,7 @@ from pydantic import Field, NonNegativeInt, StrictBool, StrictInt, ValidationErr
 from starlette.responses import JSONResponse, Response
 
 import isorun
-from isorun.errors import did_you_mean
+from isorun.errors import BackendFailed, did_you_mean
 from isorun.types import TensorSpec
 from isorun_serve import tensors
 from isorun_serve.answers import json_answer
@@ -20,6 +23,7 @@ from isorun_serve.models import Models, Served
 from isorun_serve.settings import Settings
 from isorun_serve.texts import admission
 
+_logger = logging.getLogger("isorun.serve")
 HEADER_LENGTH = "inference-header-content-length"
 _VERSION = "1"
 _MAX_TENSORS = 2048  # of a request: to validate hundreds of thousands takes seconds, in which the server answers nobody
@@ -169,7 +173,7 @@ def router(models: Models, _: Settings) -> APIRouter:
         inputs = [{**dict(tensor), "parameters": dict(tensor.parameters)} for tensor in asked.inputs]
         feeds = tensors.read(inputs, served.session.model_info.inputs, binary)
         names = [output.name for output in outputs]
-        with admission(served):
+        with admission(served), _tensors_that_fail():
             results = await served.session.arun(names, feeds, timeout=_seconds(asked))
         parts = []
         for output, result in zip(outputs, results, strict=True):
@@ -225,6 +229,19 @@ def _check(outputs: list[Output], specs: dict[str, TensorSpec]) -> None:
             raise ApiError(
                 400, f"The protocol has no datatype for the output {output.name!r} ({specs[output.name].type})"
             )
+
+
+@contextmanager
+def _tensors_that_fail() -> Iterator[None]:
+    """Tell the client what the runtime says of its tensors, whose values nothing else checks. Whether they or the
+    server are at fault, the runtime does not say."""
+    try:
+        yield
+    except BackendFailed as error:
+        if type(error) is not BackendFailed:  # of a worker, with its log
+            raise
+        _logger.warning("a run of a client's tensors failed", exc_info=error)
+        raise ApiError(500, str(error)) from error
 
 
 def _seconds(request: InferRequest) -> float | None:
