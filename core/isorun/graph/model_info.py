@@ -97,7 +97,8 @@ def _metadata(model: ir.Model) -> ModelMetadata:
 
 def _spec(value: ir.Value, *, overridable: bool = False, bounds: tuple[int, int] | None = None) -> TensorSpec:
     shape: tuple[int | str | None, ...] | None = None
-    if value.shape is not None and not isinstance(value.type, ir.SequenceType | ir.OptionalType):
+    held = value.type.elem_type if isinstance(value.type, ir.OptionalType) else value.type
+    if value.shape is not None and not isinstance(held, ir.SequenceType):
         sizes = (size if isinstance(size, int) else size.value or None for size in value.shape)
         # Some exporters write -1 for a symbolic size.
         shape = tuple(None if isinstance(size, int) and size < 0 else size for size in sizes)

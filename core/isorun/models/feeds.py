@@ -71,9 +71,7 @@ class FeedChecker:
         """Reject a call that the model does not accept.
 
         Returns:
-            The names of the outputs, of all for none. The feeds, with lists, Python numbers, NumPy scalars and
-            instances of subclasses (without a copy) converted to ``numpy.ndarray``, and ``None`` for optional inputs
-            that are omitted.
+            The names of the outputs, of all for none. The feeds of :meth:`with_arrays` and :meth:`with_omitted`.
 
         Raises:
             InvalidFeeds: the message names the input, the expected value and the actual one.
@@ -92,9 +90,11 @@ class FeedChecker:
         if self._strings:
             converted = {spec.name: _strings(spec, feeds[spec.name]) for spec in self._strings if spec.name in feeds}
             feeds = {**feeds, **converted}
-        if self._optional:
-            feeds = {**dict.fromkeys(self._optional), **feeds}
-        return self.outputs(output_names), feeds
+        return self.outputs(output_names), self.with_omitted(feeds)
+
+    def with_omitted(self, feeds: Feeds) -> Feeds:
+        """Valid feeds, with ``None`` for optional inputs that are omitted."""
+        return {**dict.fromkeys(self._optional), **feeds} if self._optional else feeds
 
     def _fits(self, feeds: Feeds) -> bool:
         """Whether every feed is an array of the right dtype and shape: the fast path."""
@@ -151,7 +151,7 @@ class FeedChecker:
         return tuple(names) or self._outputs
 
     def with_arrays(self, feeds: Feeds) -> Feeds:
-        """Convert feeds to plain arrays if no information is lost; other feeds are returned unchanged.
+        """Feeds with lists, numbers and instances of subclasses as plain arrays, if no information is lost.
 
         Raises:
             InvalidFeeds: a list cannot be converted to an array, a number is out of the range of the input's dtype, or

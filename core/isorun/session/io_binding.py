@@ -164,7 +164,7 @@ class IOBinding:
         self._checker.check(self._inputs)  # at every run: their contents may have changed
         if not self._outputs:
             raise InvalidFeeds("No output is bound. Call bind_output() for each output")
-        self._results = self._model.run_bound(self._inputs, self._outputs, self._bound)
+        self._results = self._model.run_bound(self._checker.with_omitted(self._inputs), self._outputs, self._bound)
         self._ran = dict(self._outputs)
 
     def _on_device(self, name: str, device_type: str, device_id: int) -> bool:

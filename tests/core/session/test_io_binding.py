@@ -228,9 +228,12 @@ def test_sequences_and_optional_values_are_bound(backend):
         )
     )
     rows = np.arange(6, dtype=np.float32).reshape(2, 3)
-    for model, value, expected in ((parts, rows, [rows[:1], rows[1:]]), (count, [*rows], 2), (present, None, False)):
+    for model, feeds, expected in (
+        *((parts, {"x": rows}, [rows[:1], rows[1:]]), (count, {"x": [*rows]}, 2)),
+        *((present, {"x": None}, False), (present, {}, False)),
+    ):
         with isorun.Session(model, backend) as opened:
-            binding = bound(opened, {"x": value}, "y")
+            binding = bound(opened, feeds, "y")
             opened.run_with_iobinding(binding)
             np.testing.assert_equal(binding.copy_outputs_to_cpu(), [expected])
     with isorun.Session(parts, backend) as opened:
