@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -107,8 +108,12 @@ def _option_problem(option: Option) -> str | None:
         return f"must have integers as its limits, got {low!r} and {high!r}"
     if low is not None and high is not None and low > high:
         return f"has a minimum of {low} above its maximum of {high}"
-    why = None if option.default is None else option.problem(option.default)
-    return why and f"has an invalid default: it {why}"
+    of_type = replace(option, choices=())
+    values = [*(("choice", choice, of_type) for choice in choices), ("default", option.default, option)]
+    for what, value, declared in values:
+        if value is not None and (why := declared.problem(value)):
+            return f"has an invalid {what}: it {why}"
+    return None
 
 
 def _static_shapes(static: StaticShapes) -> Iterator[str]:

@@ -43,6 +43,8 @@ BROKEN: Mapping[str, tuple[str, str]] = {
     "wrong-type": ("Plain.capabilities = {'dialects': ['onnx']}", "must be an isorun.plugin.Capabilities, got dict"),
     "listed-options": ("Plain.capabilities = Capabilities(dialects=('onnx',), options=['knob'])", "a mapping of names"),
     "one-choice": (_with_option("choices='abc'"), "'knob' must have a tuple of choices, got 'abc'"),
+    "odd-choice": (_with_option("type='int', choices=(1, '2')"), "invalid choice: it must be an integer, got '2'"),
+    "far-choice": (_with_option("type='int', choices=(1, 9), maximum=5"), "it must be an integer of at most 5, got 9"),
     "backwards": (_with_option("type='int', minimum=5, maximum=1"), "a minimum of 5 above its maximum of 1"),
     "worded": (_with_option("type='int', minimum='5'"), "integers as its limits"),
     "odd-dialect": ("Plain.capabilities = Capabilities(dialects=('latin',))", "unknown dialect 'latin'"),
