@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -99,10 +99,10 @@ def _branch(name: str, nodes: Nodes, outputs: Sequence[ir.Value]) -> ir.Graph:
     return ir.Graph([], outputs, nodes=nodes, name=name)
 
 
-def zero_if_empty(op: Nodes, node: ir.Node, value: ir.Value | None, dtype: Any) -> None:
-    """The outputs of a node, the first of them 0 if a value has no elements."""
+def other_if_empty(op: Nodes, node: ir.Node, value: ir.Value | None, other: ir.Value) -> None:
+    """The outputs of a node, the first of them another value if a value has no elements."""
     first, *others = op.like(node, *node.inputs)
     is_empty = op("Equal", op("Size", value), op.constant(0))
-    op("Where", is_empty, op.constant(0, dtype), first)
+    op("Where", is_empty, other, first)
     for output in others:
         op("Identity", output)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from isorun.plugin import Fault
-from isorun_backends.common_empties import recurrent_of_nothing, zero_if_empty
+from isorun_backends.common_empties import other_if_empty, recurrent_of_nothing
 from isorun_backends.nodes import Nodes, Rows, attribute_of, input_of, rewrite, settled, shape_of, where_below
 
 if TYPE_CHECKING:
@@ -34,7 +34,7 @@ def count_from_start(op: Nodes, node: ir.Node) -> ir.Value:
 
 def may_have_no_terms(node: ir.Node, _: int) -> bool:
     """Whether the sums of a product may have no terms, and there may be such sums."""
-    left, right = map(shape_of, node.inputs[:2])
+    left, right = (shape_of(node.inputs[place]) for place in ((0, 3) if node.op_type == "QLinearMatMul" else (0, 1)))
     inner = [shape[axis] for shape, axis in ((left, -1), (right, -2)) if shape and len(shape) >= -axis]
     if any(isinstance(size, int) and size > 0 for size in inner):
         return False
@@ -45,7 +45,20 @@ def may_have_no_terms(node: ir.Node, _: int) -> bool:
 @rewrite
 def zero_without_terms(op: Nodes, node: ir.Node) -> None:
     """The product, or 0 if an input is empty."""
-    zero_if_empty(op, node, node.inputs[0], np.int32)
+    other_if_empty(op, node, node.inputs[0], op.constant(0, np.int32))
+
+
+@rewrite
+def zero_point_without_terms(op: Nodes, node: ir.Node) -> None:
+    """The same of a quantized product, whose 0 is a number of its own."""
+    other_if_empty(op, node, node.inputs[0], op("Squeeze", node.inputs[7]))
+
+
+def pads_no_channels(node: ir.Node, _: int) -> bool:
+    """Whether there is padding around an image without channels."""
+    channels = [sizes[1] for sizes in map(shape_of, node.inputs[:2]) if sizes and len(sizes) > 1]
+    pads = any(attribute_of(node, "pads", ())) or attribute_of(node, "auto_pad", "NOTSET").startswith("SAME")
+    return 0 in channels and pads
 
 
 def may_have_no_frame(node: ir.Node, _: int) -> bool:
@@ -97,6 +110,28 @@ ROWS = (
             "u": np.zeros((0, 40), np.uint8),
         },
         expected=[np.zeros((40, 40), np.int32), np.full((40, 40), 225, np.int32)],
+    ),
+    _fault(
+        "QLinearMatMul",
+        "sums without terms",
+        "zeros, or memory that was never written",
+        "g (uint8[a, b] x, uint8[b, c] w, float s, uint8 z) => (uint8[a, c] y) "
+        "{ y = QLinearMatMul (x, s, z, w, s, z, s, z) }",
+        applies=may_have_no_terms,
+        rewrite=zero_point_without_terms,
+        feeds={
+            **{"x": np.zeros((2, 0), np.uint8), "w": np.zeros((0, 3), np.uint8)},
+            **{"s": np.array(0.5, np.float32), "z": np.array(7, np.uint8)},
+        },
+        expected=[np.full((2, 3), 7, np.uint8)],
+    ),
+    _fault(
+        *("Conv", "padding around an image without channels", "it never returns"),
+        "g (float[a, 0, 4] x, float[b, 0, 3] w) => (float[a, b, 4] y) { y = Conv <pads = [1, 1]> (x, w) }",
+        applies=pads_no_channels,
+        feeds={"x": np.zeros((1, 0, 4), np.float32), "w": np.zeros((2, 0, 3), np.float32)},
+        expected=[np.zeros((1, 2, 4), np.float32)],
+        ends_process=True,
     ),
     _fault(
         *("STFT", "frames of a computed length of 0", "it ends the process"),

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from isorun.plugin import Fault
-from isorun_backends.common_empties import zero_if_empty
+from isorun_backends.common_empties import other_if_empty
 from isorun_backends.nodes import Nodes, dtype_of, input_of, rewrite
 from isorun_backends.openvino.conditions import lengths
 from isorun_backends.openvino.row import fault
@@ -32,7 +32,7 @@ def may_have_no_keys(node: ir.Node, _: int) -> bool:
 @rewrite
 def zero_without_keys(op: Nodes, node: ir.Node) -> None:
     """The attention, or 0 if there are no keys; its other outputs as they are."""
-    zero_if_empty(op, node, node.inputs[1], dtype_of(node.inputs[0], np.float32))
+    other_if_empty(op, node, node.inputs[1], op.constant(0, dtype_of(node.inputs[0], np.float32)))
 
 
 def _row(operator: str, opset: int) -> Fault:

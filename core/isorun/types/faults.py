@@ -34,7 +34,8 @@ class Fault:
         feeds: its inputs.
         expected: its correct outputs; ``None`` for those of ONNX's reference evaluator.
         invalid: whether ``feeds`` are invalid: with the equivalent, the runtime raises an error.
-        ends_process: whether the runtime itself ends the process, so that ``model`` is run in a session alone.
+        ends_process: whether the runtime itself ends the process, or never returns, so that ``model`` is run in a
+            session alone.
     """
 
     operator: str
