@@ -68,6 +68,8 @@ def api_error(error: Exception) -> ApiError:
             return _invalid(error)
         case HTTPException():
             messages = {404: "There is no such path. All paths are at /docs", 405: "The path has another method"}
+            if error.__cause__ is not None:  # of FastAPI, which does not say what is wrong with a body
+                messages[400] = f"The body cannot be read as JSON: {error.__cause__}"
             message = messages.get(error.status_code, str(error.detail))
             return ApiError(error.status_code, message, headers=error.headers)
         case IsorunError() if isinstance(error, ValueError):
@@ -82,6 +84,8 @@ def _invalid(error: RequestValidationError) -> ApiError:
     if first["type"] == "json_invalid":
         return ApiError(400, f"The body must be valid JSON: {first['ctx']['error']}")
     path = [str(part) for part in first["loc"][1:]]
+    if not path and first["type"] in ("missing", "model_attributes_type", "dict_type"):
+        return ApiError(400, "The body must be a JSON object" + ", and is missing" * (first["type"] == "missing"))
     message = first["msg"].removeprefix("Value error, ")
     param = path[0] if path else first.get("ctx", {}).get("field")
     return ApiError(400, f"{'.'.join(path)}: {message}" if path else message, param=param)

@@ -122,7 +122,9 @@ def test_errors(
 @pytest.mark.parametrize(
     ("body", "message", "param"),
     [
-        *((b'{"input": ', "valid JSON", None), (b"", "required", None)),
+        *((b'{"input": ', "valid JSON", None), (b"", "must be a JSON object, and is missing", None)),
+        *((b"[]", "must be a JSON object", None), (b'{"input": "\xff"}', "can't decode byte 0xff", None)),
+        (b"9" * 5000, "digits", None),
         (b'{"input": ["a", "\\ud800"]}', "input[1] contains a lone surrogate", "input"),
     ],
 )

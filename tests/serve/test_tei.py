@@ -97,7 +97,9 @@ def test_parameters_of_hugging_faces_clients(models: dict[str, Any]) -> None:
 def test_the_root_of_a_server_of_one_model(models: dict[str, Any]) -> None:
     with served.client({"classifier": models["classifier"]}) as client:
         assert {item["label"] for item in client.post("/", json={"inputs": "a"}).json()} == set(served.LABELS)
-        assert client.post("/", json={"input": "a"}).json()["error"].startswith("unknown field 'input'; did you mean")
+        error = client.post("/", json={"input": "a"}).json()["error"]
+        assert error.startswith("unknown field 'input'; did you mean"), error
+        assert "classifier (classify)" in error
     with served.client({"reranker": models["reranker"]}) as client:
         assert client.post("/", json={"query": "a", "texts": ["b"]}).json()[0]["index"] == 0
         (score,) = client.post("/predict", json={"inputs": ["a", "b"]}).json()
@@ -155,7 +157,7 @@ def test_info(client: TestClient) -> None:
         ("/rerank", {"query": "a", "texts": []}, 400, "must not be empty"),
         ("/rerank", {"query": "a"}, 400, "required"),
         ("/nothing", {}, 404, "no such path"),
-        ("/embed", None, 400, "required"),
+        ("/embed", None, 400, "is missing"),
     ],
 )
 def test_errors(client: TestClient, url: str, body: Any, status: int, message: str) -> None:

@@ -18,7 +18,7 @@ from isorun.text.embedder import Embedder
 from isorun.text.prompted import PromptedModel
 from isorun.text.sparse_embedder import SparseEmbedder
 from isorun_serve.answers import finite, json_answer
-from isorun_serve.errors import ApiError
+from isorun_serve.errors import ApiError, api_error
 from isorun_serve.inputs import FirstError, Ids, KnownFields, TextOrPairs, Texts, TextsOrIds, as_list
 from isorun_serve.models import EMBED, RERANK, SPARSE, Models, Served
 from isorun_serve.settings import Settings
@@ -244,23 +244,25 @@ def router(models: Models, settings: Settings) -> APIRouter:
     @routes.post("/", include_in_schema=False)
     async def root(body: Annotated[dict[str, Any], Body()]) -> Response:
         """What the first model is for, which clients of Hugging Face's inference API call."""
-        task = next(iter(models)).task
-        if task == EMBED:
-            return await embed(_parsed(EmbedRequest, body))
-        if task == SPARSE:
-            return await embed_sparse(_parsed(SparseRequest, body))
-        if task == RERANK and "query" in body:
-            return await rerank(_parsed(RerankRequest, body))
-        return await predict(_parsed(PredictRequest, body))
+        first = next(iter(models))
+        if first.task == EMBED:
+            return await embed(_parsed(EmbedRequest, body, first))
+        if first.task == SPARSE:
+            return await embed_sparse(_parsed(SparseRequest, body, first))
+        if first.task == RERANK and "query" in body:
+            return await rerank(_parsed(RerankRequest, body, first))
+        return await predict(_parsed(PredictRequest, body, first))
 
     return routes
 
 
-def _parsed(kind: Any, body: dict[str, Any]) -> Any:
+def _parsed(kind: Any, body: dict[str, Any], served: Served) -> Any:
     try:
         return TypeAdapter(kind).validate_python(body)
     except ValidationError as error:
-        raise RequestValidationError([{**entry, "loc": ("body", *entry["loc"])} for entry in error.errors()]) from error
+        entries = [{**entry, "loc": ("body", *entry["loc"])} for entry in error.errors()]
+        message = api_error(RequestValidationError(entries)).message
+        raise ApiError(400, f"{message}. The path / is that of {served.name} ({served.task})") from error
 
 
 def _function(request: PredictRequest, *, one_class: bool) -> str | None:
