@@ -157,6 +157,7 @@ CASES = [
     Case("UnpacksScalars", "outputs_of_other_types_than_the_inputs", ".total. a numpy.ndarray"),
     Case("ReusesItsMemory", "no_later_run_changes_an_output", "share memory"),
     Case("ReusesLargeMemory", "no_later_run_changes_an_output", "share memory|changed an output"),
+    Case("LocksItsOutputs", "no_later_run_changes_an_output", "read-only"),
     Case("ReadsItsOutputs", "writing_to_an_output_changes_no_later_run", "NaN"),
     Case("ReturnsItsFeeds", "no_output_shares_memory_with_a_feed_or_another_output", "'y' shares memory with the feed"),
     Case("ReturnsViews", "no_output_shares_memory_with_a_feed_or_another_output", "'z' shares memory with the output"),

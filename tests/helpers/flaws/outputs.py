@@ -73,6 +73,12 @@ def cast(kind, to):
     return returning(lambda results: [each.astype(to) if each.dtype == kind else each for each in results])
 
 
+def locked(result):
+    """The same array, which cannot be written to."""
+    result.flags.writeable = False
+    return result
+
+
 ReturnsATuple = returning(lambda results: tuple(results))
 ReturnsFloat64 = returning(lambda results: [each.astype(np.float64) for each in results])
 ReturnsColumnsFirst = returning(lambda results: [np.asfortranarray(each) for each in results])
@@ -80,6 +86,7 @@ ReturnsPartsOfAPool = returning(
     lambda results: [np.resize(each, 1 << 20)[: each.size].reshape(each.shape) for each in results]
 )
 ReturnsASubclass = returning(lambda results: [each.view(np.recarray) for each in results])
+LocksItsOutputs = returning(lambda results: [locked(each) for each in results])
 FreesItsOutputs = returning(lambda results: [freed(each) for each in results])
 NarrowsIntegers = cast(np.int64, np.int32)
 BytesForBooleans = cast(bool, np.uint8)
