@@ -106,6 +106,8 @@ def _option_problem(option: Option) -> str | None:
         return f"must have a tuple of choices, got {choices!r}"
     if not all(limit is None or _integer(limit) for limit in (low, high)):
         return f"must have integers as its limits, got {low!r} and {high!r}"
+    if option.type != "int" and (low is not None or high is not None):
+        return f"has a minimum or maximum, which only the type 'int' can have, got {option.type!r}"
     if low is not None and high is not None and low > high:
         return f"has a minimum of {low} above its maximum of {high}"
     of_type = replace(option, choices=())

@@ -46,6 +46,7 @@ BROKEN: Mapping[str, tuple[str, str]] = {
     "odd-choice": (_with_option("type='int', choices=(1, '2')"), "invalid choice: it must be an integer, got '2'"),
     "far-choice": (_with_option("type='int', choices=(1, 9), maximum=5"), "it must be an integer of at most 5, got 9"),
     "backwards": (_with_option("type='int', minimum=5, maximum=1"), "a minimum of 5 above its maximum of 1"),
+    "limited": (_with_option("type='str', maximum=5"), "which only the type 'int' can have, got 'str'"),
     "worded": (_with_option("type='int', minimum='5'"), "integers as its limits"),
     "odd-dialect": ("Plain.capabilities = Capabilities(dialects=('latin',))", "unknown dialect 'latin'"),
     "abstract": ("Plain.__abstractmethods__ = frozenset({'compile'})", "abstract class"),
