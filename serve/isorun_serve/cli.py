@@ -140,6 +140,8 @@ def serve(
         )
         deployment.run(application, host, port)
         return
+    if not prepare:
+        server.check_address(host, port)
     opened = opening.open_models(named, paths, session_options, **text_options)
     if prepare:
         try:

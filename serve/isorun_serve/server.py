@@ -17,6 +17,7 @@ import uvicorn
 from fastapi import FastAPI
 from uvicorn.protocols.http.auto import AutoHTTPProtocol
 
+from isorun.errors import IsorunError
 from isorun_serve.traffic import Traffic
 
 _LINGER = 0.5  # seconds
@@ -66,6 +67,24 @@ def serve(
     server.run()
     if server.failure is not None:
         raise server.failure
+
+
+def check_address(host: str, port: int) -> None:
+    """Reject an address that this process cannot listen on, before models are opened.
+
+    Raises:
+        IsorunError: it is in use, of another machine, or not allowed.
+    """
+    try:
+        for family, kind, protocol, _, address in socket.getaddrinfo(host, port, type=socket.SOCK_STREAM):
+            with socket.socket(family, kind, protocol) as probe:
+                probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, sys.platform != "win32")
+                if family == socket.AF_INET6:
+                    probe.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)  # as asyncio does
+                probe.bind(address)
+    except OSError as error:
+        reason = f"Cannot listen on {host}, port {port}: {error.strerror}"
+        raise IsorunError(f"{reason}. Choose another address with --host and --port") from error
 
 
 class _Server(uvicorn.Server):

@@ -272,9 +272,19 @@ def test_stops_if_the_models_cannot_be_warmed_up(
     assert (ran.code, ": no memory" in ran.err) == (3, True)
 
 
+def test_an_address_in_use_is_refused_before_models_are_opened(isorun: Any, folders: dict[str, Path]) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as used:
+        port = used.getsockname()[1]
+        ran = isorun("serve", folders["embedder"], "--backend", "ort-cpu", "--port", str(port))
+    assert (ran.code, f"127.0.0.1, port {port}: Address already in use" in ran.err) == (2, True)
+    assert "compiled" not in ran.err
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
+        (["{embedder}", "--host", "10.255.255.1"], "Cannot listen on 10.255.255.1"),
+        (["{embedder}", "--host", "no-such-host.invalid"], "Cannot listen on no-such-host.invalid"),
         (["nothing"], "There is no model nothing"),
         (["{embedder}", "{embedder}"], "Two models are called 'embedder'"),
         (["a={embedder}", "--task", "b=embed"], "no model is called 'b'"),
