@@ -56,26 +56,26 @@ def feeds(
         InvalidFeeds: the model does not accept them, or random feeds cannot be generated for it.
     """
     info, rng = graphs.info, np.random.default_rng(0)
-    if on is None:  # within the model's limits
-        fitted = (corpus.sizes(info, *shape) for shape in _SHAPES)
-        on = dict.fromkeys((batch, sequence or 1) for batch, sequence in fitted)
-    else:
+    fitted = dict.fromkeys(corpus.sizes(info, *shape) for shape in _SHAPES)  # within the model's limits
+    if on is not None:
         check_items(on, "on", "shapes, texts or feeds")
-    requested = list(on)
-    shapes = [shape for shape in requested if isinstance(shape, tuple)]
-    for shape in shapes:
+    requested = [] if on is None else list(on)
+    asked = [shape for shape in requested if isinstance(shape, tuple)]
+    for shape in asked:
         if len(shape) != 2 or not all(is_number(size, Integral) and size >= 1 for size in shape):
             raise InvalidFeeds(f"A shape to warm up with must be (batch, sequence) of at least 1 each, got {shape}")
     samples: list[Any] = [sample for sample in requested if not isinstance(sample, tuple)]
     runs: list[Feeds] = list(corpus.as_feeds(graphs, samples)) if samples else []
     others: list[Feeds] = []
+    shapes: Iterable[tuple[int, int | None]] = fitted if on is None else asked
     for batch, sequence in shapes:
-        for lengths in (np.full(batch, sequence), np.full(batch, max(1, sequence // 3))):
-            lengths[0] = sequence
-            mask = None if info.mask is None else right_padded(lengths, sequence)
+        length = sequence or 1  # without one, there is no mask
+        for lengths in (np.full(batch, length), np.full(batch, max(1, length // 3))):
+            lengths[0] = length
+            mask = None if info.mask is None else right_padded(lengths, length)
             runs.append(checker.check(random_feeds(info, rng, batch=batch, sequence=sequence, mask=mask)))
         for kind in _KINDS if device != "cpu" and info.mask is not None else ():
-            mask = MASKS[kind](batch, sequence, rng)
+            mask = MASKS[kind](batch, length, rng)
             others.append(checker.check(random_feeds(info, rng, batch=batch, sequence=sequence, mask=mask)))
     between_lengths = _lengths_between(info.mask, runs, static)
     between = [checker.check(random_feeds(info, rng, batch=1, sequence=length)) for length in between_lengths]

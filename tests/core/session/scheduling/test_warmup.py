@@ -7,6 +7,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+import isorun
+import onnx_text
 import small_bert
 from isorun.compilation.compiler import Compiler
 from isorun.compilation.options import Options
@@ -27,3 +29,12 @@ def test_masks_of_every_form_that_selects_a_kernel(tmp_path: Path, device: str) 
     on_gpu = device == "cuda"
     assert any(mask[:, -1].all() and not mask.all() for mask in masks) == on_gpu, "padding on the left"
     assert any(not np.any(mask, axis=1).all() for mask in masks) == on_gpu, "a row without a token"
+
+
+@pytest.mark.parametrize("size", ["N", "3"])
+def test_models_without_a_sequence(size: str) -> None:
+    model = onnx_text.graph(f"g (float[{size}] x) => (float[{size}] y) {{ y = Neg (x) }}")
+    with isorun.Session(model, "ort-cpu") as session:
+        session.warmup(measure=False)
+        with pytest.raises(isorun.InvalidFeeds, match="sequence 16"):
+            session.warmup([(3, 16)], measure=False)
