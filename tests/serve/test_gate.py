@@ -33,7 +33,8 @@ def test_keys(models: dict[str, Any]) -> None:
             assert client.post(URL, json=BODY, headers=headers).status_code == 200
         of_utf8 = {b"authorization": "Bearer zwei-ü".encode()}
         assert client.post(URL, json=BODY, headers=of_utf8).status_code == 200
-        assert (client.get("/health").status_code, client.get("/ready").status_code) == (200, 200)
+        for method in ("GET", "HEAD"):
+            assert [client.request(method, path).status_code for path in ("/health", "/ready")] == [200, 200]
 
 
 def test_bodies_have_a_limit(client: TestClient) -> None:
