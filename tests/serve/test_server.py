@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import contextlib
+import gc
 import http.client
 import json
+import os
 import re
 import shutil
 import signal
@@ -259,6 +261,29 @@ def test_warms_up_before_it_is_ready(folders: dict[str, Path]) -> None:
 def test_prepares_the_cache_and_ends(isorun: Any, folders: dict[str, Path]) -> None:
     ran = isorun("serve", folders["embedder"], "--backend", "ort-cpu", "--no-measure", "--prepare")
     assert (ran.code, ran.out) == (0, "")
+
+
+def test_the_garbage_collector_leaves_out_what_is_open(
+    isorun: Any, folders: dict[str, Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    frozen = []
+
+    def stop() -> None:
+        os.kill(os.getpid(), signal.SIGTERM)
+
+    def freeze() -> None:
+        frozen.append(True)
+        stop()
+
+    monkeypatch.setattr(gc, "freeze", freeze)
+    before, timer = signal.getsignal(signal.SIGTERM), threading.Timer(20, stop)
+    timer.start()
+    try:
+        ran = isorun("serve", folders["embedder"], "--backend=ort-cpu", "--port=0", "--no-warmup", "--drain=0")
+    finally:
+        timer.cancel()
+        signal.signal(signal.SIGTERM, before)
+    assert (ran.code, frozen) == (0, [True])
 
 
 def test_stops_if_the_models_cannot_be_warmed_up(
