@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from isorun.plugin import Fault
-from isorun_backends.common_empties import other_if_empty, recurrent_of_nothing
-from isorun_backends.nodes import Nodes, Rows, attribute_of, input_of, rewrite, settled, shape_of, where_below
+from isorun_backends.common_empties import other_if_empty, recurrent_of_nothing, zeros_of
+from isorun_backends.nodes import Nodes, Rows, attribute_of, dtype_of, input_of, rewrite, settled, shape_of, where_below
 
 if TYPE_CHECKING:
     import onnx_ir as ir
@@ -35,6 +35,10 @@ def count_from_start(op: Nodes, node: ir.Node) -> ir.Value:
 def may_have_no_terms(node: ir.Node, _: int) -> bool:
     """Whether the sums of a product may have no terms, and there may be such sums."""
     left, right = (shape_of(node.inputs[place]) for place in ((0, 3) if node.op_type == "QLinearMatMul" else (0, 1)))
+    left, right = (
+        shape[::-1] if shape and attribute_of(node, name, 0) else shape
+        for shape, name in ((left, "transA"), (right, "transB"))
+    )
     inner = [shape[axis] for shape, axis in ((left, -1), (right, -2)) if shape and len(shape) >= -axis]
     if any(isinstance(size, int) and size > 0 for size in inner):
         return False
@@ -54,11 +58,55 @@ def zero_point_without_terms(op: Nodes, node: ir.Node) -> None:
     other_if_empty(op, node, node.inputs[0], op("Squeeze", node.inputs[7]))
 
 
-def pads_no_channels(node: ir.Node, _: int) -> bool:
-    """Whether there is padding around an image without channels."""
-    channels = [sizes[1] for sizes in map(shape_of, node.inputs[:2]) if sizes and len(sizes) > 1]
+def _inputs_of_conv(node: ir.Node) -> tuple[int, int]:
+    """The places of the image and of the weights."""
+    return (0, 3) if node.op_type == "QLinearConv" else (0, 1)
+
+
+def may_have_no_channels(node: ir.Node, _: int) -> bool:
+    """Whether an image and its weights may have no channels."""
+    shapes = [shape_of(node.inputs[place]) for place in _inputs_of_conv(node)]
+    channels = [shape[1] for shape in shapes if shape and len(shape) > 1]
+    return 0 in channels or (len(channels) == 2 and not any(isinstance(size, int) for size in channels))
+
+
+def pads_what_may_have_no_channels(node: ir.Node, opset: int) -> bool:
+    """The same, with padding around the image."""
     pads = any(attribute_of(node, "pads", ())) or attribute_of(node, "auto_pad", "NOTSET").startswith("SAME")
-    return 0 in channels and pads
+    return pads and may_have_no_channels(node, opset)
+
+
+@rewrite
+def with_channels(op: Nodes, node: ir.Node) -> None:
+    """The same with a channel for each group if there are none, which is 0 throughout."""
+    image, weights = _inputs_of_conv(node)
+    zero = None if node.op_type == "Conv" else input_of(node, 2)
+    zero = op.constant(0, dtype_of(node.inputs[0], np.float32)) if zero is None else zero
+    inputs = list(node.inputs)
+    first, second, third = (op.constant([axis]) for axis in range(3))
+    for place, groups in ((image, attribute_of(node, "group", 1)), (weights, 1)):
+        shape = op("Shape", inputs[place])
+        is_empty = op("Cast", op("Equal", op("Slice", shape, second, third), first), to=7)  # to int64
+        before, after = op("Slice", shape, first, second), op("Slice", shape, third, op.constant([2**31 - 1]))
+        shape = op("Concat", before, op("Mul", is_empty, op.constant(groups)), after, axis=0)
+        added = op("Expand", zero, shape) if place == image else zeros_of(op, shape, inputs[place])
+        inputs[place] = op("Concat", inputs[place], added, axis=1)
+    op.like(node, *inputs)
+
+
+def scales_a_bias_alone(node: ir.Node, opset: int) -> bool:
+    """Whether what is added to a product may be all there is, and is multiplied by a factor."""
+    is_scaled = input_of(node, 2) is not None and attribute_of(node, "beta", 1.0) != 1.0
+    return is_scaled and may_have_no_terms(node, opset)
+
+
+@rewrite
+def with_scaled_bias(op: Nodes, node: ir.Node) -> ir.Value:
+    """The product and a bias that is multiplied before."""
+    left, right, bias = node.inputs
+    factor = op.constant(attribute_of(node, "beta"), dtype_of(bias, np.float32))
+    attributes = {name: value for name, value in node.attributes.items() if name != "beta"}
+    return op("Gemm", left, right, op("Mul", bias, factor), **attributes)
 
 
 def may_have_no_frame(node: ir.Node, _: int) -> bool:
@@ -126,12 +174,57 @@ ROWS = (
         expected=[np.full((2, 3), 7, np.uint8)],
     ),
     _fault(
-        *("Conv", "padding around an image without channels", "it never returns"),
-        "g (float[a, 0, 4] x, float[b, 0, 3] w) => (float[a, b, 4] y) { y = Conv <pads = [1, 1]> (x, w) }",
-        applies=pads_no_channels,
+        *("Conv", "padding around an image that may have no channels", "it never returns"),
+        "g (float[a, b, 4] x, float[c, d, 3] w) => (float[a, c, 4] y) { y = Conv <pads = [1, 1], group = 2> (x, w) }",
+        applies=pads_what_may_have_no_channels,
+        rewrite=with_channels,
         feeds={"x": np.zeros((1, 0, 4), np.float32), "w": np.zeros((2, 0, 3), np.float32)},
         expected=[np.zeros((1, 2, 4), np.float32)],
         ends_process=True,
+    ),
+    _fault(
+        "ConvInteger",
+        "an image that may have no channels",
+        "memory that was never written",
+        # As above
+        "g (uint8[a, b, 40] x, uint8[c, d, 3] w, uint8[a, f, 40] z, uint8[c, h, 3] u) => (int32[e, i, j] y, "
+        "int32[k, l, m] v) { v = ConvInteger <pads = [1, 1]> (x, w) n = Shape (v) "
+        "y = ConvInteger <pads = [1, 1]> (z, u) }",
+        applies=may_have_no_channels,
+        rewrite=with_channels,
+        feeds={
+            "x": np.full((40, 9, 40), 5, np.uint8),
+            "w": np.full((40, 9, 3), 0, np.uint8),
+            "z": np.zeros((40, 0, 40), np.uint8),
+            "u": np.zeros((40, 0, 3), np.uint8),
+        },
+        expected=[np.zeros((40, 40, 40), np.int32)] * 2,
+    ),
+    _fault(
+        "QLinearConv",
+        "an image that may have no channels",
+        "memory that was never written",
+        "g (uint8[a, b, 4] x, uint8[c, d, 3] w, float s, uint8 z, int32[c] i) => (uint8[a, c, 4] y) "
+        "{ y = QLinearConv <pads = [1, 1]> (x, s, z, w, s, z, s, z, i) }",
+        applies=may_have_no_channels,
+        rewrite=with_channels,
+        feeds={
+            **{"x": np.zeros((1, 0, 4), np.uint8), "w": np.zeros((2, 0, 3), np.uint8)},
+            **{"s": np.array(0.5, np.float32), "z": np.array(7, np.uint8), "i": np.array([0, 4], np.int32)},
+        },
+        expected=[np.array([[[7] * 4, [9] * 4]], np.uint8)],
+    ),
+    _fault(
+        *("Gemm", "sums without terms, and a factor `beta`", "what is added is not multiplied by it"),
+        "g (float[a, b] x, float[a, c] w, float[c] i) => (float[b, c] y) "
+        "{ y = Gemm <transA = 1, beta = 0.5> (x, w, i) }",
+        applies=scales_a_bias_alone,
+        rewrite=with_scaled_bias,
+        feeds={
+            **{"x": np.zeros((0, 2), np.float32), "w": np.zeros((0, 3), np.float32)},
+            "i": np.array([2, 4, 6], np.float32),
+        },
+        expected=[np.array([[1, 2, 3]] * 2, np.float32)],
     ),
     _fault(
         *("STFT", "frames of a computed length of 0", "it ends the process"),
