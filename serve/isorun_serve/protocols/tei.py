@@ -189,7 +189,7 @@ def router(models: Models, settings: Settings) -> APIRouter:
             prompt = model.prompts[name]
 
         def tokens() -> list[list[dict[str, Any]]]:
-            # More tokens than a request may have are not made only to be counted.
+            # Texts are tokenized only up to the limit: millions of tokens would take half a minute to be counted.
             limit = settings.max_tokens + model.tokenizer.added_tokens() + 1
             answers, count = [], 0
             for text in texts:
