@@ -73,7 +73,7 @@ def ab(
     compared = comparison.compare(done, paired)
     shown.note("")
     out_console = console.stdout()
-    out_console.print(comparison.render(compared, out_console.width))
+    out_console.print(comparison.document(compared).drawn(out_console.width))
     worse = [f"{name}: B has no such cell" for name in lost] + comparison.regressions(compared, fail_above or 0)
     for line in worse if fail_above is not None else [line for line in worse if ": B takes" not in line]:
         console.note(line)

@@ -65,10 +65,10 @@ def compare(
 
         typer.echo(junit.render(comparison, worse), nl=False)
     elif form is Format.md:
-        typer.echo(tables.as_markdown(comparison), nl=False)
+        typer.echo(tables.document(comparison).as_markdown(), nl=False)
     else:
         out = console.stdout()
-        out.print(tables.render(comparison, out.width))
+        out.print(tables.document(comparison).drawn(out.width))
     if fail_above is None:
         return
     for name, number, how in worse:

@@ -115,7 +115,7 @@ def show_machines(runs: MachineRuns, form: Format = Format.terminal, output: Pat
         if output is not None:
             raise typer.BadParameter(_NEEDS_FORMAT)
         out = console.stdout()
-        out.print(tables.render(compared, out.width))
+        out.print(tables.document(compared).drawn(out.width))
         return
     if form is Format.json:
         documents = {name: run.as_document() for name, run in runs.runs.items()}
@@ -123,7 +123,7 @@ def show_machines(runs: MachineRuns, form: Format = Format.terminal, output: Pat
     elif form is Format.html:
         text = html.render(*runs.runs.values(), overview=compared)
     else:
-        text = tables.as_markdown(compared) if form is Format.md else tables.as_csv(compared)
+        text = tables.document(compared).as_markdown() if form is Format.md else tables.as_csv(compared)
     _write(text, output)
 
 

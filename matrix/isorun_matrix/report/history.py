@@ -5,16 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from fnmatch import fnmatchcase
 
-from rich.console import Group, RenderableType
-from rich.table import Table
-from rich.text import Text
+from rich.console import RenderableType
 
 from isorun.errors import SpecError
 from isorun_matrix.measurement.statistics.change_points import ChangePoint, change_points
 from isorun_matrix.report import summary
-from isorun_matrix.report.formatting import NONE, number, shortened
+from isorun_matrix.report.document import Document, Table, texts
+from isorun_matrix.report.formatting import number, shortened
 from isorun_matrix.results.records import CellResult, Run
-from isorun_matrix.text import printable
 
 _OTHER = "with another processor, model, shape, number of threads or device"
 _DISTURBED = "disturbed in every round"
@@ -36,27 +34,21 @@ def render(runs: Sequence[Run], patterns: Sequence[str], width: int) -> Renderab
     names, by_id = _cells(ordered, patterns)
     left = width - min(32, max(map(len, names))) - len(runs) - 4
     shown = range(max(0, len(runs) - max(1, left // 8)), len(runs))
-    table = Table(box=None, show_edge=False, pad_edge=False, padding=(0, 1, 0, 0))
-    table.add_column("p50 ms", overflow="fold", max_width=32)
-    table.add_column("")
-    for index in shown:
-        table.add_column(f"run {index + 1}", justify="right", no_wrap=True)
+    rows = []
     for name in names:
         medians = [
             summary.median(cell) if (cell := cells.get(name)) is not None and cell.status == "ok" else None
             for cells in by_id
         ]
-        row = [Text(printable(name)), Text(plot(medians))]
-        table.add_row(*row, *(Text(NONE if medians[i] is None else number(medians[i])) for i in shown))
+        rows.append([name, plot(medians), *(number(medians[index]) for index in shown)])
+    headers = ["p50 ms", "", *(f"run {index + 1}" for index in shown)]
+    table = Table(headers, [False, False, *(True for _ in shown)], {"": texts(rows)})
     lines = [
-        Text(
-            printable(f"run {index}: {run.created}, {run.folder}, {run.environment.cpu.model} ({run.environment.host})")
-        )
+        f"run {index}: {run.created}, {run.folder}, {run.environment.cpu.model} ({run.environment.host})"
         for index, run in enumerate(ordered, start=1)
     ]
     sentences = [*_sentences(changes(ordered, patterns), ordered), *_left_out(ordered, by_id, names)]
-    below = [Text(), *(Text(printable(line)) for line in sentences)] if sentences else []
-    return Group(*lines, Text(), table, *below)
+    return Document("History", lines, [table], sentences).drawn(width)
 
 
 def changes(runs: Sequence[Run], patterns: Sequence[str]) -> dict[str, list[ChangePoint]]:

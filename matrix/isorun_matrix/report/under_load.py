@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from isorun_matrix.measurement.load.figures import LoadFigures
+from isorun_matrix.report.document import Table, texts
 from isorun_matrix.report.formatting import NONE, number, shortened
 from isorun_matrix.report.summary import Group
 from isorun_matrix.results.records import LoadResult
@@ -26,6 +27,13 @@ def rates(group: Group) -> tuple[list[str], list[list[str]]]:
             texts = [_rate(loads[name]) if name in loads else NONE for name in scenarios]
             rows.append([cell.name, *texts])
     return scenarios, rows
+
+
+def table(group: Group) -> Table | None:
+    """The same as a table; ``None`` without load."""
+    scenarios, rows = rates(group)
+    headers, numeric = ["requests/s", *scenarios], [False, *(True for _ in scenarios)]
+    return Table(headers, numeric, {f"{group.title}, under load": texts(rows)}) if rows else None
 
 
 def _rate(load: LoadResult) -> str:

@@ -17,6 +17,7 @@ import pytest
 from isorun.cli import main
 from isorun_matrix.report import csv, formatting, html, markdown, plots, remarks, summary, terminal, under_load
 from isorun_matrix.report.columns import columns
+from isorun_matrix.report.document import escaped
 from isorun_matrix.results.folder import RunFolder
 from isorun_matrix.results.records import CellResult, Run
 from matrix_results import ENVIRONMENT, SPEC, cell, printed, rounds, run
@@ -283,7 +284,7 @@ def test_markdown_shows_texts_literally(odd: Run) -> None:
     assert re.findall(r"[`<>\[\]*_~&\x1b]", plain) == []
     assert len([line for line in text.splitlines() if line.startswith("# ")]) == 1
     assert r"\[red\]x\[/\] \| \`a\` \<b\>" in text
-    assert markdown.escaped("\ud800").encode() == rb"\\ud800"
+    assert escaped("\ud800").encode() == rb"\\ud800"
 
 
 def test_the_terminal_shows_texts_literally(odd: Run) -> None:

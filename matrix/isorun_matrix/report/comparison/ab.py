@@ -5,20 +5,18 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from rich.console import Group as Stack
-from rich.console import RenderableType
 from rich.text import Text
 
 from isorun_matrix.measurement.statistics import verdicts
 from isorun_matrix.measurement.statistics.verdicts import Ratio
-from isorun_matrix.report import summary, terminal
+from isorun_matrix.report import summary
+from isorun_matrix.report.document import Document, Table, texts
 from isorun_matrix.report.formatting import NONE, number
 from isorun_matrix.report.summary import Measures
 from isorun_matrix.results.records import CellResult, Run
 from isorun_matrix.spec.pairs import Pair
-from isorun_matrix.text import printable
 
-_STYLES = {"slower": "bold red", "faster": "bold green"}
+_STYLES = {"slower": "red", "faster": "green"}
 _HEADERS = ("", "A, p50 ms", "B, p50 ms", "B / A", "interval", "rounds", "B is")
 _NUMERIC = [False, True, True, True, True, True, False]
 
@@ -97,9 +95,9 @@ def _at_shape(
             yield Compared(pair.id, a, b)
 
 
-def render(compared: Sequence[Compared], width: int) -> RenderableType:
-    """A line for each cell, and what qualifies them, in a terminal ``width`` characters wide."""
-    blocks: dict[str, list[list[Text]]] = {}
+def document(compared: Sequence[Compared]) -> Document:
+    """A line for each cell, and what qualifies them."""
+    rows: dict[str, list[list[Text]]] = {}
     for cell in compared:
         figures = [NONE] * 3
         if (ratio := cell.ratio) is not None:
@@ -107,16 +105,15 @@ def render(compared: Sequence[Compared], width: int) -> RenderableType:
             unit = "x CPU" if cell.of == "cpu" else "x"
             figures = [f"{number(ratio.ratio)} {unit}", ends, str(ratio.rounds)]
         model, shape, name = cell.name.split("/", 2)
-        row = [printable(name), number(summary.median(cell.a)), number(summary.median(cell.b)), *figures]
-        row_texts = [*map(Text, row), Text(cell.verdict, _STYLES.get(cell.verdict, ""))]
-        blocks.setdefault(f"{model}, {shape}", []).append(row_texts)
+        medians = (number(summary.median(side)) for side in (cell.a, cell.b))
+        rows.setdefault(f"{model}, {shape}", []).extend(texts([[name, *medians, *figures, cell.verdict]], _STYLES))
     remarks = [
-        f"\n{side} alone runs in an environment: its times include the round trip to a worker, so it is not found "
+        f"{side} alone runs in an environment: its times include the round trip to a worker, so it is not found "
         "slower. Set `environment` in the backends of the other side, too."
         for side in ("A", "B")
         if any(cell.worker == side for cell in compared)
     ]
-    return Stack(*terminal.tables(_HEADERS, _NUMERIC, blocks, width), *map(Text, remarks))
+    return Document("Sides compared", [], [Table(_HEADERS, _NUMERIC, rows)], remarks)
 
 
 def regressions(compared: Sequence[Compared], percent: float) -> list[str]:

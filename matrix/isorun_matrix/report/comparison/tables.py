@@ -1,4 +1,4 @@
-"""A comparison of runs in the terminal and in Markdown (:mod:`isorun_matrix.report.comparison.compare`)."""
+"""A comparison of runs as a document (:mod:`isorun_matrix.report.comparison.compare`)."""
 
 from __future__ import annotations
 
@@ -8,51 +8,29 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from rich.console import Group as Stack
-from rich.console import RenderableType
 from rich.text import Text
 
 from isorun_matrix.measurement.statistics.verdicts import Change
-from isorun_matrix.report import markdown, terminal
 from isorun_matrix.report.columns import Column, columns
 from isorun_matrix.report.comparison.compare import ComparedCell, Comparison
+from isorun_matrix.report.document import Document, Table, texts
 from isorun_matrix.report.formatting import NONE, counts
-from isorun_matrix.text import printable
 
 _VALUE = 48  # maximum characters of a value
-_STYLES = {"slower": "bold red", "faster": "bold green", "too few rounds": "yellow"}
+_STYLES = {"slower": "red", "faster": "green", "too few rounds": "yellow"}
 
 
-def render(comparison: Comparison, width: int) -> RenderableType:
-    """The runs, a block of cells for each model and shape, and how many changed; ``width`` characters wide."""
+def document(comparison: Comparison) -> Document:
+    """The runs, a block of cells for each model and shape, and how many changed."""
     shown = _columns(comparison)
-    blocks = {
-        title: [[Text(printable(text), style=_STYLES.get(text, "")) for text in row] for row in rows]
-        for title, rows in _blocks(comparison, shown).items()
-    }
-    return Stack(
-        *(Text(printable(line)) for line in _runs(comparison)),
-        Text(),
-        *terminal.tables(*_heads(shown), blocks, width),
-        Text(),
-        *(Text(printable(line), style="bold") for line in _tallies(comparison)),
-    )
-
-
-def as_markdown(comparison: Comparison) -> str:
-    """The same as GitHub's Markdown."""
-    lines = ["# Runs compared", "", *map(_item, _runs(comparison)), ""]
-    shown = _columns(comparison)
-    for title, rows in _blocks(comparison, shown).items():
-        escaped = [[*map(markdown.escaped, row)] for row in rows]
-        lines += [f"## {markdown.escaped(title)}", "", *markdown.table(*_heads(shown), escaped), ""]
-    return "\n".join([*lines, *(f"{markdown.escaped(line)}." for line in _tallies(comparison))]) + "\n"
-
-
-def _item(line: str) -> str:
-    """An item of a list with the indentation of a line."""
-    text = line.lstrip()
-    return f"{line[: len(line) - len(text)]}- {markdown.escaped(text)}"
+    headers = [*(column.header for column in shown[:2]), "run", *(column.header for column in shown[2:])]
+    numeric = [False, False, False, *(column.numeric for column in shown[2:])]
+    rows: dict[str, list[list[Text]]] = {}
+    for cell in comparison.cells:
+        block = rows.setdefault(f"{cell.cell.model}, {cell.cell.shape}", [])
+        block += texts((_row(cell, number, shown[2:]) for number in range(len(comparison.runs))), _STYLES)
+    table = Table([*headers, "time", "status"], [*numeric, True, False], rows)
+    return Document("Runs compared", [*_runs(comparison)], [table], [*_tallies(comparison)])
 
 
 def _tallies(comparison: Comparison) -> Iterator[str]:
@@ -88,20 +66,6 @@ def _columns(comparison: Comparison) -> list[Column]:
     """What is shown of a cell in a run, without the status, which the verdict replaces."""
     results = [result for cell in comparison.cells for result in cell.results if result is not None]
     return columns("compare", results)[:-1]
-
-
-def _heads(shown: Sequence[Column]) -> tuple[list[str], list[bool]]:
-    """The headers, and which of them are of numbers."""
-    headers = [*(column.header for column in shown[:2]), "run", *(column.header for column in shown[2:])]
-    return [*headers, "time", "status"], [False, False, False, *(column.numeric for column in shown[2:]), True, False]
-
-
-def _blocks(comparison: Comparison, shown: Sequence[Column]) -> dict[str, list[list[str]]]:
-    blocks: dict[str, list[list[str]]] = {}
-    for cell in comparison.cells:
-        rows = blocks.setdefault(f"{cell.cell.model}, {cell.cell.shape}", [])
-        rows += [_row(cell, number, shown[2:]) for number in range(len(comparison.runs))]
-    return blocks
 
 
 def _row(cell: ComparedCell, number: int, shown: Sequence[Column]) -> list[str]:

@@ -1,4 +1,4 @@
-"""Several machines side by side in the terminal, in Markdown and as CSV.
+"""Several machines side by side as a document and as CSV.
 
 The figures are those of :mod:`isorun_matrix.report.machines.overview`.
 """
@@ -7,53 +7,28 @@ from __future__ import annotations
 
 import csv
 import io
-from collections.abc import Sequence
 
-from rich.console import Group as Stack
-from rich.console import RenderableType
 from rich.text import Text
 
-from isorun_matrix.report import markdown, terminal
+from isorun_matrix.report.document import Document, Table
 from isorun_matrix.report.machines.overview import Overview
-from isorun_matrix.report.machines.side_by_side import Block
 from isorun_matrix.text import printable
 
 
-def render(overview: Overview, width: int) -> RenderableType:
-    """The overview in a terminal, ``width`` characters wide."""
-    return Stack(
-        *(Text(printable(line)) for line in overview.conclusions),
-        Text(),
-        *_tables(overview.machines, overview.figures, width),
-        *_tables(overview.machines, overview.means, width),
-        *(Text(printable(note)) for note in overview.notes),
-    )
-
-
-def _tables(machines: Sequence[str], blocks: Sequence[Block], width: int) -> list[RenderableType]:
-    drawn = {
-        f"{block.title}: {block.figure}": [
-            [Text(printable(name)), *(Text(value.text, "bold green" if value.leads else "") for value in values)]
-            for name, values in block.rows.items()
-        ]
-        for block in blocks
-    }
-    numeric = [False, *(True for _ in machines)]
-    return [*terminal.tables(["", *machines], numeric, drawn, width), Text()] if drawn else []
-
-
-def as_markdown(overview: Overview) -> str:
-    """The same as GitHub's Markdown."""
+def document(overview: Overview) -> Document:
+    """The overview in the terminal and in Markdown; the cells that lead on a machine are emphasized."""
     numeric = [False, *(True for _ in overview.machines)]
-    lines = ["# Machines compared", "", *(f"- {markdown.escaped(line)}" for line in overview.conclusions), ""]
-    for block in overview.blocks:
-        rows = [
-            [markdown.escaped(name), *(f"**{value.text}**" if value.leads else value.text for value in values)]
-            for name, values in block.rows.items()
-        ]
-        headers = [markdown.escaped(block.figure), *map(markdown.escaped, overview.machines)]
-        lines += [f"## {markdown.escaped(block.title)}", "", *markdown.table(headers, numeric, rows), ""]
-    return "\n".join([*lines, *(f"- {markdown.escaped(note)}" for note in overview.notes)]) + "\n"
+    tables = []
+    for blocks in (overview.figures, overview.means):
+        rows = {
+            f"{block.title}: {block.figure}": [
+                [Text(printable(name)), *(Text(value.text, "bold green" if value.leads else "") for value in values)]
+                for name, values in block.rows.items()
+            ]
+            for block in blocks
+        }
+        tables += [Table(["", *overview.machines], numeric, rows)] if rows else []
+    return Document("Machines compared", overview.conclusions, tables, overview.notes)
 
 
 def as_csv(overview: Overview) -> str:
