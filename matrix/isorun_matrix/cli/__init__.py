@@ -7,11 +7,11 @@ from __future__ import annotations
 
 import typer
 
-from isorun_matrix.cli import ab, bisect, changes, check, report, run, spec
+from isorun_matrix.cli import ab, bisect, changes, report, run, spec
 
 app = typer.Typer(rich_markup_mode=None, add_completion=False, no_args_is_help=True)
 for command in (
-    *(run.run, ab.ab, bisect.bisect, spec.validate, report.report, report.merge, changes.compare, check.check),
+    *(run.run, ab.ab, bisect.bisect, spec.validate, report.report, report.merge, changes.compare, report.check),
     *(changes.history, spec.init, spec.schema),
 ):
     app.command()(command)

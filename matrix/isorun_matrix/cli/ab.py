@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from isorun.cli import CHECK_FAILED
-from isorun_matrix.cli.run import Out, Resume, new_folder, running
+from isorun_matrix.cli.run import Out, Resume, folder_of, running
 
 
 def ab(
@@ -44,8 +44,7 @@ def ab(
     from isorun_matrix.spec.models import Model
     from isorun_matrix.spec.reader import load
 
-    if resume and out is None:
-        raise typer.BadParameter("--resume needs --out, the folder of the run to continue")
+    path = folder_of(out, f"{spec_a.stem}-ab", resume=resume)
     if spec_b is None and environment is None and not model:
         raise typer.BadParameter("expected SPEC_B, --environment or --model: in what the sides differ")
     first = load(spec_a)
@@ -63,7 +62,7 @@ def ab(
             f"--fail-above needs both sides in environments, or neither: of {uneven[0].id}, one side alone has the "
             "round trip to a worker in its times. Set `environment` in the backends of the other side, too"
         )
-    folder = RunFolder(out or new_folder(f"{spec_a.stem}-ab"))
+    folder = RunFolder(path)
     shown = progress.for_stderr()
     shown.note(f"Cells on both sides: {len(paired)}; results go to {folder.path}")
     if first.load:

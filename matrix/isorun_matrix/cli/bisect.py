@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from isorun.cli import CHECK_FAILED
-from isorun_matrix.cli.run import Out, new_folder, running
+from isorun_matrix.cli.run import Out, Resume, folder_of, running
 
 if TYPE_CHECKING:
     from isorun_matrix.execution.bisection.search import Found, Step
@@ -84,9 +84,7 @@ def bisect(
         typer.Option(metavar="N", min=3, help="Rounds in which releases are measured; not for --differs. Default: 12."),
     ] = None,
     out: Out = None,
-    resume: Annotated[
-        bool, typer.Option("--resume", help="Continue the bisection in --out and keep what is already measured.")
-    ] = False,
+    resume: Resume = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
     """Find the release of a runtime that made a model slower, larger or different, by a binary search.
@@ -105,8 +103,7 @@ def bisect(
     from isorun_matrix.execution.bisection import record, releases, search
     from isorun_matrix.execution.bisection.subject import Subject
 
-    if resume and out is None:
-        raise typer.BadParameter("--resume needs --out, the folder of the bisection to continue")
+    folder = folder_of(out, f"{Path(model).stem}-bisect", resume=resume)
     if sum((slower is not None, memory is not None, differs)) > 1:
         raise typer.BadParameter("--slower, --memory and --differs are mutually exclusive")
     if max_rel is not None and not differs:
@@ -133,7 +130,6 @@ def bisect(
         "search": criterion,
         **limits,
     }
-    folder = out or new_folder(f"{path.stem}-bisect")
     kept = record.Record(folder, request, resume=resume)
     candidates = kept.releases = kept.releases or releases.between(named, good, bad)
     shown = progress.for_stderr()

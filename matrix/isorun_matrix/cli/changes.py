@@ -2,22 +2,12 @@
 
 from __future__ import annotations
 
-from enum import StrEnum
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 import typer
 
 from isorun.cli import CHECK_FAILED
-
-
-class Format(StrEnum):
-    """Formats of a comparison."""
-
-    terminal = "terminal"
-    md = "md"
-    json = "json"
-    junit = "junit"
 
 
 def compare(
@@ -25,9 +15,9 @@ def compare(
         Path, typer.Argument(metavar="DIR", help="The run that the others are compared with.", show_default=False)
     ],
     others: Annotated[list[Path], typer.Argument(metavar="OTHER", help="Other runs.", show_default=False)],
-    form: Annotated[Format, typer.Option("--format", metavar="terminal|md|json|junit", help="The output format.")] = (
-        Format.terminal
-    ),
+    form: Annotated[
+        Literal["terminal", "md", "json", "junit"], typer.Option("--format", help="The output format.")
+    ] = "terminal",
     history: Annotated[
         list[Path] | None,
         typer.Option(metavar="DIR", help="An earlier run of what DIR measured; shows how much sessions differ."),
@@ -49,7 +39,7 @@ def compare(
     import json
 
     from isorun.cli import console
-    from isorun_matrix.report.comparison import tables
+    from isorun_matrix.report.comparison import junit, tables
     from isorun_matrix.report.comparison.compare import compare as compare_runs
     from isorun_matrix.report.comparison.compare import regressions
     from isorun_matrix.results.folder import RunFolder, require_distinct
@@ -58,17 +48,16 @@ def compare(
     require_distinct([runs[0], *earlier] if earlier else [])
     comparison = compare_runs(runs, earlier)
     worse = regressions(comparison, fail_above or 0)
-    if form is Format.json:
-        typer.echo(json.dumps(comparison.as_document(), indent=1, allow_nan=False))
-    elif form is Format.junit:
-        from isorun_matrix.report.comparison import junit
-
-        typer.echo(junit.render(comparison, worse), nl=False)
-    elif form is Format.md:
-        typer.echo(tables.document(comparison).as_markdown(), nl=False)
-    else:
-        out = console.stdout()
-        out.print(tables.document(comparison).drawn(out.width))
+    match form:
+        case "terminal":
+            out = console.stdout()
+            out.print(tables.document(comparison).drawn(out.width))
+        case "json":
+            typer.echo(json.dumps(comparison.as_document(), indent=1, allow_nan=False))
+        case "md":
+            typer.echo(tables.document(comparison).as_markdown(), nl=False)
+        case "junit":
+            typer.echo(junit.render(comparison, worse), nl=False)
     if fail_above is None:
         return
     for name, number, how in worse:

@@ -1,31 +1,21 @@
-"""``isorun matrix report`` and ``merge``: the results of one machine, or of several."""
+"""``isorun matrix report``, ``merge`` and ``check``: the results of one machine, or of several."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
+from isorun.cli import CHECK_FAILED
 from isorun.errors import SpecError
 
 if TYPE_CHECKING:
     from isorun_matrix.results.machines import MachineRuns
     from isorun_matrix.results.records import Run
 
-_NEEDS_FORMAT = "--output needs --format md, html, json or csv"
-
-
-class Format(StrEnum):
-    """Formats of a report."""
-
-    terminal = "terminal"
-    md = "md"
-    html = "html"
-    json = "json"
-    csv = "csv"
+Format = Literal["terminal", "md", "html", "json", "csv"]
 
 
 def report(
@@ -33,47 +23,37 @@ def report(
         list[Path],
         typer.Argument(metavar="DIR", help="Folders of runs; several only with html or csv.", show_default=False),
     ],
-    form: Annotated[
-        Format, typer.Option("--format", metavar="terminal|md|html|json|csv", help="The output format.")
-    ] = Format.terminal,
+    form: Annotated[Format, typer.Option("--format", help="The output format.")] = "terminal",
     output: Annotated[
         Path | None, typer.Option(metavar="FILE", help="Write to a file instead of standard output.")
     ] = None,
 ) -> None:
     """Show the results of a run, or of several."""
-    import json
-
+    from isorun_matrix.report import csv, html, markdown
     from isorun_matrix.results import machines
     from isorun_matrix.results.folder import RunFolder
 
     if output is not None:
+        if form == "terminal":
+            raise typer.BadParameter("--output needs --format md, html, json or csv")
         _check_output(output, folders)
     if len(folders) == 1 and machines.is_of_several(folders[0]):
         show_machines(machines.read(folders[0]), form, output)
         return
-    if len(folders) > 1 and form not in (Format.html, Format.csv):
+    if len(folders) > 1 and form not in ("html", "csv"):
         raise typer.BadParameter("several runs need --format html or csv. To compare them, use isorun matrix compare")
-    document, *others = (RunFolder(folder).run() for folder in folders)
-    if form is Format.terminal and output is None:
-        show(document)
-        return
-    if form is Format.json:
-        text = json.dumps(document.as_document(), indent=1, allow_nan=False) + "\n"
-    elif form is Format.md:
-        from isorun_matrix.report import markdown
-
-        text = markdown.render(document)
-    elif form is Format.html:
-        from isorun_matrix.report import html
-
-        text = html.render(document, *others)
-    elif form is Format.csv:
-        from isorun_matrix.report import csv
-
-        text = csv.render([document, *others])
-    else:
-        raise typer.BadParameter(_NEEDS_FORMAT)
-    _write(text, output)
+    runs = [RunFolder(folder).run() for folder in folders]
+    match form:
+        case "terminal":
+            show(runs[0])
+        case "json":
+            _write_json(runs[0].as_document(), output)
+        case "md":
+            _write(markdown.render(runs[0]), output)
+        case "html":
+            _write(html.render(*runs), output)
+        case "csv":
+            _write(csv.render(runs), output)
 
 
 def merge(
@@ -100,10 +80,8 @@ def show(run: Run) -> None:
     out.print(terminal.render(run, out.width))
 
 
-def show_machines(runs: MachineRuns, form: Format = Format.terminal, output: Path | None = None) -> None:
+def show_machines(runs: MachineRuns, form: Format = "terminal", output: Path | None = None) -> None:
     """Print the runs of several machines, side by side, or write them to a file."""
-    import json
-
     from isorun.cli import console
     from isorun_matrix.report import html
     from isorun_matrix.report.machines import tables
@@ -111,20 +89,38 @@ def show_machines(runs: MachineRuns, form: Format = Format.terminal, output: Pat
     from isorun_matrix.results.records import SCHEMA
 
     compared = overview(runs)
-    if form is Format.terminal:
-        if output is not None:
-            raise typer.BadParameter(_NEEDS_FORMAT)
-        out = console.stdout()
-        out.print(tables.document(compared).drawn(out.width))
-        return
-    if form is Format.json:
-        documents = {name: run.as_document() for name, run in runs.runs.items()}
-        text = json.dumps({"schema": SCHEMA, "machines": documents}, indent=1, allow_nan=False) + "\n"
-    elif form is Format.html:
-        text = html.render(*runs.runs.values(), overview=compared)
-    else:
-        text = tables.document(compared).as_markdown() if form is Format.md else tables.as_csv(compared)
-    _write(text, output)
+    match form:
+        case "terminal":
+            out = console.stdout()
+            out.print(tables.document(compared).drawn(out.width))
+        case "json":
+            documents = {name: run.as_document() for name, run in runs.runs.items()}
+            _write_json({"schema": SCHEMA, "machines": documents}, output)
+        case "md":
+            _write(tables.document(compared).as_markdown(), output)
+        case "html":
+            _write(html.render(*runs.runs.values(), overview=compared), output)
+        case "csv":
+            _write(tables.as_csv(compared), output)
+
+
+def check(
+    folder: Annotated[Path, typer.Argument(metavar="DIR", help="The folder of a run.", show_default=False)],
+) -> None:
+    """Check a run: files, spec, samples, seeds, caching, disturbed cells. Exits with 1 if anything is wrong."""
+    from isorun.cli import console
+    from isorun_matrix.results import audit, machines
+
+    problems = [
+        (f"{name}: {place}" if machines.is_of_several(folder) else place, problem)
+        for name, run in machines.folders(folder).items()
+        for place, problem in audit.problems(run)
+    ]
+    for place, problem in problems:
+        console.note(f"{place}: {problem}")
+    if problems:
+        raise typer.Exit(CHECK_FAILED)
+    typer.echo(f"{folder}: no problems found")
 
 
 def _check_output(output: Path, folders: Sequence[Path]) -> None:
@@ -141,6 +137,12 @@ def _check_output(output: Path, folders: Sequence[Path]) -> None:
         inside = path.relative_to(folder.resolve()).parts if path.is_relative_to(folder.resolve()) else ()
         if inside == (RUN,) or (len(inside) > 1 and path.exists()):
             raise SpecError(f"{output} belongs to the results in {folder}. Choose another --output")
+
+
+def _write_json(document: Any, output: Path | None) -> None:
+    import json
+
+    _write(json.dumps(document, indent=1, allow_nan=False) + "\n", output)
 
 
 def _write(text: str, output: Path | None) -> None:

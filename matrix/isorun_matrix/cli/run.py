@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator
 from contextlib import contextmanager
-from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
@@ -26,22 +25,13 @@ Out = Annotated[
 ]
 
 
-class Remeasure(StrEnum):
-    """What to measure again, although it is complete."""
-
-    disturbed = "disturbed"
-
-
 def run(
     context: typer.Context,
     spec: Annotated[
         Path,
         typer.Argument(metavar="SPEC", help="A YAML file, or the run.json of a run to repeat.", show_default=False),
     ],
-    out: Annotated[
-        Path | None,
-        typer.Option(metavar="DIR", help="The folder for results. Default: a new folder in isorun-results."),
-    ] = None,
+    out: Out = None,
     resume: Resume = False,
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="List the environments to create and the cells to run, and stop.")
@@ -51,8 +41,7 @@ def run(
         typer.Option(metavar="PATTERN", help="Measure only cells whose id matches, such as 'bert/*/openvino'."),
     ] = None,
     remeasure: Annotated[
-        Remeasure | None,
-        typer.Option(metavar="disturbed", help="With --resume: repeat disturbed rounds once more."),
+        Literal["disturbed"] | None, typer.Option(help="With --resume: repeat disturbed rounds once more.")
     ] = None,
     model: Annotated[
         list[str] | None,
@@ -78,8 +67,7 @@ def run(
     from isorun_matrix.results.folder import RunFolder
     from isorun_matrix.spec.reader import load
 
-    if resume and out is None:
-        raise typer.BadParameter("--resume needs --out, the folder of the run to continue")
+    path = folder_of(out, spec.stem, resume=resume)
     if remeasure and not resume:
         raise typer.BadParameter("--remeasure needs --resume and --out, the folder of the run to continue")
     if model and not rerun.is_record(spec):
@@ -99,7 +87,7 @@ def run(
         lines = [str(planned), *environments.preview(loaded), *(f"cell {cell.id}" for cell in cells)]
         typer.echo("\n".join(lines))
         return
-    folder = RunFolder(out or new_folder(spec.stem))
+    folder = RunFolder(path)
     shown = progress.for_stderr()
     shown.note(f"{planned}; results go to {folder.path}")
     selected = choice.Choice(resume, chosen, remeasure is not None, fingerprints)
@@ -115,11 +103,17 @@ def run(
         raise typer.Exit(code)
 
 
-def new_folder(name: str) -> Path:
-    """The default folder of a run that starts now."""
+def folder_of(out: Path | None, name: str, *, resume: bool) -> Path:
+    """The folder of a run: ``out``, else a new one for the run that starts now.
+
+    Raises:
+        typer.BadParameter: a run is to be continued, and no folder is given.
+    """
     from datetime import datetime
 
-    return Path(_OUT) / f"{name}-{datetime.now().astimezone():%Y%m%d-%H%M%S}"
+    if resume and out is None:
+        raise typer.BadParameter("--resume needs --out, the folder to continue")
+    return out or Path(_OUT) / f"{name}-{datetime.now().astimezone():%Y%m%d-%H%M%S}"
 
 
 @contextmanager
