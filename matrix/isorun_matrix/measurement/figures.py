@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 
 from isorun.quality import Agreement
 from isorun.quality.labels import Score
@@ -106,6 +106,9 @@ class _Common:
     threads: int | None
     provenance: Provenance
     notes: Sequence[str]
+
+
+COMMON = fields(_Common)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -28,7 +28,20 @@ def render(*runs: Run, overview: Overview | None = None) -> str:
         lstrip_blocks=True,
         undefined=jinja2.StrictUndefined,
     )
-    environment.globals.update(
+    names: list[int | str] = [*range(1, len(runs) + 1)] if overview is None else [*overview.machines]
+    named = list(zip(names, runs, strict=True))
+    groups = [
+        (name, group, f"{'' if len(runs) == 1 else f'{name}/'}{group.model}/{group.shape}")
+        for name, run in named
+        for group in summary.groups(run.cells)
+    ]
+    return environment.get_template("report.html.j2").render(
+        runs=named,
+        kind="run" if overview is None else "machine",
+        overview=overview,
+        models=list(dict.fromkeys(model for run in runs for model in run.spec.models)),
+        groups=groups,
+        plotly=get_plotlyjs(),
         remarks=remarks,
         summary=summary,
         tradeoff=tradeoff,
@@ -39,21 +52,4 @@ def render(*runs: Run, overview: Overview | None = None) -> str:
         text=text,
         number=number,
         statuses=STATUSES,
-    )
-    names: list[int | str] = [*range(1, len(runs) + 1)] if overview is None else [*overview.machines]
-    named = list(zip(names, runs, strict=True))
-    groups = [
-        (name, group, f"{'' if len(runs) == 1 else f'{name}/'}{group.model}/{group.shape}")
-        for name, run in named
-        for group in summary.groups(run.cells)
-    ]
-    models = list(dict.fromkeys(model for run in runs for model in run.spec.models))
-    template = environment.get_template("report.html.j2")
-    return template.render(
-        runs=named,
-        kind="run" if overview is None else "machine",
-        overview=overview,
-        models=models,
-        groups=groups,
-        plotly=get_plotlyjs(),
     )

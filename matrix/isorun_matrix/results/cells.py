@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Mapping, Sequence
+from dataclasses import fields, is_dataclass, replace
 from itertools import compress
 from pathlib import Path
 from statistics import median
@@ -12,9 +12,8 @@ from typing import Any, Protocol
 import numpy as np
 
 from isorun_matrix.measurement import parity
-from isorun_matrix.measurement.figures import Energy, Figures, Measurement, Memory, Round, Trial
+from isorun_matrix.measurement.figures import COMMON, Figures, Round, Trial
 from isorun_matrix.measurement.statistics import latencies
-from isorun_matrix.measurement.statistics.latencies import Throughput
 from isorun_matrix.results import reader
 from isorun_matrix.results.layout import SAMPLES
 from isorun_matrix.results.records import (
@@ -98,47 +97,25 @@ def _figures(trial: Trial | None, rounds: Sequence[RoundResult], samples: Sequen
     taken = list(compress(measurements, used))
     times = np.concatenate(list(compress(samples, used)))
 
-    def middle(read: Callable[[Measurement], float | None]) -> float | None:
-        values = [value for measurement in taken if (value := read(measurement)) is not None]
-        return median(values) if values else None
-
     medians = [measurement.latency_ms.p50 or measurement.latency_ms.mean for measurement in taken]
-    first = taken[0]
-    energies = [measurement.energy for measurement in taken if measurement.energy is not None]
     by_device = [measurement.device_ms for measurement in taken if measurement.device_ms is not None]
-    tokens = middle(lambda measurement: measurement.throughput.tokens_per_s)
-    return Figures(
-        parity=parity.merge(
+    special: dict[str, Any] = {
+        "parity": parity.merge(
             [*([] if trial is None else [trial.parity]), *(measurement.parity for measurement in measurements)]
         ),
-        latency_ms=replace(latencies.latency(times), p50=median(medians)),
+        "latency_ms": replace(latencies.latency(times), p50=median(medians)),
+        "device_ms": latencies.of_rounds(by_device) if by_device else None,
+        "steady": 2 * sum(measurement.steady for measurement in taken) > len(taken),
+        "provenance": taken[-1].provenance,
+    }
+    others = {field.name for field in COMMON} - special.keys()
+    return Figures(
+        **special,
+        **{name: _middle([getattr(measurement, name) for measurement in taken]) for name in others},
         p50_interval=latencies.rank_interval(medians),
-        cpu_ms=middle(lambda measurement: measurement.cpu_ms),
-        energy=Energy(median(energy.joules for energy in energies), energies[0].counters) if energies else None,
-        device_ms=latencies.of_rounds(by_device) if by_device else None,
         spread_ms=latencies.spread(times),
-        throughput=Throughput(
-            median(measurement.throughput.requests_per_s for measurement in taken),
-            median(measurement.throughput.rows_per_s for measurement in taken),
-            tokens,
-        ),
-        load_ms=median(measurement.load_ms for measurement in taken),
-        first_run_ms=median(measurement.first_run_ms for measurement in taken),
-        warmup_runs=int(median(measurement.warmup_runs for measurement in taken)),
-        steady=2 * sum(measurement.steady for measurement in taken) > len(taken),
-        memory_mib=Memory(
-            middle(lambda measurement: measurement.memory_mib.before_load),
-            middle(lambda measurement: measurement.memory_mib.peak),
-            middle(lambda measurement: measurement.memory_mib.gpu),
-        ),
-        load_average=first.load_average,
-        waited=middle(lambda measurement: measurement.waited),
-        stolen=middle(lambda measurement: measurement.stolen),
-        threads=first.threads,
         repeated=median(measurement.repetition.ratio for measurement in taken),
         quality=None if trial is None else trial.quality,
-        provenance=taken[-1].provenance,
-        notes=first.notes,
         rounds=[
             Round(
                 result.round.number,
@@ -156,3 +133,17 @@ def _figures(trial: Trial | None, rounds: Sequence[RoundResult], samples: Sequen
             for result, measurement, is_used in zip(rounds, measurements, used, strict=True)
         ],
     )
+
+
+def _middle(values: Sequence[Any]) -> Any:
+    """The median of numbers, also of those in figures with members; the first of anything else. What is ``None`` does
+    not count."""
+    known = [value for value in values if value is not None]
+    if not known:
+        return None
+    first = known[0]
+    if is_dataclass(first) and not isinstance(first, type):
+        return replace(
+            first, **{field.name: _middle([getattr(value, field.name) for value in known]) for field in fields(first)}
+        )
+    return type(first)(median(known)) if isinstance(first, int | float) else first
