@@ -42,6 +42,12 @@ def schema() -> None:
     """Print the JSON Schema of a spec, with which editors complete and check its keys."""
     import json
 
-    from isorun_matrix.spec.schema import schema as of_specs
+    from isorun.parity import DEFAULT_TOLERANCES
+    from isorun.plugin import registry
+    from isorun_matrix.spec.spec import Spec
 
-    typer.echo(json.dumps(of_specs(), indent=2))
+    content = Spec.model_json_schema()
+    properties = next(form for form in content["$defs"]["Entry"]["anyOf"] if "properties" in form)["properties"]
+    properties["name"]["examples"] = [*registry.names()]  # editors offer them
+    content["properties"]["precisions"]["items"]["examples"] = [*DEFAULT_TOLERANCES]
+    typer.echo(json.dumps({"$schema": "https://json-schema.org/draft/2020-12/schema", **content}, indent=2))

@@ -25,47 +25,32 @@ class JobKey:
     request: str
 
 
-def of_workloads(
-    spec: Spec, plan: Plan, environment: Environment, fingerprints: Mapping[str, str]
+def find(
+    spec: Spec, plan: Plan, environment: Environment, fingerprints: Mapping[str, str], received: Mapping[str, str]
 ) -> dict[str, JobKey]:
-    """The keys of the workloads of a plan, by their ids.
+    """The keys of the workloads and cells of a plan, by their ids.
 
     Args:
         spec: what the plan was made from.
         plan: the jobs.
         environment: where they run.
         fingerprints: of the models that are available, by their ids.
+        received: the keys of references that were computed elsewhere, by the ids of their workloads.
     """
-    cpu = machine.identity(environment)["cpu"]["model"]
+    identity = machine.identity(environment)
     sources = {source.id: key(source) for source in plan.models}
     keyed = {}
     for job in plan.workloads:
-        common = {**_software(spec, environment, job.backend), "cpu": cpu}
-        keyed[job.id] = JobKey(
-            key(job, **common, fingerprint=fingerprints.get(job.model)), key(job, **common, source=sources[job.model])
-        )
-    return keyed
-
-
-def of_cells(
-    spec: Spec,
-    plan: Plan,
-    environment: Environment,
-    fingerprints: Mapping[str, str],
-    workloads: Mapping[str, JobKey],
-) -> dict[str, JobKey]:
-    """The keys of the cells of a plan, by their ids; ``workloads`` are those of :func:`of_workloads`."""
-    identity = machine.identity(environment)
-    keyed = {}
+        common = {**_software(spec, environment, job.backend), "cpu": identity["cpu"]["model"]}
+        own = received.get(job.id) or key(job, **common, fingerprint=fingerprints.get(job.model))
+        keyed[job.id] = JobKey(own, key(job, **common, source=sources[job.model]))
     for cell in plan.cells:
-        isolated = None if cell.environment is None else asdict(environment.environments[cell.environment])
-        common = {
-            **_software(spec, environment, cell.backend if isolated is None else None),
-            "machine": identity,
-        }
-        workload, more = workloads[cell.workload], {} if isolated is None else {"environment": isolated}
+        here = cell.backend if cell.environment is None else None
+        common = {**_software(spec, environment, here), "machine": identity}
+        isolated = {} if here else {"environment": asdict(environment.environments[str(cell.environment)])}
+        workload = keyed[cell.workload]
         keyed[cell.id] = JobKey(
-            key(cell, **common, **more, fingerprint=fingerprints.get(cell.model), workload=workload.key),
+            key(cell, **common, **isolated, fingerprint=fingerprints.get(cell.model), workload=workload.key),
             key(cell, **common, workload=workload.request),
         )
     return keyed

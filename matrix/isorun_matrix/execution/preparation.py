@@ -114,7 +114,7 @@ class Preparation:
         for job in self.plan.models:
             self._progress.started(f"Preparing {job.id}")
             self.models[job.id] = self._prepare(job)
-        self._find_keys()
+        self._find_keys(self.plan)
         for cell in self.plan.cells:
             self._keep_without_check(cell)
         self.record()
@@ -131,7 +131,7 @@ class Preparation:
                 raise SpecError(prepared)
             models[job.id] = prepared
         self.record()
-        self.keys = {name: key.key for name, key in self._workload_keys().items()}
+        self._find_keys(replace(self.plan, cells=()))  # those of cells are of the machines
         for workload in self.plan.workloads:
             if isinstance(reference := self.reference(workload, models[workload.model]), str):
                 raise SpecError(reference)
@@ -234,19 +234,16 @@ class Preparation:
         for cell in self.plan.cells:
             self._folder.require_folder(self._folder.cell(cell.id))
 
-    def _find_keys(self) -> None:
-        keyed = self._workload_keys()
-        keyed |= keys.of_cells(self._spec, self.plan, self._environment, self._fingerprints(), keyed)
+    def _find_keys(self, plan: Plan) -> None:
+        """Find the keys of the workloads and cells of a plan."""
+        received = {}
+        if (prepared := self._choice.prepared) is not None:
+            for workload in plan.workloads:
+                (reference,) = prepared.references(workload.id)
+                received[workload.id] = reference.key or ""
+        keyed = keys.find(self._spec, plan, self._environment, self._fingerprints(), received)
         self.keys = {name: key.key for name, key in keyed.items()}
         self.requests = {name: key.request for name, key in keyed.items()}
-
-    def _workload_keys(self) -> dict[str, keys.JobKey]:
-        keyed = keys.of_workloads(self._spec, self.plan, self._environment, self._fingerprints())
-        if (prepared := self._choice.prepared) is not None:
-            for name in keyed:
-                (received,) = prepared.references(name)
-                keyed[name] = replace(keyed[name], key=received.key or "")
-        return keyed
 
     def _fingerprints(self) -> dict[str, str]:
         return {name: model.fingerprint for name, model in self.models.items() if isinstance(model, PreparedModel)}

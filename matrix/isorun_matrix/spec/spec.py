@@ -19,13 +19,21 @@ from isorun.parity.samples import MASKS
 from isorun_matrix.spec.backends import BackendName, Entry, Environment, Threads, Variant
 from isorun_matrix.spec.field_types import Count, Name, Seconds, Strict
 from isorun_matrix.spec.load_scenario import Load
-from isorun_matrix.spec.machines import Machine
 from isorun_matrix.spec.models import Model
 from isorun_matrix.spec.quality import Quality
 from isorun_matrix.spec.shapes import Shape
 
 DEFAULT_SECONDS = 1.0
 Problem = tuple[tuple[int | str, ...], str]
+
+
+class Machine(Strict):
+    """A machine. Without ``labels`` and ``resources``, any node of a cluster will do."""
+
+    labels: dict[str, str] = Field(default_factory=dict, description="labels that its Ray node must have")
+    resources: dict[str, float] = Field(default_factory=dict, description="resources that its Ray node must have")
+    cost: float | None = Field(default=None, gt=0, description="the price of an hour, in any currency")
+    watts: float | None = Field(default=None, gt=0, description="the power that it draws under load")
 
 
 class Limits(Strict):
