@@ -31,14 +31,14 @@ def render(runs: Sequence[Run], patterns: Sequence[str], width: int) -> Renderab
         SpecError: no cell matches.
     """
     ordered = sorted(runs, key=_measured_at)
-    names, by_id = _cells(ordered, patterns)
+    names = _names(ordered, patterns)
     left = width - min(32, max(map(len, names))) - len(runs) - 4
     shown = range(max(0, len(runs) - max(1, left // 8)), len(runs))
     rows = []
     for name in names:
         medians = [
-            summary.median(cell) if (cell := cells.get(name)) is not None and cell.status == "ok" else None
-            for cells in by_id
+            summary.median(cell) if (cell := run.by_id.get(name)) is not None and cell.status == "ok" else None
+            for run in ordered
         ]
         rows.append([name, plot(medians), *(number(medians[index]) for index in shown)])
     headers = ["p50 ms", "", *(f"run {index + 1}" for index in shown)]
@@ -47,7 +47,7 @@ def render(runs: Sequence[Run], patterns: Sequence[str], width: int) -> Renderab
         f"run {index}: {run.created}, {run.folder}, {run.environment.cpu.model} ({run.environment.host})"
         for index, run in enumerate(ordered, start=1)
     ]
-    sentences = [*_sentences(changes(ordered, patterns), ordered), *_left_out(ordered, by_id, names)]
+    sentences = [*_sentences(changes(ordered, patterns), ordered), *_left_out(ordered, names)]
     return Document("History", lines, [table], sentences).drawn(width)
 
 
@@ -62,18 +62,14 @@ def changes(runs: Sequence[Run], patterns: Sequence[str]) -> dict[str, list[Chan
         SpecError: no cell matches.
     """
     ordered = sorted(runs, key=_measured_at)
-    names, by_id = _cells(ordered, patterns)
-    points = {
-        name: change_points([_calm(cell) for cell in _of_the_same(ordered, by_id, name)], len(names)) for name in names
-    }
-    return {name: changed for name, changed in points.items() if changed}
+    names = _names(ordered, patterns)
+    medians = {name: [*map(summary.calm_median, _of_the_same(ordered, name))] for name in names}
+    return {name: points for name in names if (points := change_points(medians[name], len(names)))}
 
 
-def _of_the_same(
-    ordered: Sequence[Run], by_id: Sequence[Mapping[str, CellResult]], name: str
-) -> list[CellResult | None]:
+def _of_the_same(ordered: Sequence[Run], name: str) -> list[CellResult | None]:
     """A cell in each run; ``None`` where it measured something else than in the last run that measured it."""
-    cells = [cells.get(name) for cells in by_id]
+    cells = [run.by_id.get(name) for run in ordered]
     subjects = [
         None
         if cell is None or (subject := summary.subject(run, cell)) is None
@@ -90,35 +86,27 @@ def _measured_at(run: Run) -> tuple[str, str]:
     return max(started, default=run.created), run.created
 
 
-def _cells(ordered: Sequence[Run], patterns: Sequence[str]) -> tuple[list[str], list[dict[str, CellResult]]]:
-    """The ids of the cells that match, and all cells of each run by id."""
-    by_id = [{cell.id: cell for cell in run.cells if not cell.control} for run in ordered]
+def _names(ordered: Sequence[Run], patterns: Sequence[str]) -> list[str]:
+    """The ids of the cells that match."""
     names = [
         name
-        for name in dict.fromkeys(name for cells in by_id for name in cells)
+        for name in dict.fromkeys(name for run in ordered for name in run.by_id)
         if any(fnmatchcase(name, pattern) or fnmatchcase(name, f"{pattern}/*") for pattern in patterns)
     ]
     if not names:
         raise SpecError(f"No cell matches {' or '.join(map(repr, patterns))}")
-    return names, by_id
+    return names
 
 
-def _calm(cell: CellResult | None) -> float | None:
-    if cell is None or cell.status != "ok" or cell.result is None or cell.result.disturbed:
-        return None
-    return summary.median(cell)
-
-
-def _left_out(ordered: Sequence[Run], by_id: Sequence[Mapping[str, CellResult]], names: Sequence[str]) -> Iterator[str]:
+def _left_out(ordered: Sequence[Run], names: Sequence[str]) -> Iterator[str]:
     """Which runs that measured a cell do not count in its changes, and why."""
     cells_by_runs: dict[tuple[str, str], list[str]] = {}
     for name in names:
         numbers: dict[str, list[str]] = {}
-        kept = _of_the_same(ordered, by_id, name)
-        for index, (cells, cell) in enumerate(zip(by_id, kept, strict=True), start=1):
-            if cell is None and name in cells:
+        for index, (run, cell) in enumerate(zip(ordered, _of_the_same(ordered, name), strict=True), start=1):
+            if cell is None and name in run.by_id:
                 numbers.setdefault(_OTHER, []).append(str(index))
-            elif cell is not None and cell.status == "ok" and _calm(cell) is None:
+            elif cell is not None and cell.status == "ok" and summary.calm_median(cell) is None:
                 numbers.setdefault(_DISTURBED, []).append(str(index))
         for why, runs in numbers.items():
             cells_by_runs.setdefault((", ".join(runs), why), []).append(name)

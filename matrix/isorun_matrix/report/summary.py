@@ -280,6 +280,12 @@ def median(cell: CellResult) -> float | None:
     return None if cell.result is None else cell.result.latency_ms.p50
 
 
+def calm_median(cell: CellResult | None) -> float | None:
+    """The same of a correct cell that was not disturbed in every round; ``None`` for any other."""
+    is_calm = cell is not None and cell.status == "ok" and cell.result is not None and not cell.result.disturbed
+    return median(cell) if cell is not None and is_calm else None
+
+
 def names(cells: Iterable[CellResult]) -> str:
     """The first few cells of a group."""
     return shortened([cell.name for cell in cells])

@@ -285,6 +285,11 @@ class Run(Record):
     cells: list[CellResult]
 
     @cached_property
+    def by_id(self) -> dict[str, CellResult]:
+        """The cells by their ids, without controls."""
+        return {cell.id: cell for cell in self.cells if not cell.control}
+
+    @cached_property
     def measurements(self) -> frozenset[tuple[str, str, str, float]]:
         """The rounds of all cells: machine, cell, when it was measured, and its median. Copies of a run share them."""
         measured = ((cell.id, cell.result.rounds) for cell in self.cells if cell.result is not None)

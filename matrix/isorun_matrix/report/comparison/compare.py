@@ -110,7 +110,7 @@ def compare(runs: Sequence[Run], history: Sequence[Run] = ()) -> Comparison:
                 f"precision: expected {_ids(first)}, got {_ids(other)}."
             )
     settings = [dict(_settings(run)) for run in runs]
-    by_id = [{cell.id: cell for cell in run.cells if not cell.control} for run in runs]
+    by_id = [run.by_id for run in runs]
     noise = [{(group.model, group.shape): group.noise or 0.0 for group in summary.groups(run.cells)} for run in runs]
     differences = [_differences(settings[0], own) for own in settings]
     same: list[Run] = []
@@ -158,12 +158,9 @@ def _of_the_same(first: Run, history: Sequence[Run]) -> Iterator[Run]:
 
 def _sessions(runs: Sequence[Run]) -> Sessions:
     """How much sessions of the same differ, by the cells that were not disturbed in every round."""
-
-    def medians(run: Run) -> dict[str, float]:
-        calm = (cell for cell in run.cells if cell.status == "ok" and cell.result and not cell.result.disturbed)
-        return {cell.id: p50 for cell in calm if (p50 := summary.median(cell)) is not None}
-
-    return Sessions.of([medians(run) for run in runs])
+    return Sessions.of(
+        [{cell.id: p50 for cell in run.cells if (p50 := summary.calm_median(cell)) is not None} for run in runs]
+    )
 
 
 def regressions(comparison: Comparison, percent: float) -> list[tuple[str, int, str]]:
@@ -263,4 +260,4 @@ def _differences(first: Mapping[str, Any], other: Mapping[str, Any]) -> dict[str
 
 
 def _ids(run: Run) -> str:
-    return shortened([cell.id for cell in run.cells if not cell.control])
+    return shortened([*run.by_id])
