@@ -159,13 +159,11 @@ class Preparation:
 
     def reference(self, workload: Workload, model: PreparedModel) -> Reference | str:
         """The reference of a workload: the one in the folder, else one that is computed now; or why there is none."""
-        digest = self.keys[workload.id]
-        reference = self._folder.find_reference(workload.id, digest)
-        if reference is None and self._choice.prepared is not None:
-            received = self._choice.prepared.reference(workload.id, digest)
-            place = str(received.relative_to(self._choice.prepared.path))
-            self._folder.receive(place, self._choice.prepared.files(place))
-            reference = self._folder.find_reference(workload.id, digest)
+        place, prepared = self._folder.reference(workload.id, self.keys[workload.id]), self._choice.prepared
+        if prepared is not None and self._folder.read(place, ReferenceResult) is None:
+            received = str(place.relative_to(self._folder.path))
+            self._folder.receive(received, prepared.files(received))
+        reference = self._folder.read(place, ReferenceResult)
         if reference is None or reference.result is None:
             reference = self._compute(workload, model)
         return reference.result or f"the reference of {workload.id} could not be computed: {reference.reason}"
@@ -180,7 +178,7 @@ class Preparation:
             if other.model == workload.model
             and other is not workload
             and other.id in self.wanted
-            and self._folder.find_reference(other.id, self.keys[other.id]) is None
+            and self._folder.read(self._folder.reference(other.id, self.keys[other.id]), ReferenceResult) is None
         }
         what = f"Computing the reference of {shortened([workload.id, *others])}"
         self._progress.started(what)

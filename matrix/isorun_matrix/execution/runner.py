@@ -141,7 +141,7 @@ class _Runner:
         return chosen if any(not cell.control for cell in chosen) else []
 
     def _trial(self, cell: Cell) -> TrialResult | None:
-        return self._folder.trial(cell.id, self._prepared.keys[cell.id])
+        return self._folder.read(self._folder.trial_folder(cell.id, self._prepared.keys[cell.id]), TrialResult)
 
     def _more_repeats(self, workloads: Workloads) -> int:
         """How many rounds above those that the spec requires, so that each disturbed one is repeated."""
@@ -224,16 +224,13 @@ class _Runner:
 
     def _unloaded(self, workload: Workload, scenario: Load) -> list[Cell]:
         """The cells without a result of a scenario."""
-        described = scenario.model_dump(mode="json")
-        return [
-            cell
-            for cell in self._cells((workload.id,))
-            if not cell.control
-            and (
-                (earlier := self._folder.load(cell.id, self._prepared.keys[cell.id], described)) is None
-                or earlier.status != "ok"
-            )
-        ]
+        described, unloaded = scenario.model_dump(mode="json"), []
+        for cell in self._cells((workload.id,)):
+            place = self._folder.load_folder(cell.id, self._prepared.keys[cell.id], described)
+            earlier = self._folder.read(place, LoadResult)
+            if not cell.control and (earlier is None or earlier.status != "ok"):
+                unloaded.append(cell)
+        return unloaded
 
     def _finished(self, cell: Cell) -> None:
         if not cell.control:

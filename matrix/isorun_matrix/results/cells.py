@@ -2,20 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import fields, is_dataclass, replace
 from itertools import compress
-from pathlib import Path
 from statistics import median
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 
 from isorun_matrix.measurement import parity
 from isorun_matrix.measurement.figures import COMMON, Figures, Round, Trial
 from isorun_matrix.measurement.statistics import latencies
-from isorun_matrix.results import reader
-from isorun_matrix.results.layout import SAMPLES
 from isorun_matrix.results.records import (
     MEASURED,
     CellResult,
@@ -28,36 +25,28 @@ from isorun_matrix.results.records import (
 )
 
 
-class Stored(Protocol):
-    """What is stored of cells, by the names and keys of cells: the folder of a run."""
-
-    def trial(self, name: str, key: str) -> TrialResult | None: ...
-    def rounds(self, name: str, key: str) -> list[RoundResult]: ...
-    def round_folder(self, name: str, key: str, number: int) -> Path: ...
-    def load(self, name: str, key: str, scenario: Mapping[str, Any]) -> LoadResult | None: ...
-
-
-def assemble(folder: Stored, planned: PlannedCell, spec: RecordedSpec) -> CellResult:
-    """The results of a cell under the key that belongs to the run.
+def assemble(
+    planned: PlannedCell,
+    spec: RecordedSpec,
+    trial: TrialResult | None,
+    rounds: Sequence[RoundResult],
+    samples: Sequence[np.ndarray],
+    loads: Sequence[LoadResult],
+) -> CellResult:
+    """A cell of a run.
 
     Args:
-        folder: of the run.
         planned: the cell in ``run.json``.
         spec: of the run.
-
-    Raises:
-        SpecError: a file is damaged.
+        trial, rounds, loads: the results of the cell, rounds in their order.
+        samples: of each round that measured: (runs,), int64, nanoseconds.
     """
-    trial = None if planned.key is None else folder.trial(planned.id, planned.key)
-    rounds = [] if planned.key is None else folder.rounds(planned.id, planned.key)
     measured = [result for result in rounds if result.status in MEASURED]
     if trial is None and not rounds:
         status = "pending" if planned.failure is None else "skipped"
         return CellResult(**planned.identity, status=status, reason=planned.failure)
     state: dict[str, Any] = _status(trial, rounds, spec.rounds)
     if measured:
-        places = [folder.round_folder(planned.id, planned.key or "", result.round.number) for result in measured]
-        samples = [reader.read_samples(place / SAMPLES) for place in places]
         state["result"] = _figures(None if trial is None else trial.result, measured, samples)
         if state["status"] == "ok" and state["result"].parity.verdict == "fail":
             state |= {"status": "parity-failed", "reason": state["result"].parity.summary}
@@ -65,14 +54,12 @@ def assemble(folder: Stored, planned: PlannedCell, spec: RecordedSpec) -> CellRe
         if state["status"] == "ok" and quality and spec.quality and (lack := quality.shortfall(spec.quality.minimum)):
             state |= {"status": "quality-failed", "reason": lack}
         state["kept"] = planned.failure
-    loads = [folder.load(planned.id, planned.key or "", scenario) for scenario in spec.load]
-    state["loads"] = [load for load in loads if load is not None]
-    results: list[JobResult] = [*([] if trial is None else [trial]), *rounds, *state["loads"]]
+    results: list[JobResult] = [*([] if trial is None else [trial]), *rounds, *loads]
     wall_s = sum(result.wall_s or 0 for result in results)
-    return CellResult(**planned.identity, started=results[0].started, wall_s=wall_s, **state)
+    return CellResult(**planned.identity, started=results[0].started, wall_s=wall_s, loads=[*loads], **state)
 
 
-def _status(trial: TrialResult | None, rounds: list[RoundResult], wanted: int) -> dict[str, Any]:
+def _status(trial: TrialResult | None, rounds: Sequence[RoundResult], wanted: int) -> dict[str, Any]:
     """The status before parity: that of the last process, unless enough others measured."""
     last: JobResult | None = rounds[-1] if rounds else trial
     enough = sum(result.status in MEASURED for result in rounds) >= wanted

@@ -20,7 +20,7 @@ from filelock import FileLock, Timeout
 from isorun.errors import SpecError
 from isorun.system.cache import sha256, write_atomically
 from isorun_matrix.results import cells, reader
-from isorun_matrix.results.layout import JOB, LOG, MACHINES, RESULT, RUN
+from isorun_matrix.results.layout import JOB, LOG, MACHINES, RESULT, RUN, SAMPLES
 from isorun_matrix.results.records import (
     MEASURED,
     SCHEMA,
@@ -28,6 +28,7 @@ from isorun_matrix.results.records import (
     JobResult,
     LoadResult,
     PlannedCell,
+    RecordedSpec,
     ReferenceResult,
     RoundResult,
     Run,
@@ -158,10 +159,6 @@ class RunFolder:
             write_atomically(work / JOB, _encoded(job))
         return work
 
-    def load(self, name: str, key: str, scenario: Mapping[str, Any]) -> LoadResult | None:
-        """A cell in a load scenario."""
-        return reader.read_if_there(self.load_folder(name, key, scenario) / RESULT, LoadResult)
-
     def load_folder(self, name: str, key: str, scenario: Mapping[str, Any]) -> Path:
         """The folder of a cell in a load scenario."""
         described = {member: value for member, value in scenario.items() if member != "time_limit"}
@@ -190,29 +187,26 @@ class RunFolder:
     def _keyed(self, name: str, key: str) -> Path:
         return self.cell(name) / key[:_KEY]
 
-    def find_reference(self, name: str, key: str) -> ReferenceResult | None:
-        """The reference with a key.
+    def read(self, place: Path, kind: type[Result]) -> Result | None:
+        """The result in the folder of a job; ``None`` if there is none.
 
         Raises:
             SpecError: the file is damaged, as for the other results.
         """
-        return reader.read_if_there(self.reference(name, key) / RESULT, ReferenceResult)
+        return reader.read(place / RESULT, kind) if (place / RESULT).exists() else None
 
     def reference_of(self, cell: PlannedCell) -> ReferenceResult | None:
         """The reference with which the last round of a cell was compared."""
         if cell.key is None or not (rounds := self.rounds(cell.id, cell.key)):
             return None
         job = reader.job_of(self.round_folder(cell.id, cell.key, rounds[-1].round.number))
-        return self.find_reference(f"{cell.model}/{cell.shape}", str(job["reference_folder"]).rpartition("/")[2])
+        key = str(job["reference_folder"]).rpartition("/")[2]
+        return self.read(self.reference(f"{cell.model}/{cell.shape}", key), ReferenceResult)
 
     def references(self, name: str) -> list[ReferenceResult]:
         """The references of a workload, of every key."""
         places = (self.path / "references" / name).glob(f"*/{RESULT}")
         return [reader.read(place, ReferenceResult) for place in sorted(places)]
-
-    def trial(self, name: str, key: str) -> TrialResult | None:
-        """What trying a cell gave."""
-        return reader.read_if_there(self.trial_folder(name, key) / RESULT, TrialResult)
 
     def trial_folder(self, name: str, key: str) -> Path:
         """The folder of the trial of a cell."""
@@ -269,7 +263,7 @@ class RunFolder:
             seed=record.seed,
             spec=record.spec,
             environment=record.sessions[-1].environment,
-            cells=[cells.assemble(self, planned, record.spec) for planned in record.cells],
+            cells=[self._assembled(planned, record.spec) for planned in record.cells],
         )
 
     def cell_of_run(self, name: str) -> CellResult:
@@ -279,8 +273,18 @@ class RunFolder:
             SpecError: as :meth:`run` says.
         """
         record = self.record()
-        planned = next(cell for cell in record.cells if cell.id == name)
-        return cells.assemble(self, planned, record.spec)
+        return self._assembled(next(cell for cell in record.cells if cell.id == name), record.spec)
+
+    def _assembled(self, planned: PlannedCell, spec: RecordedSpec) -> CellResult:
+        """A cell from its results under the key that belongs to the run."""
+        if (key := planned.key) is None:
+            return cells.assemble(planned, spec, None, [], [], [])
+        rounds = self.rounds(planned.id, key)
+        numbers = [result.round.number for result in rounds if result.status in MEASURED]
+        samples = [reader.read_samples(self.round_folder(planned.id, key, number) / SAMPLES) for number in numbers]
+        loads = [self.read(self.load_folder(planned.id, key, scenario), LoadResult) for scenario in spec.load]
+        trial = self.read(self.trial_folder(planned.id, key), TrialResult)
+        return cells.assemble(planned, spec, trial, rounds, samples, [load for load in loads if load is not None])
 
     def jobs(self) -> dict[str, str]:
         """The folders of this run that can be copied elsewhere by themselves, with a digest of their content: those of

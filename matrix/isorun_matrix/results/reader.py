@@ -46,15 +46,6 @@ def read(path: Path, kind: type[Content]) -> Content:
         raise SpecError(f"{path} is damaged: {message}. {_remedy(path)}") from None
 
 
-def read_if_there(path: Path, kind: type[Content]) -> Content | None:
-    """A record from a file; ``None`` if there is no file.
-
-    Raises:
-        SpecError: as :func:`read` says.
-    """
-    return read(path, kind) if path.exists() else None
-
-
 def read_samples(path: Path) -> np.ndarray:
     """The samples of a round: (runs,), nanoseconds.
 

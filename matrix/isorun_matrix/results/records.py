@@ -63,15 +63,29 @@ class Record(BaseModel):
         return cls.model_validate_json(json.dumps(reportable(content), allow_nan=False))
 
 
-class JobResult(Record):
+class Ended(Record):
+    """How a job or a cell ended.
+
+    Attributes:
+        reason, remedy: why the status is not ``ok``, and what to do about it.
+        log: the end of the process's output, where it says more than ``reason``.
+        started: the date and time of the first process.
+        wall_s: how long all of them ran.
+    """
+
+    status: Literal[tuple(STATUSES)]  # type: ignore[valid-type]
+    reason: str | None = None
+    remedy: str | None = None
+    log: str | None = None
+    started: str | None = None
+    wall_s: float | None = None
+
+
+class JobResult(Ended):
     """The result of any job.
 
     Attributes:
         key: a digest of all that decides the result; ``None`` for a job that has not run.
-        reason, remedy: why the status is not ``ok``, and what to do about it.
-        log: the end of the process's output, where it says more than ``reason``.
-        started: date and time.
-        wall_s: how long the process ran.
         files: SHA-256 of the files beside it, by name, but of the log.
         seal: SHA-256 of all other members (:func:`isorun_matrix.results.reader.seal`), by which a change is found;
             ``None`` in files of versions without it.
@@ -79,12 +93,6 @@ class JobResult(Record):
     """
 
     key: str | None = None
-    status: Literal[tuple(STATUSES)]  # type: ignore[valid-type]
-    reason: str | None = None
-    remedy: str | None = None
-    log: str | None = None
-    started: str | None = None
-    wall_s: float | None = None
     files: dict[str, str] = {}
     seal: str | None = None
     result: Any = None
@@ -174,23 +182,14 @@ class PlannedCell(CellId):
     failure: str | None = None
 
 
-class CellResult(CellId):
+class CellResult(Ended, CellId):
     """A cell with the figures of all its rounds.
 
     Attributes:
-        status, reason, remedy, log: as in :class:`JobResult`.
-        started: the date and time of the first round.
-        wall_s: how long all its processes ran.
         loads: the cell under load, in the order of the spec.
         kept: why measurements of an earlier session are kept without a check; ``None`` for any other cell.
     """
 
-    status: Literal[tuple(STATUSES)]  # type: ignore[valid-type]
-    reason: str | None = None
-    remedy: str | None = None
-    log: str | None = None
-    started: str | None = None
-    wall_s: float | None = None
     kept: str | None = None
     result: Figures | None = None
     loads: list[LoadResult] = []

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
 from tempfile import TemporaryDirectory
@@ -25,20 +24,6 @@ _SHOWN = 5
 _SMALL = 0.01  # of a run: less is not worth a line
 
 
-@dataclass(frozen=True)
-class Slower:
-    """An operator in two releases.
-
-    Attributes:
-        operator: its type.
-        before, after: the time that all nodes of it take in a run, in milliseconds.
-    """
-
-    operator: str
-    before: float
-    after: float
-
-
 def explain(subject: Subject, found: Found, progress: Lines) -> list[str]:
     """Which operators take longer in the first bad release than in the last good one, in sentences."""
     try:
@@ -54,12 +39,13 @@ def explain(subject: Subject, found: Found, progress: Lines) -> list[str]:
         return [f"Its operators cannot be profiled: {error}"]
     if not longer:
         return ["No operator is shown to take longer by itself."]
-    lines = [f"{item.operator}: {item.before:.3f} ms to {item.after:.3f} ms in a run" for item in longer]
+    lines = [f"{operator}: {before:.3f} ms to {after:.3f} ms in a run" for operator, before, after in longer]
     return ["Operators that take longer, all nodes of a type together, by how much they add:", *lines[:_SHOWN]]
 
 
-def slower(subject: Subject, good: str, bad: str, progress: Lines) -> list[Slower]:
-    """The operators that take longer in ``bad``, those that add most first.
+def slower(subject: Subject, good: str, bad: str, progress: Lines) -> list[tuple[str, float, float]]:
+    """The operators that take longer in ``bad``, those that add most first: the type, and the time that all nodes of it
+    take in a run of both, in milliseconds.
 
     The difference is more than chance explains, at 95 % for all operators together, and more than 1 % of the run. Both
     releases run in turns, in six sessions each.
@@ -74,8 +60,8 @@ def slower(subject: Subject, good: str, bad: str, progress: Lines) -> list[Slowe
     for name in names:
         before, after = ([profile.get(name, 0.0) for profile in rounds[release]] for release in (good, bad))
         if median(after) - median(before) > least and _is_shown(before, after, len(names)):
-            operators.append(Slower(name, median(before), median(after)))
-    return sorted(operators, key=lambda operator: operator.before - operator.after)
+            operators.append((name, median(before), median(after)))
+    return sorted(operators, key=lambda operator: operator[1] - operator[2])
 
 
 def _is_shown(before: list[float], after: list[float], compared: int) -> bool:
