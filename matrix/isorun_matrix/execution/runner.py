@@ -74,7 +74,9 @@ class _Runner:
         self._prepared.run()
         together = self._together()
         if self._choice.remeasure_disturbed:
-            self._repeats = {workloads: self._more_repeats(workloads) for workloads in together}
+            for workloads in together:  # so many more that each disturbed round is repeated
+                results = {cell.id: self._rounds(cell) for cell in self._cells(workloads)}
+                self._repeats[workloads] = self._spec.repeats + len(rounds.disturbed_rounds(results))
         lacking = {workloads: self._lacking(workloads) for workloads in together}
         waiting = [cell for cells in lacking.values() for cell in cells]
         shown = sum(not cell.control for cell in waiting)
@@ -142,11 +144,6 @@ class _Runner:
 
     def _trial(self, cell: Cell) -> TrialResult | None:
         return self._folder.read(self._folder.trial_folder(cell.id, self._prepared.keys[cell.id]), TrialResult)
-
-    def _more_repeats(self, workloads: Workloads) -> int:
-        """How many rounds above those that the spec requires, so that each disturbed one is repeated."""
-        results = {cell.id: self._rounds(cell) for cell in self._cells(workloads)}
-        return self._spec.repeats + len(rounds.disturbed_rounds(results))
 
     def _measure_all(self, workloads: Workloads, cells: Sequence[Cell]) -> None:
         """Compute the references of workloads, unless they exist, and try and measure the cells that need it."""

@@ -183,7 +183,11 @@ def _group(model: str, shape: str, cells: Sequence[CellResult]) -> Group:
     if control is not None:
         twin = next((cell for cell in shown if cell.name == control.name.replace(CONTROL, "")), None)
         noise = None if twin is None else verdicts.self_ratio(calm_rounds(twin), calm_rounds(control))
-    sorted_cells = sorted((p50, index) for index, cell in enumerate(cells) if _competes(cell) and (p50 := median(cell)))
+    sorted_cells = sorted(
+        (p50, index)
+        for index, cell in enumerate(cells)
+        if cell.status == "ok" and not cell.control and (p50 := median(cell))
+    )
     correct = [index for _, index in sorted_cells]
     family = verdicts.Family([calm_rounds(cell) for cell in cells], len(correct), noise or 0.0)
     # A cell that was added later can have a higher median in slower hours, and yet be faster in common rounds.
@@ -203,10 +207,6 @@ def _group(model: str, shape: str, cells: Sequence[CellResult]) -> Group:
         noise,
         None if twin is None else twin.name,
     )
-
-
-def _competes(cell: CellResult) -> bool:
-    return cell.status == "ok" and not cell.control
 
 
 def subject(run: Run, cell: CellResult) -> tuple[Any, ...] | None:

@@ -38,7 +38,10 @@ def combine(a: Spec, b: Spec) -> tuple[Spec, list[Pair], list[str]]:
     for spec in (a, b):
         if spec.is_divided:
             raise SpecError("`ab` runs on one machine. Remove `machines` from backends and models.")
-    models = [{name: _complete(model, spec) for name, model in spec.models.items()} for spec in (a, b)]
+    models = [
+        {name: model.model_copy(update={"shapes": model.shapes or spec.shapes}) for name, model in spec.models.items()}
+        for spec in (a, b)
+    ]
     differing = {name for name in {*models[0], *models[1]} if models[0].get(name) != models[1].get(name)}
     sides = (f"{name}.{side}" for name in sorted(differing) for side in ("a", "b"))
     if taken := next((name for name in sides if name in {*models[0], *models[1]}), None):
@@ -80,10 +83,6 @@ def in_one_environment(spec: Spec, pairs: Sequence[Pair]) -> list[Pair]:
     """The pairs of a combined spec of which one side alone runs in an environment."""
     isolated = {variant.label for variant in spec.variants if variant.environment is not None}
     return [pair for pair in pairs if len({name.split("/")[2] in isolated for name in (pair.a, pair.b)}) > 1]
-
-
-def _complete(model: Model, spec: Spec) -> Model:
-    return model.model_copy(update={"shapes": model.shapes or spec.shapes})
 
 
 def _part(spec: Spec, side: str, models: Mapping[str, Model], differing: set[str]) -> Spec:

@@ -238,17 +238,14 @@ class Spec(Strict):
                         continue
                     for precision in variant.precisions:
                         cell = (model, shape, variant, precision)
-                        if not selected or self._selects(cell):
+                        included = self.include is None or any(choice.matches(*cell) for choice in self.include)
+                        if not selected or (included and not any(choice.matches(*cell) for choice in self.exclude)):
                             yield cell
 
     def cell_ids(self, *, selected: bool = True) -> Iterator[str]:
         """The ids of the same cells."""
         for model, shape, variant, precision in self.combinations(selected=selected):
             yield f"{model}/{shape.name}/{variant.label}/{precision}"
-
-    def _selects(self, cell: tuple[str, Shape, Variant, str]) -> bool:
-        included = self.include is None or any(selection.matches(*cell) for selection in self.include)
-        return included and not any(selection.matches(*cell) for selection in self.exclude)
 
     @property
     def variants(self) -> list[Variant]:

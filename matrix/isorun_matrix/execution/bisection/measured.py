@@ -13,23 +13,18 @@ from isorun_matrix.execution.bisection.search import Step, Verdict
 from isorun_matrix.execution.bisection.subject import Subject
 from isorun_matrix.execution.choice import Choice
 from isorun_matrix.execution.progress import Lines
-from isorun_matrix.measurement.statistics.verdicts import Medians
 from isorun_matrix.report import summary
 from isorun_matrix.report.comparison import ab
 from isorun_matrix.report.comparison.ab import Compared
 from isorun_matrix.report.formatting import number
 from isorun_matrix.report.summary import Measures
 from isorun_matrix.results.folder import RunFolder
-from isorun_matrix.results.records import CellResult
 from isorun_matrix.spec.pairs import Pair
 
-
-def _memory_rounds(cell: CellResult) -> Medians:
-    """What the session of a cell took at its peak in each round, in MiB: its worker's memory included."""
-    return {measured.number: measured.session_mib for measured in summary.rounds(cell) if measured.session_mib}
-
-
-MEMORY: Measures = {"memory": _memory_rounds}
+MEMORY: Measures = {
+    "memory": lambda cell: {taken.number: taken.session_mib for taken in summary.rounds(cell) if taken.session_mib}
+}
+"""What the session of a cell took at its peak in each round, in MiB: its worker's memory included."""
 
 
 @dataclass(frozen=True)

@@ -93,7 +93,7 @@ class Family:
         if difference is None:
             return None
         middle, variance, rounds = difference
-        half = _studentized_range(self.compared, self._pooled[1]) * math.sqrt(variance / 2)
+        half = _quantile("studentized_range", LEVEL, max(2, self.compared), self._pooled[1]) * math.sqrt(variance / 2)
         threshold = max(half, math.log1p(max(self.floor, _SMALL)))
         tied = abs(middle) + half <= math.log1p(_TIED)
         verdict = "slower" if middle > threshold else "tied" if tied else "ambiguous"
@@ -106,7 +106,7 @@ class Family:
         if len(logs) < NEEDED:
             return None
         own, (pooled, freedom) = float(np.var(logs, ddof=1)), self._pooled
-        variance = own if own > pooled * _f(len(logs) - 1, freedom) else pooled
+        variance = own if own > pooled * _quantile("f", LEVEL, len(logs) - 1, freedom) else pooled
         return float(np.median(logs)), variance * _of_median(len(logs)), len(logs)
 
     def _through(self, cell: int, third: int, other: int) -> tuple[float, float, int] | None:
@@ -196,13 +196,13 @@ class Change:
     """The time of a cell in a run divided by that in another run.
 
     Attributes:
-        ratio: of the medians of the rounds; NaN without any.
+        ratio: of the medians of the rounds; ``None`` without any.
         of: what was compared: ``p50``, or ``cpu`` (CPU time of a run).
         needed: the smallest ratio that chance, sessions and noise do not explain; ``None`` with too few rounds.
         verdict: ``slower`` or ``faster`` if the ratio exceeds that; ``same`` if not; ``too few rounds``.
     """
 
-    ratio: float
+    ratio: float | None
     of: str
     needed: float | None
     verdict: str
@@ -220,7 +220,7 @@ def change(first: Medians, other: Medians, of: str, sessions: Sessions, compared
     """
     logs = [np.log([*medians.values()]) for medians in (first, other)]
     if not all(map(len, logs)):
-        return Change(math.nan, of, None, "too few rounds")
+        return Change(None, of, None, "too few rounds")
     middle = float(np.median(logs[1]) - np.median(logs[0]))
     if min(map(len, logs)) < NEEDED:
         return Change(math.exp(middle), of, None, "too few rounds")
@@ -250,24 +250,15 @@ def _of_median(count: int) -> float:
     return math.pi / (2 * count + math.pi - 2)
 
 
-@lru_cache(maxsize=256)
-def _studentized_range(cells: int, freedom: int) -> float:
-    from scipy import stats
-
-    return float(stats.studentized_range.ppf(LEVEL, max(2, cells), freedom))
-
-
-@lru_cache(maxsize=256)
-def _f(first: int, other: int) -> float:
-    from scipy import stats
-
-    return float(stats.f.ppf(LEVEL, first, other))
-
-
-@lru_cache(maxsize=256)
 def _student(comparisons: int, freedom: int | None) -> float:
     """Student's quantile for so many comparisons in two directions (Bonferroni); ``None`` for a known variance."""
+    level = 1 - (1 - LEVEL) / 2 / max(1, comparisons)
+    return _quantile("norm", level) if freedom is None else _quantile("t", level, freedom)
+
+
+@lru_cache(maxsize=256)
+def _quantile(distribution: str, level: float, *parameters: int) -> float:
+    """The quantile of a distribution of scipy's; that of the studentized range takes long."""
     from scipy import stats
 
-    level = 1 - (1 - LEVEL) / 2 / max(1, comparisons)
-    return float(stats.norm.ppf(level) if freedom is None else stats.t.ppf(level, freedom))
+    return float(getattr(stats, distribution).ppf(level, *parameters))

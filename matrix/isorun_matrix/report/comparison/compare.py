@@ -8,7 +8,6 @@ fewer.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -77,18 +76,13 @@ class Comparison:
                 {name: getattr(cell.cell, name) for name in ("id", "model", "shape", "label", "precision")}
                 | {
                     "runs": [
-                        result and {**result.as_document(), "change": change and _plainly(change)}
+                        result and {**result.as_document(), "change": change and plain(change)}
                         for result, change in zip(cell.results, cell.changes, strict=True)
                     ]
                 }
                 for cell in self.cells
             ],
         }
-
-
-def _plainly(change: Change) -> dict[str, Any]:
-    """A change as plain data: its ratio is ``None`` if there is none."""
-    return {**plain(change), "ratio": None if math.isnan(change.ratio) else change.ratio}
 
 
 def compare(runs: Sequence[Run], history: Sequence[Run] = ()) -> Comparison:
@@ -107,7 +101,7 @@ def compare(runs: Sequence[Run], history: Sequence[Run] = ()) -> Comparison:
         if known.isdisjoint(cell.id for cell in other.cells):
             raise SpecError(
                 f"{other.folder} has no cell in common with {first.folder}. Cells are matched by model/shape/backend/"
-                f"precision: expected {_ids(first)}, got {_ids(other)}."
+                f"precision: expected {shortened([*first.by_id])}, got {shortened([*other.by_id])}."
             )
     settings = [dict(_settings(run)) for run in runs]
     by_id = [run.by_id for run in runs]
@@ -117,7 +111,10 @@ def compare(runs: Sequence[Run], history: Sequence[Run] = ()) -> Comparison:
     for run, own in zip(runs, differences, strict=True):
         if not own and all(run.measurements.isdisjoint(counted.measurements) for counted in same):
             same.append(run)
-    sessions = _sessions([first, *_of_the_same(first, history)] if history else same)
+    alike = [first, *_of_the_same(first, history)] if history else same
+    sessions = Sessions.of(
+        [{cell.id: p50 for cell in run.cells if (p50 := summary.calm_median(cell)) is not None} for run in alike]
+    )
     changes = [
         {},
         *(_changes(by_id[0], cells, sessions, noise[0], own) for cells, own in zip(by_id[1:], noise[1:], strict=True)),
@@ -156,13 +153,6 @@ def _of_the_same(first: Run, history: Sequence[Run]) -> Iterator[Run]:
         yield run.model_copy(update={"cells": cells})
 
 
-def _sessions(runs: Sequence[Run]) -> Sessions:
-    """How much sessions of the same differ, by the cells that were not disturbed in every round."""
-    return Sessions.of(
-        [{cell.id: p50 for cell in run.cells if (p50 := summary.calm_median(cell)) is not None} for run in runs]
-    )
-
-
 def regressions(comparison: Comparison, percent: float) -> list[tuple[str, int, str]]:
     """The cells that are ok in the first run and got worse: id, number of the run (from 0), and how.
 
@@ -177,7 +167,7 @@ def regressions(comparison: Comparison, percent: float) -> list[tuple[str, int, 
         for number, (result, change) in enumerate(zip(cell.results, cell.changes, strict=True)):
             if result is None or result.status != "ok":
                 lines.append((cell.cell.id, number, f"was ok, is {result.status if result else 'missing'}"))
-            elif change and change.verdict == "slower" and change.ratio > 1 + percent / 100:
+            elif change and change.verdict == "slower" and (change.ratio or 0) > 1 + percent / 100:
                 what = "p50" if change.of == "p50" else "CPU time of a run"
                 chance = f"chance and sessions explain up to {change.needed:.2f} x"
                 lines.append((cell.cell.id, number, f"{what} is {change.ratio:.2f} x that of run 1; {chance}"))
@@ -257,7 +247,3 @@ def _differences(first: Mapping[str, Any], other: Mapping[str, Any]) -> dict[str
     names = [name for name in first if name in other or any(part in f".{name}" for part in partial)]
     names += [name for name in other if name not in first and any(part in f".{name}" for part in partial)]
     return {name: (first.get(name), other.get(name)) for name in names if first.get(name) != other.get(name)}
-
-
-def _ids(run: Run) -> str:
-    return shortened([*run.by_id])

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import math
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from typing import Any
@@ -22,7 +21,8 @@ _STYLES = {"slower": "red", "faster": "green", "too few rounds": "yellow"}
 
 def document(comparison: Comparison) -> Document:
     """The runs, a block of cells for each model and shape, and how many changed."""
-    shown = _columns(comparison)
+    results = [result for cell in comparison.cells for result in cell.results if result is not None]
+    shown = columns("compare", results)[:-1]  # the verdict replaces the status
     headers = [*(column.header for column in shown[:2]), "run", *(column.header for column in shown[2:])]
     numeric = [False, False, False, *(column.numeric for column in shown[2:])]
     rows: dict[str, list[list[Text]]] = {}
@@ -62,12 +62,6 @@ def _runs(comparison: Comparison) -> Iterator[str]:
         )
 
 
-def _columns(comparison: Comparison) -> list[Column]:
-    """What is shown of a cell in a run, without the status, which the verdict replaces."""
-    results = [result for cell in comparison.cells for result in cell.results if result is not None]
-    return columns("compare", results)[:-1]
-
-
 def _row(cell: ComparedCell, number: int, shown: Sequence[Column]) -> list[str]:
     result, change = cell.results[number], cell.changes[number]
     named = ["", ""] if number else [cell.cell.label, cell.cell.precision]
@@ -76,7 +70,7 @@ def _row(cell: ComparedCell, number: int, shown: Sequence[Column]) -> list[str]:
 
 
 def _ratio(change: Change | None) -> str:
-    if change is None or math.isnan(change.ratio):
+    if change is None or change.ratio is None:
         return ""
     return f"{change.ratio:.2f} x" + (" CPU" if change.of == "cpu" else "")
 
