@@ -124,13 +124,27 @@ class Group:
             p50 += f"; {lower.name} has {number(median(lower))} ms over all of its rounds"
         if not self.ratios:
             return f"{leader} is the only one with correct outputs ({p50})."
+        ahead = f"{leader} {'has the lowest median' if lower is None else 'is ahead in common rounds'} ({p50}), but"
+        if self.runner_up is None:
+            lacking = [cell for cell in self.cells if cell.id in self.ratios and self.verdict(cell) is None]
+            return (
+                f"{ahead} fewer than {verdicts.NEEDED} undisturbed rounds connect it with {names(lacking)}. {_REMEDY}"
+            )
+        following, ratio = self.runner_up
+        low, high = number(ratio.interval.low), number(ratio.interval.high)
+        sure = f"{low} to {high} x, {ratio.interval.level:.0%} confidence for all pairs, {ratio.rounds} rounds"
+        slower = f"the next one, {following.name}, takes {number(ratio.ratio)} x as long ({sure})"
         match self.verdict(self.fastest):
             case "fastest":
-                return f"{leader} is the fastest ({p50}): {self._evidence}."
+                return f"{leader} is the fastest ({p50}): {slower}."
             case "tied":
-                return f"{leader} ({p50}) is tied with {names(self._others('tied'))}: {self._evidence}."
-        why = "has the lowest median" if lower is None else "is ahead in common rounds"
-        return f"{leader} {why} ({p50}), but {self._evidence}. {_REMEDY}"
+                return f"{leader} ({p50}) is tied with {names(self._others('tied'))}: within 5%; {slower}."
+        rest = [cell for cell in self._others("ambiguous") if cell is not following]
+        more = f"; {names(rest)} may be as fast, too" if rest else ""
+        lack = "the interval includes 1" if ratio.interval.high >= 1 else "the medians of all rounds contradict that"
+        if ratio.interval.low > 1:
+            lack = f"chance and noise can explain up to {number(ratio.needed)} x"
+        return f"{ahead} {slower}, and {lack}{more}. {_REMEDY}"
 
     @property
     def _lower(self) -> CellResult | None:
@@ -139,30 +153,6 @@ class Group:
         correct = [cell for cell in self.cells if cell is self.fastest or cell.id in self.ratios]
         lowest = min(correct, key=lambda cell: median(cell) or math.inf)
         return lowest if median(lowest) != median(self.fastest) else None
-
-    @property
-    def _evidence(self) -> str:
-        """What the verdict on the fastest cell is based on: the ratio of the next one among those that decide it."""
-        assert self.fastest is not None
-        verdict = self.verdict(self.fastest)
-        if self.runner_up is None:
-            lacking = [cell for cell in self.cells if cell.id in self.ratios and self.verdict(cell) is None]
-            return f"fewer than {verdicts.NEEDED} undisturbed rounds connect it with {names(lacking)}"
-        following, ratio = self.runner_up
-        low, high = number(ratio.interval.low), number(ratio.interval.high)
-        sure = f"{low} to {high} x, {ratio.interval.level:.0%} confidence for all pairs, {ratio.rounds} rounds"
-        slower = f"{following.name}, takes {number(ratio.ratio)} x as long ({sure})"
-        match verdict:
-            case "fastest":
-                return f"the next one, {slower}"
-            case "tied":
-                return f"within 5%; the next one, {slower}"
-        rest = [cell for cell in self._others(verdict) if cell is not following]
-        more = f"; {names(rest)} may be as fast, too" if rest else ""
-        chance = f"chance and noise can explain up to {number(ratio.needed)} x"
-        lack = "the interval includes 1" if ratio.interval.high >= 1 else "the medians of all rounds contradict that"
-        lack = lack if ratio.interval.low <= 1 else chance
-        return f"the next one, {slower}, and {lack}{more}"
 
     def _others(self, verdict: str | None) -> list[CellResult]:
         return [cell for cell in self.cells if cell is not self.fastest and verdict and self.verdict(cell) == verdict]
