@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from isorun.quality import Agreement
+from isorun.quality.labels import Score
 from isorun_matrix.report.formatting import ratio, share
 from isorun_matrix.report.summary import Group, calm_rounds, median
 from isorun_matrix.results.records import CellResult
@@ -9,23 +11,15 @@ from isorun_matrix.results.records import CellResult
 
 def best(group: Group) -> list[CellResult]:
     """The correct cells that no other one beats in both speed and what vectors keep, the fastest first."""
-    timed = [cell for cell in _measured(group) if median(cell) is not None]
-    front: list[CellResult] = []
-    for cell in sorted(timed, key=lambda cell: (median(cell), -_kept(cell), cell.id)):
-        if not front or _kept(cell) > _kept(front[-1]):
-            front.append(cell)
-    return front
+    return [cell for cell, _ in _front(group)]
 
 
 def conclusions(group: Group) -> list[str]:
     """A sentence for each of the best cells that loses something: what it gains in speed, and what it keeps."""
     first = group.baseline
     sentences = []
-    for cell in best(group):
-        assert cell.result is not None
-        assert cell.result.quality is not None
-        quality, speed_up = cell.result.quality, group.speed_up(cell)
-        kept = quality.share
+    for cell, quality in _front(group):
+        kept, speed_up = quality.share, group.speed_up(cell)
         if kept.value == 1 or first is None or speed_up is None:
             continue
         calm = calm_rounds(cell).keys() & calm_rounds(first).keys()
@@ -38,11 +32,12 @@ def conclusions(group: Group) -> list[str]:
     return sentences
 
 
-def _measured(group: Group) -> list[CellResult]:
-    return [cell for cell in group.cells if cell.status == "ok" and cell.result and cell.result.quality]
-
-
-def _kept(cell: CellResult) -> float:
-    assert cell.result is not None
-    assert cell.result.quality is not None
-    return cell.result.quality.share.value
+def _front(group: Group) -> list[tuple[CellResult, Agreement | Score]]:
+    """The best cells, and what they keep."""
+    correct = [cell for cell in group.cells if cell.status == "ok" and median(cell) is not None]
+    kept = [(cell, cell.result.quality) for cell in correct if cell.result and cell.result.quality]
+    front: list[tuple[CellResult, Agreement | Score]] = []
+    for cell, quality in sorted(kept, key=lambda pair: (median(pair[0]), -pair[1].share.value, pair[0].id)):
+        if not front or quality.share.value > front[-1][1].share.value:
+            front.append((cell, quality))
+    return front

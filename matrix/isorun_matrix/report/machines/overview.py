@@ -13,7 +13,7 @@ from isorun_matrix.measurement.statistics import verdicts
 from isorun_matrix.report import summary
 from isorun_matrix.report.formatting import NONE, number
 from isorun_matrix.report.machines import means, notes
-from isorun_matrix.report.machines.side_by_side import Block, Machine, Value, different_work, marks
+from isorun_matrix.report.machines.side_by_side import Block, Machine, Value, differences, marks
 from isorun_matrix.results.machines import MachineRuns
 from isorun_matrix.results.records import CellResult
 
@@ -127,7 +127,7 @@ def _conclusions(machines: Sequence[Machine], title: str) -> Iterator[str]:
             yield f"{title} on {machine.name}: {group.conclusion}"
             if group.fastest is not None and (p50 := summary.median(group.fastest)) is not None:
                 first = first or (machine, group.fastest)
-                if different_work(*first, machine, group.fastest):
+                if {*"mf"} & {*differences(*first, machine, group.fastest)}:  # other work
                     apart.append(machine.name)
                 else:
                     ranked.append((p50, machine.name, group))

@@ -54,24 +54,22 @@ class Machine:
         return cell if cell is not None and cell.status == "ok" and cell.result is not None else None
 
 
-def different_work(first: Machine, cell: CellResult, other: Machine, own: CellResult) -> str:
-    """What keeps the times of two cells of a model and shape from being ranked, as letters of the legend: ``m`` where
-    the models differ, ``f`` where the feeds do."""
+def differences(first: Machine, cell: CellResult, other: Machine, own: CellResult) -> str:
+    """What differs between two cells of a model and shape, as letters of the legend: ``m`` where the models do, ``f``
+    where the feeds do, ``s`` where the software does."""
     if cell.result is None or own.result is None:
         return ""
-    letters = "m" if cell.result.provenance.fingerprint != own.result.provenance.fingerprint else ""
+    one, two = cell.result.provenance, own.result.provenance
     feeds = first.feeds.get(cell.id), other.feeds.get(own.id)
-    # The feeds of a node that was lost may be unknown.
-    return f"{letters}f" if None not in feeds and feeds[0] != feeds[1] else letters
+    differ = {
+        "m": one.fingerprint != two.fingerprint,
+        "f": None not in feeds and feeds[0] != feeds[1],  # the feeds of a node that was lost may be unknown
+        "s": (one.versions, first.run.environment.python) != (two.versions, other.run.environment.python),
+    }
+    return "".join(letter for letter, differs in differ.items() if differs)
 
 
 def marks(first: Machine, other: Machine, title: str, name: str) -> str:
-    """What differs between a cell on two machines, as letters of the legend."""
+    """What differs between a cell on two machines, if it is correct on both."""
     cell, own = first.correct_cell(title, name), other.correct_cell(title, name)
-    if cell is None or own is None or cell.result is None or own.result is None:
-        return ""
-    software = (
-        (cell.result.provenance.versions, first.run.environment.python),
-        (own.result.provenance.versions, other.run.environment.python),
-    )
-    return different_work(first, cell, other, own) + ("s" if software[0] != software[1] else "")
+    return "" if cell is None or own is None else differences(first, cell, other, own)
