@@ -1,4 +1,4 @@
-"""From a spec to the jobs that answer it, in the order in which they run."""
+"""From a spec to the jobs that answer it, in the order in which they run, and what identifies their results."""
 
 from __future__ import annotations
 
@@ -13,6 +13,8 @@ from isorun.errors import BackendUnavailable
 from isorun.plugin import listing, registry
 from isorun.types import Capabilities
 from isorun_matrix.jobs import CONTROL, Cell, ModelJob, Workload
+from isorun_matrix.measurement import machine
+from isorun_matrix.measurement.machine import Environment
 from isorun_matrix.spec.backends import Variant
 from isorun_matrix.spec.models import Model
 from isorun_matrix.spec.quality import labels_of
@@ -80,6 +82,39 @@ def key(job: ModelJob | Workload | Cell, **decides: Any) -> str:
     described = {name: value for name, value in asdict(job).items() if name not in ("time_limit", "dialects")}
     content = json.dumps([described, decides], sort_keys=True)
     return hashlib.sha256(content.encode()).hexdigest()
+
+
+def find_keys(
+    spec: Spec, plan: Plan, environment: Environment, fingerprints: Mapping[str, str], received: Mapping[str, str]
+) -> tuple[dict[str, str], dict[str, str]]:
+    """What identifies the results of the workloads and cells of a plan.
+
+    Args:
+        spec: what the plan was made from.
+        plan: the jobs.
+        environment: where they run.
+        fingerprints: of the models that are available, by their ids.
+        received: the keys of references that were computed elsewhere, by the ids of their workloads.
+
+    Returns:
+        The keys of everything that decides the results, by the ids of workloads and cells; and those of the part that
+        is known without the model and the isolated environment.
+    """
+    identity = machine.identity(environment)
+    sources = {source.id: key(source) for source in plan.models}
+    keys, requests = {}, {}
+    for job in plan.workloads:
+        common = {**_software(spec, environment, job.backend), "cpu": identity["cpu"]["model"]}
+        own = key(job, **common, fingerprint=fingerprints.get(job.model))
+        keys[job.id], requests[job.id] = received.get(job.id) or own, key(job, **common, source=sources[job.model])
+    for cell in plan.cells:
+        here = cell.backend if cell.environment is None else None
+        common = {**_software(spec, environment, here), "machine": identity}
+        isolated = {} if here else {"environment": asdict(environment.environments[str(cell.environment)])}
+        whole = {**common, **isolated, "fingerprint": fingerprints.get(cell.model), "workload": keys[cell.workload]}
+        keys[cell.id] = key(cell, **whole)
+        requests[cell.id] = key(cell, **common, workload=requests[cell.workload])
+    return keys, requests
 
 
 def _capabilities(name: str) -> Capabilities | None:
@@ -160,3 +195,10 @@ def _control(cells: Sequence[Cell]) -> Cell | None:
             label = f"{cell.label}{CONTROL}"
             return replace(cell, id=f"{cell.workload}/{label}/{cell.precision}", label=label, control=True)
     return None
+
+
+def _software(spec: Spec, environment: Environment, backend: str | None) -> dict[str, Any]:
+    """Versions of other backends are left out, so that adding a backend to a spec keeps the results of the others."""
+    others = {*spec.backends_here} - {backend}
+    packages = {name: version for name, version in environment.packages.items() if name not in others}
+    return {"packages": packages, "python": environment.python}

@@ -13,10 +13,10 @@ from isorun.errors import IsorunError, SpecError
 from isorun.models import hub
 from isorun.system import json_files
 from isorun.system.cache import Cache
-from isorun_matrix.execution import host_lock, keys
+from isorun_matrix.execution import host_lock
 from isorun_matrix.execution.choice import Choice
 from isorun_matrix.execution.environments import Available
-from isorun_matrix.execution.plan import Plan, key, plan
+from isorun_matrix.execution.plan import Plan, find_keys, key, plan
 from isorun_matrix.execution.processes.launch import now, run_job
 from isorun_matrix.execution.progress import Lines
 from isorun_matrix.jobs import Cell, ModelJob, PreparedModel, Reference, ReferenceJob, Workload, from_json
@@ -239,9 +239,8 @@ class Preparation:
             for workload in plan.workloads:
                 (reference,) = prepared.references(workload.id)
                 received[workload.id] = reference.key or ""
-        keyed = keys.find(self._spec, plan, self._environment, self._fingerprints(), received)
-        self.keys = {name: key.key for name, key in keyed.items()}
-        self.requests = {name: key.request for name, key in keyed.items()}
+        known = self._fingerprints()
+        self.keys, self.requests = find_keys(self._spec, plan, self._environment, known, received)
 
     def _fingerprints(self) -> dict[str, str]:
         return {name: model.fingerprint for name, model in self.models.items() if isinstance(model, PreparedModel)}
