@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import closing
-from dataclasses import dataclass, field
 
 from isorun.errors import BackendNotFound, BackendUnavailable, EnvironmentBroken, IsorunError
 from isorun.isolation import environments
@@ -19,33 +18,27 @@ from isorun_matrix.spec.backends import Environment
 from isorun_matrix.spec.spec import Spec
 
 
-@dataclass(frozen=True)
-class Available:
-    """An environment that cells run in, available or not.
-
-    Attributes:
-        record: what is stored about it.
-        capabilities: of the backends in it, by name; of those that can be loaded.
-    """
-
-    record: IsolatedEnvironment
-    capabilities: Mapping[str, Capabilities] = field(default_factory=dict)
-
-
-def make(spec: Spec, progress: Lines, *, any_version: bool = False) -> dict[str, Available]:
-    """The environments that a spec's backends run in, by name; missing ones are created.
+def make(
+    spec: Spec, progress: Lines, *, any_version: bool = False
+) -> tuple[dict[str, IsolatedEnvironment], dict[str, dict[str, Capabilities]]]:
+    """The environments that a spec's backends run in, by name, and what the backends in them that can be loaded offer.
+    Missing ones are created.
 
     One that cannot be created, or unless ``any_version`` has a version that isorun does not support, affects its own
     cells only.
     """
-    available = {}
+    records, offers = {}, {}
     for name, backends in spec.isolated.items():
         try:
             environment = _find_or_create(name, spec.environments.get(name), progress)
-            available[name] = _inspect(environment, backends, any_version=any_version)
+            packages = environment.packages()
+            if not any_version and (old := versions.too_old(packages)):
+                raise EnvironmentBroken(f"environment {name!r} cannot be used: {'; '.join(old)}")
+            offers[name] = _capabilities(environment, backends)
+            records[name] = IsolatedEnvironment(environment.version, environment.install, packages)
         except IsorunError as error:
-            available[name] = Available(IsolatedEnvironment(failure=str(error)))
-    return available
+            records[name] = IsolatedEnvironment(failure=str(error))
+    return records, offers
 
 
 def preview(spec: Spec) -> Iterator[str]:
@@ -75,10 +68,7 @@ def _find_or_create(name: str, declared: Environment | None, progress: Lines) ->
     return created
 
 
-def _inspect(environment: environments.Environment, backends: Sequence[str], *, any_version: bool) -> Available:
-    packages = environment.packages()
-    if not any_version and (old := versions.too_old(packages)):
-        raise EnvironmentBroken(f"environment {environment.name!r} cannot be used: {'; '.join(old)}")
+def _capabilities(environment: environments.Environment, backends: Sequence[str]) -> dict[str, Capabilities]:
     capabilities = {}
     with closing(Worker(environment)) as worker:
         for backend in backends:
@@ -86,8 +76,7 @@ def _inspect(environment: environments.Environment, backends: Sequence[str], *, 
                 capabilities[backend] = worker.get(backend).capabilities
             except (BackendNotFound, BackendUnavailable):  # its cells report it
                 continue
-    record = IsolatedEnvironment(environment.version, environment.install, packages)
-    return Available(record, capabilities)
+    return capabilities
 
 
 def _listed(declared: Environment) -> str:

@@ -6,6 +6,7 @@ import secrets
 from collections.abc import Mapping
 from dataclasses import asdict, replace
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 from isorun.cli import console
@@ -13,14 +14,15 @@ from isorun.errors import IsorunError, SpecError
 from isorun.models import hub
 from isorun.system import json_files
 from isorun.system.cache import Cache
+from isorun.types import Capabilities
 from isorun_matrix.execution import host_lock
 from isorun_matrix.execution.choice import Choice
-from isorun_matrix.execution.environments import Available
 from isorun_matrix.execution.plan import Plan, find_keys, key, plan
 from isorun_matrix.execution.processes.launch import now, run_job
 from isorun_matrix.execution.progress import Lines
 from isorun_matrix.jobs import Cell, ModelJob, PreparedModel, Reference, ReferenceJob, Workload, from_json
 from isorun_matrix.measurement import machine
+from isorun_matrix.measurement.machine import IsolatedEnvironment
 from isorun_matrix.report.formatting import shortened
 from isorun_matrix.results.folder import RunFolder
 from isorun_matrix.results.layout import OUTCOME
@@ -52,7 +54,7 @@ def prepare(
         SpecError: the folder cannot be used, or a model or a reference cannot be prepared.
     """
     with folder.writing(resume=choice.resume), host_lock.held(folder.path, progress.note):
-        return Preparation(spec, source, folder, progress, {}, choice).for_machines()
+        return Preparation(spec, source, folder, progress, choice).for_machines()
 
 
 REFERENCE_SECONDS = 10.0
@@ -79,17 +81,16 @@ class Preparation:
         source: Path,
         folder: RunFolder,
         progress: Lines,
-        isolated: Mapping[str, Available],
         choice: Choice,
+        records: Mapping[str, IsolatedEnvironment] = MappingProxyType({}),
+        offers: Mapping[str, Mapping[str, Capabilities]] = MappingProxyType({}),
     ) -> None:
         self._spec = spec
         self._folder = folder
         self._progress = progress
         self._choice = choice
         earlier = folder.record() if folder.has_run() else None
-        self._environment = machine.collect(
-            spec.backends_here, {name: available.record for name, available in isolated.items()}
-        )
+        self._environment = machine.collect(spec.backends_here, records)
         self.machine = machine.identity(self._environment)
         session = RunSession(started=now(), spec_file=encodable(str(source)), environment=self._environment)
         self._sessions = [*([] if earlier is None else earlier.sessions), session]
@@ -97,9 +98,7 @@ class Preparation:
         origin = earlier if earlier is not None or choice.prepared is None else choice.prepared.record()
         drawn = secrets.randbits(32) if origin is None else origin.seed
         self.seed = drawn if spec.seed is None else spec.seed
-        self.plan: Plan = plan(
-            spec, self.seed, {name: environment.capabilities for name, environment in isolated.items()}
-        )
+        self.plan: Plan = plan(spec, self.seed, offers)
         self.models: dict[str, PreparedModel | str] = {}
         self.keys: dict[str, str] = {}
         self.requests: dict[str, str] = {}

@@ -46,8 +46,8 @@ def run(spec: Spec, source: Path, folder: RunFolder, progress: Lines, choice: Ch
         KeyboardInterrupt: the current round is lost, all before it are kept.
     """
     with folder.writing(resume=choice.resume), host_lock.held(folder.path, progress.note):
-        available = environments.make(spec, progress, any_version=choice.any_version)
-        prepared = Preparation(spec, source, folder, progress, available, choice)
+        isolated = environments.make(spec, progress, any_version=choice.any_version)
+        prepared = Preparation(spec, source, folder, progress, choice, *isolated)
         return _Runner(spec, folder, progress, prepared, choice).run()
 
 

@@ -10,7 +10,7 @@ from isorun.quality.labels import Score
 from isorun.system.disturbance import is_disturbed
 from isorun.types import Provenance
 from isorun_matrix.measurement.parity import CellParity
-from isorun_matrix.measurement.statistics.latencies import Interval, Latency, Spread, Throughput
+from isorun_matrix.measurement.statistics.latencies import Interval, Latency, Throughput
 from isorun_matrix.measurement.statistics.verdicts import NEEDED
 
 _CACHED = 0.9  # a ratio of the times with repeated and with varied feeds below which a runtime seems to cache answers
@@ -164,12 +164,13 @@ class Figures(_Common):
 
     Attributes:
         p50_interval: of the median of the rounds; ``None`` with a single one.
+        spread_ms: percentiles for a plot.
         repeated: the time of a run with repeated feeds, divided by that with varied feeds.
         quality: as in :class:`Trial`.
     """
 
     p50_interval: Interval | None
-    spread_ms: Spread
+    spread_ms: Mapping[str, float]
     repeated: float
     rounds: Sequence[Round]
     quality: Agreement | Score | None = None

@@ -38,7 +38,7 @@ def boxes(group: Group) -> Plot | None:
             continue
         latency, spread = cell.result.latency_ms, cell.result.spread_ms
         row: dict[str, Any] = {"name": str(escape(cell.name)), "correct": _correct(cell), "p99": latency.p99}
-        row |= vars(spread) | {"medians": [measured.p50 for measured in cell.result.rounds if measured.used]}
+        row |= {**spread, "medians": [measured.p50 for measured in cell.result.rounds if measured.used]}
         if latency.samples < samples_needed(95):
             row |= {"p5": latency.min, "p95": latency.max}
         rows.append(row)

@@ -100,9 +100,10 @@ class Subject:
         Raises:
             EnvironmentBroken: the environment cannot be created or used.
         """
-        (available,) = environments.make(self.spec([release], 1), progress, any_version=True).values()
-        if available.record.failure is not None:
-            raise EnvironmentBroken(available.record.failure)
+        records, _ = environments.make(self.spec([release], 1), progress, any_version=True)
+        for record in records.values():
+            if record.failure is not None:
+                raise EnvironmentBroken(record.failure)
         more |= {"environment": self.environment(release), "precision": self.precision, "threads": self.threads}
         return Session(
             model or self.model, self.backend, **{**more, "options": {**self.options, **more.get("options", {})}}

@@ -56,17 +56,6 @@ class Interval:
 
 
 @dataclass(frozen=True)
-class Spread:
-    """Percentiles for a plot, in milliseconds; given for any number of runs."""
-
-    p5: float
-    p25: float
-    p50: float
-    p75: float
-    p95: float
-
-
-@dataclass(frozen=True)
 class Throughput:
     """Rates of requests that follow one another; ``tokens_per_s`` is ``None`` for a model without a sequence."""
 
@@ -134,10 +123,10 @@ def throughput(samples: np.ndarray, rows: int, tokens: int | None) -> Throughput
     return Throughput(len(samples) / seconds, rows / seconds, None if tokens is None else tokens / seconds)
 
 
-def spread(samples: np.ndarray) -> Spread:
-    """Percentiles for a plot. Samples: (runs,), nanoseconds."""
+def spread(samples: np.ndarray) -> dict[str, float]:
+    """Percentiles for a plot in milliseconds, for any number of runs. Samples: (runs,), nanoseconds."""
     times = np.asarray(samples, dtype=np.float64) / _NS_PER_MS
-    return Spread(*(float(np.percentile(times, percentile)) for percentile in (5, 25, 50, 75, 95)))
+    return {f"p{percentile}": float(np.percentile(times, percentile)) for percentile in (5, 25, 50, 75, 95)}
 
 
 def rank_interval(values: Sequence[float] | np.ndarray) -> Interval | None:

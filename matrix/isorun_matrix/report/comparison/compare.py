@@ -13,7 +13,6 @@ from dataclasses import dataclass
 from typing import Any
 
 from isorun.errors import SpecError
-from isorun_matrix.measurement.machine import Environment
 from isorun_matrix.measurement.statistics import verdicts
 from isorun_matrix.measurement.statistics.verdicts import Change, Medians, Sessions
 from isorun_matrix.report import summary
@@ -26,16 +25,6 @@ _SPEC = (
     *("quality", "threads", "device"),
 )
 _BY = {"shapes": "name", "backends": "label", "gpus": "name"}  # lists whose items have a unique name
-
-
-@dataclass(frozen=True)
-class ComparedRun:
-    """A run, and its differences from the first: ``{name: (value there, value here)}``."""
-
-    folder: str
-    created: str
-    environment: Environment
-    differences: Mapping[str, tuple[Any, Any]]
 
 
 @dataclass(frozen=True)
@@ -60,9 +49,14 @@ class ComparedCell:
 
 @dataclass(frozen=True)
 class Comparison:
-    """Runs compared with the first, and how much sessions differ."""
+    """Runs compared with the first, and how much sessions differ.
 
-    runs: Sequence[ComparedRun]
+    Attributes:
+        differences: of each run from the first: ``{name: (value there, value here)}``.
+    """
+
+    runs: Sequence[Run]
+    differences: Sequence[Mapping[str, tuple[Any, Any]]]
     cells: Sequence[ComparedCell]
     sessions: Sessions
 
@@ -70,7 +64,11 @@ class Comparison:
         """The comparison as ``compare --format json`` prints it."""
         return {
             "schema": SCHEMA,
-            "runs": [plain(run) for run in self.runs],
+            "runs": [
+                {"folder": run.folder, "created": run.created, "environment": plain(run.environment)}
+                | {"differences": differences}
+                for run, differences in zip(self.runs, self.differences, strict=True)
+            ],
             "sessions": plain(self.sessions),
             "cells": [
                 {name: getattr(cell.cell, name) for name in ("id", "model", "shape", "label", "precision")}
@@ -120,10 +118,8 @@ def compare(runs: Sequence[Run], history: Sequence[Run] = ()) -> Comparison:
         *(_changes(by_id[0], cells, sessions, noise[0], own) for cells, own in zip(by_id[1:], noise[1:], strict=True)),
     ]
     return Comparison(
-        [
-            ComparedRun(run.folder, run.created, run.environment, own)
-            for run, own in zip(runs, differences, strict=True)
-        ],
+        runs,
+        differences,
         [
             ComparedCell(
                 next(cells[name] for cells in by_id if name in cells),

@@ -48,11 +48,11 @@ def _change(cell: ComparedCell, number: int) -> str:
 
 
 def _runs(comparison: Comparison) -> Iterator[str]:
-    for number, run in enumerate(comparison.runs, start=1):
+    for number, (run, differences) in enumerate(zip(comparison.runs, comparison.differences, strict=True), start=1):
         cpu = run.environment.cpu
         gpus = "".join(f", {gpu.name}" for gpu in run.environment.gpus)
         yield f"run {number}: {run.folder}, {cpu.model}, {cpu.usable_cores} cores{gpus}, {run.created}"
-        for name, (first, own) in run.differences.items():
+        for name, (first, own) in differences.items():
             yield f"  {name}: {_value(first)} in run 1, {_value(own)} in run {number}"
     yield f"sessions: {comparison.sessions}"
     if not comparison.sessions.runs:

@@ -91,4 +91,4 @@ def test_rates_are_runs_per_time(runs: np.ndarray, batch: int) -> None:
 
 
 def test_the_spread_is_that_of_the_samples() -> None:
-    assert latencies.spread(np.arange(0, 101) * 1_000_000) == latencies.Spread(5, 25, 50, 75, 95)
+    assert latencies.spread(np.arange(0, 101) * 1_000_000) == {f"p{number}": number for number in (5, 25, 50, 75, 95)}

@@ -118,9 +118,9 @@ def test_finds_the_settings_that_differ() -> None:
         gpus=[{**gpu, "driver": "2", "clock_mhz": 1200}],
         packages={"isorun": "1", "onnx": "2", "new": "1"},
     )
-    one, two = compare([first, second]).runs
-    assert one.differences == {}
-    assert two.differences == {
+    one, two = compare([first, second]).differences
+    assert one == {}
+    assert two == {
         "feeds": (3, 4),
         "backends.x.threads": (None, 2),
         "backends.x.options.shapes": (["1x8"], ["1x8", "2x8"]),
