@@ -15,7 +15,6 @@ from isorun.models import hub
 from isorun.system import json_files
 from isorun.system.cache import Cache
 from isorun.types import Capabilities
-from isorun_matrix.execution import host_lock
 from isorun_matrix.execution.choice import Choice
 from isorun_matrix.execution.plan import Plan, find_keys, key, plan
 from isorun_matrix.execution.processes.launch import now, run_job
@@ -36,26 +35,6 @@ from isorun_matrix.results.records import (
 )
 from isorun_matrix.spec.spec import Spec
 from isorun_matrix.text import encodable
-
-
-def prepare(
-    spec: Spec, source: Path, folder: RunFolder, progress: Lines, choice: Choice
-) -> tuple[dict[str, PreparedModel], dict[str, str]]:
-    """Prepare a run on other machines: fetch or build its models, compute its references, and draw its seed.
-
-    Args:
-        spec, source, progress, choice: as for :func:`isorun_matrix.execution.runner.run`.
-        folder: receives them.
-
-    Returns:
-        The models by name, and the keys of the references by workload.
-
-    Raises:
-        SpecError: the folder cannot be used, or a model or a reference cannot be prepared.
-    """
-    with folder.writing(resume=choice.resume), host_lock.held(folder.path, progress.note):
-        return Preparation(spec, source, folder, progress, choice).for_machines()
-
 
 REFERENCE_SECONDS = 10.0
 """About how long a reference takes on a quick machine."""
@@ -119,7 +98,14 @@ class Preparation:
         self.record()
 
     def for_machines(self) -> tuple[dict[str, PreparedModel], dict[str, str]]:
-        """Prepare the models and references for other machines."""
+        """Fetch or build the models, and compute the references, of a run on other machines.
+
+        Returns:
+            The models by name, and the keys of the references by workload.
+
+        Raises:
+            SpecError: a model or a reference cannot be prepared.
+        """
         self._require_own()
         self.record()
         models = {}

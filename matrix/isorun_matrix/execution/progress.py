@@ -9,12 +9,15 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 
 from isorun.cli import console
 from isorun_matrix.report import columns, remarks
 from isorun_matrix.results.records import CellResult
 from isorun_matrix.text import printable
+
+if TYPE_CHECKING:
+    from rich.progress import Progress
 
 _LINE_SECONDS = 60.0
 
@@ -94,14 +97,7 @@ class Bar(Lines):
 
     @contextmanager
     def measuring(self, seconds: float, cells: int) -> Iterator[None]:
-        from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn
-
-        parts = (
-            BarColumn(bar_width=24),
-            TaskProgressColumn(),
-            TextColumn("{task.fields[left]}, {task.description}", markup=False),
-        )
-        with Progress(*parts, console=console.stderr(), auto_refresh=False, transient=True) as self._bar:
+        with _progress("{task.fields[left]}, {task.description}") as self._bar:
             self._task = self._bar.add_task("", total=seconds, left=self._left())
             with super().measuring(seconds, cells):
                 yield
@@ -132,17 +128,9 @@ class Machines:
     """Several machines that run at once: lines with their names, and on a terminal a bar for each below them."""
 
     def __init__(self, names: Sequence[str]) -> None:
-        from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn
-
-        self._console = console.stderr()
         self._width = max(map(len, names))
-        parts = (
-            TextColumn("{task.fields[machine]}", markup=False),
-            BarColumn(bar_width=24),
-            TaskProgressColumn(),
-            TextColumn("{task.description}", markup=False),
-        )
-        self._bars = Progress(*parts, console=self._console, auto_refresh=False, transient=True)
+        self._bars = _progress("{task.description}", "{task.fields[machine]}")
+        self._console = self._bars.console
         self._tasks = {name: self._bars.add_task("", machine=name, total=None) for name in names}
 
     def __enter__(self) -> Self:
@@ -169,6 +157,15 @@ class Machines:
             self._bars.update(task, advance=event.get("ended", 0), description=event.get("started"))
         if self._console.is_terminal:
             self._bars.refresh()
+
+
+def _progress(after: str, *before: str) -> Progress:
+    """Bars on standard error, with texts about each task before and after them."""
+    from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn
+
+    bar = (*(TextColumn(text, markup=False) for text in before), BarColumn(bar_width=24), TaskProgressColumn())
+    last = TextColumn(after, markup=False)
+    return Progress(*bar, last, console=console.stderr(), auto_refresh=False, transient=True)
 
 
 def for_stderr() -> Lines:

@@ -61,7 +61,15 @@ def check(
             outputs_of_case, feeds.load(outputs_file, case), mask, tolerance, token_level=reference.token_level
         )
         cases[case] = parity.as_dict()
-    return _verdict(cases, tolerance)
+    failing = [case for case, parity in cases.items() if parity["verdict"] == "fail"]
+    summary = None
+    if failing:
+        named = f"on {', '.join(failing)}: {len(failing)} of {len(cases)} feeds"
+        where = "on all feeds" if len(failing) == len(cases) else named
+        summary = f"{_reason([cases[case] for case in failing])} ({where})"
+    values = {measure: [parity[measure] for parity in cases.values()] for measure in _WORST}
+    verdict: Literal["pass", "fail"] = "fail" if failing else "pass"
+    return CellParity(verdict, summary, **_worst(values), tolerance=tolerance, cases=cases)
 
 
 def merge(parities: Sequence[CellParity]) -> CellParity:
@@ -80,18 +88,6 @@ def merge(parities: Sequence[CellParity]) -> CellParity:
         tolerance=parities[0].tolerance,
         cases=cases,
     )
-
-
-def _verdict(cases: Mapping[str, Any], tolerance: Tolerance) -> CellParity:
-    failing = [case for case, parity in cases.items() if parity["verdict"] == "fail"]
-    summary = None
-    if failing:
-        named = f"on {', '.join(failing)}: {len(failing)} of {len(cases)} feeds"
-        where = "on all feeds" if len(failing) == len(cases) else named
-        summary = f"{_reason([cases[case] for case in failing])} ({where})"
-    values = {measure: [parity[measure] for parity in cases.values()] for measure in _WORST}
-    verdict: Literal["pass", "fail"] = "fail" if failing else "pass"
-    return CellParity(verdict, summary, **_worst(values), tolerance=tolerance, cases=cases)
 
 
 def _reason(failing: Sequence[Mapping[str, Any]]) -> str:

@@ -21,10 +21,11 @@ from typing import Any
 from isorun.errors import SpecError, did_you_mean
 from isorun.models.source import files_of
 from isorun.system.cache import sha256
-from isorun_matrix.execution import preparation
+from isorun_matrix.execution import host_lock
 from isorun_matrix.execution.choice import Choice
 from isorun_matrix.execution.cluster import preflight
 from isorun_matrix.execution.cluster.node import Files, Node
+from isorun_matrix.execution.preparation import Preparation
 from isorun_matrix.execution.progress import Lines, Machines
 from isorun_matrix.jobs import PreparedModel
 from isorun_matrix.results import machines as results
@@ -117,7 +118,8 @@ def run(
         nodes = _match(spec, ray.nodes())
         with _members(nodes) as members:
             _check(spec, members, progress)
-            models, references = preparation.prepare(spec, source, prepared, progress, choice)
+            with prepared.writing(resume=choice.resume), host_lock.held(prepared.path, progress.note):
+                models, references = Preparation(spec, source, prepared, progress, choice).for_machines()
             parts = {name: _Model.read(model) for name, model in models.items()}
             options = {
                 "only": None if choice.only is None else [*choice.only],
