@@ -84,7 +84,6 @@ def show_machines(runs: MachineRuns, form: Format = "terminal", output: Path | N
     """Print the runs of several machines, side by side, or write them to a file."""
     from isorun.cli import console
     from isorun_matrix.report import html
-    from isorun_matrix.report.machines import tables
     from isorun_matrix.report.machines.overview import overview
     from isorun_matrix.results.records import SCHEMA
 
@@ -92,16 +91,16 @@ def show_machines(runs: MachineRuns, form: Format = "terminal", output: Path | N
     match form:
         case "terminal":
             out = console.stdout()
-            out.print(tables.document(compared).drawn(out.width))
+            out.print(compared.document().drawn(out.width))
         case "json":
             documents = {name: run.as_document() for name, run in runs.runs.items()}
             _write_json({"schema": SCHEMA, "machines": documents}, output)
         case "md":
-            _write(tables.document(compared).as_markdown(), output)
+            _write(compared.document().as_markdown(), output)
         case "html":
             _write(html.render(*runs.runs.values(), overview=compared), output)
         case "csv":
-            _write(tables.as_csv(compared), output)
+            _write(compared.as_csv(), output)
 
 
 def check(

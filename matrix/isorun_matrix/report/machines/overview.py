@@ -5,17 +5,23 @@ Rounds of two machines are not paired, so machines are compared as two runs are.
 
 from __future__ import annotations
 
+import csv
+import io
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 
+from rich.text import Text
+
 from isorun_matrix.measurement.statistics import verdicts
 from isorun_matrix.report import summary
+from isorun_matrix.report.document import Document, Table
 from isorun_matrix.report.formatting import NONE, number
 from isorun_matrix.report.machines import means, notes
 from isorun_matrix.report.machines.side_by_side import Block, Machine, Value, differences, marks
 from isorun_matrix.results.machines import MachineRuns
 from isorun_matrix.results.records import CellResult
+from isorun_matrix.text import printable
 
 
 @dataclass(frozen=True)
@@ -32,6 +38,34 @@ class Overview:
     def blocks(self) -> Sequence[Block]:
         """The figures and the means."""
         return [*self.figures, *self.means]
+
+    def document(self) -> Document:
+        """The overview in the terminal and in Markdown; the cells that lead on a machine are emphasized."""
+        numeric = [False, *(True for _ in self.machines)]
+        tables = []
+        for blocks in (self.figures, self.means):
+            rows = {
+                f"{block.title}: {block.figure}": [
+                    [
+                        Text(printable(name)),
+                        *(Text(value.text, "bold green" if value.leads else "") for value in values),
+                    ]
+                    for name, values in block.rows.items()
+                ]
+                for block in blocks
+            }
+            tables += [Table(["", *self.machines], numeric, rows)] if rows else []
+        return Document("Machines compared", self.conclusions, tables, self.notes)
+
+    def as_csv(self) -> str:
+        """The same as comma-separated values, with a column for each machine."""
+        out = io.StringIO()
+        writer = csv.writer(out, lineterminator="\n")
+        writer.writerow(["cells", "figure", "cell", *self.machines])
+        for block in self.blocks:
+            for name, values in block.rows.items():
+                writer.writerow([block.title, block.figure, name, *(value.number for value in values)])
+        return out.getvalue()
 
 
 def overview(runs: MachineRuns) -> Overview:

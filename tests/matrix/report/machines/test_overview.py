@@ -16,7 +16,6 @@ import pytest
 from isorun.errors import SpecError
 from isorun_matrix.report import html
 from isorun_matrix.report.machines import overview as report
-from isorun_matrix.report.machines import tables
 from isorun_matrix.results import machines
 from isorun_matrix.results.folder import RunFolder
 from isorun_matrix.results.records import CellResult, RunRecord
@@ -75,11 +74,11 @@ def test_merged_runs_are_one_report(isorun: Isorun, tiny: Path, tmp_path: Path) 
     cost = figures[(f"tiny, {zen_cell.shape}", "cost of a million requests")]["slow fp32"]
     expected = 0.36 / 3600 * 1e6 / zen_cell.result.throughput.requests_per_s
     assert [value.number for value in cost] == [pytest.approx(expected), None]
-    rows = list(csv.DictReader(io.StringIO(tables.as_csv(found))))
+    rows = list(csv.DictReader(io.StringIO(found.as_csv())))
     assert {*rows[0]} == {"cells", "figure", "cell", "zen", "xeon"}
     documents = json.loads(isorun("report", out, "--format", "json").stdout)["machines"]
     assert {*documents} == {"zen", "xeon"}
-    assert "| slow fp32 |" in tables.document(found).as_markdown()
+    assert "| slow fp32 |" in found.document().as_markdown()
     assert all(name in html.render(*runs.values(), overview=found) for name in ("machine zen", "machine xeon"))
 
 
