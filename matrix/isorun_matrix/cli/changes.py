@@ -50,8 +50,7 @@ def compare(
     worse = regressions(comparison, fail_above or 0)
     match form:
         case "terminal":
-            out = console.stdout()
-            out.print(tables.document(comparison).drawn(out.width))
+            console.stdout().print(tables.document(comparison))
         case "json":
             typer.echo(json.dumps(comparison.as_document(), indent=1, allow_nan=False))
         case "md":

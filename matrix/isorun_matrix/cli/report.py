@@ -76,8 +76,7 @@ def show(run: Run) -> None:
     from isorun.cli import console
     from isorun_matrix.report import terminal
 
-    out = console.stdout()
-    out.print(terminal.render(run, out.width))
+    console.stdout().print(terminal.render(run))
 
 
 def show_machines(runs: MachineRuns, form: Format = "terminal", output: Path | None = None) -> None:
@@ -90,8 +89,7 @@ def show_machines(runs: MachineRuns, form: Format = "terminal", output: Path | N
     compared = overview(runs)
     match form:
         case "terminal":
-            out = console.stdout()
-            out.print(compared.document().drawn(out.width))
+            console.stdout().print(compared.document())
         case "json":
             documents = {name: run.as_document() for name, run in runs.runs.items()}
             _write_json({"schema": SCHEMA, "machines": documents}, output)

@@ -1,11 +1,11 @@
-"""Lines and tables of a report, in a terminal and as GitHub's Markdown."""
+"""Lines and tables of a report, which rich draws in a terminal, and as GitHub's Markdown."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from rich.console import Group, RenderableType
+from rich.console import Console, ConsoleOptions, Group, RenderableType
 from rich.table import Table as Drawn
 from rich.text import Text
 
@@ -28,10 +28,9 @@ class Table:
     numeric: Sequence[bool]
     blocks: Mapping[str, Sequence[Sequence[Text]]]
 
-    def drawn(self, width: int) -> Iterator[RenderableType]:
-        """The table in a terminal, ``width`` characters wide."""
+    def __rich_console__(self, _: Console, options: ConsoleOptions) -> Iterator[RenderableType]:
         header = [Text(text, style="bold") for text in self.headers]
-        widths = _widths([header, *(row for rows in self.blocks.values() for row in rows)], width)
+        widths = _widths([header, *(row for rows in self.blocks.values() for row in rows)], options.max_width)
         yield self._drawn([header], widths)
         for title, rows in self.blocks.items():
             yield from [Text(), Text(printable(title), style="bold")] if title else []
@@ -69,10 +68,9 @@ class Document:
     tables: Sequence[Table]
     below: Sequence[str]
 
-    def drawn(self, width: int) -> RenderableType:
-        """The document in a terminal, ``width`` characters wide."""
+    def __rich__(self) -> Group:
         above, below = ([Text(printable(line)) for line in lines] for lines in (self.above, self.below))
-        return stacked(above, *(table.drawn(width) for table in self.tables), below)
+        return stacked(above, *([table] for table in self.tables), below)
 
     def as_markdown(self) -> str:
         """The same as Markdown."""

@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from fnmatch import fnmatchcase
 
-from rich.console import RenderableType
-
 from isorun.errors import SpecError
 from isorun_matrix.measurement.statistics.change_points import ChangePoint, change_points
 from isorun_matrix.report import summary
@@ -19,7 +17,7 @@ _DISTURBED = "disturbed in every round"
 _BARS = "▁▂▃▄▅▆▇█"
 
 
-def render(runs: Sequence[Run], patterns: Sequence[str], width: int) -> RenderableType:
+def render(runs: Sequence[Run], patterns: Sequence[str], width: int) -> Document:
     """A line for each cell, with a column for each run, the oldest first.
 
     Args:
@@ -48,7 +46,7 @@ def render(runs: Sequence[Run], patterns: Sequence[str], width: int) -> Renderab
         for index, run in enumerate(ordered, start=1)
     ]
     sentences = [*_sentences(changes(ordered, patterns), ordered), *_left_out(ordered, names)]
-    return Document("History", lines, [table], sentences).drawn(width)
+    return Document("History", lines, [table], sentences)
 
 
 def changes(runs: Sequence[Run], patterns: Sequence[str]) -> dict[str, list[ChangePoint]]:

@@ -17,14 +17,14 @@ from isorun_matrix.text import printable
 _STYLES = {"ok": "green", "bad": "red", "lack": "yellow"}
 
 
-def render(run: Run, width: int) -> RenderableType:
-    """A table ``width`` characters wide with a block for each model and shape; below it, why cells failed."""
+def render(run: Run) -> RenderableType:
+    """A table with a block for each model and shape; below it, why cells failed."""
     shown = columns("terminal", run.cells)
     groups = summary.groups(run.cells)
     tables = [cells_of(shown, groups), *(table for group in groups if (table := under_load.table(group)))]
     return stacked(
         _conclusions(groups),
-        *(table.drawn(width) for table in tables),
+        *([table] for table in tables),
         _explanations(run, groups),
         [Text(remarks.tally(run.cells), style="bold")],
     )

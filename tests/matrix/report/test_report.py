@@ -32,7 +32,7 @@ CELLS = (SLOW, QUICK, WRONG, GONE, DEAD, LATER)
 
 
 def shown(document: Run, width: int = 200) -> str:
-    return printed(terminal.render(document, width), width)
+    return printed(terminal.render(document), width)
 
 
 def group_of(*cells: CellResult) -> summary.Group:

@@ -87,7 +87,7 @@ def test_scores_by_labels_have_columns_words_and_a_plot() -> None:
     assert {"nDCG@10", "kept"} < {*shown}
     assert {"neighbours", "max rel"}.isdisjoint(shown)
     assert {"recall@10", "low end"} < {column.header for column in columns("markdown", [exact])}
-    assert "0.480" in printed(terminal.render(run(exact, quick), 200), 200)
+    assert "0.480" in printed(terminal.render(run(exact, quick)), 200)
     plot = plots.quality(group_of(exact, quick))
     assert plot is not None
     assert ("nDCG@10" in plot["y"], plot["series"][1]["y"]) == (True, [0.96])
@@ -95,7 +95,7 @@ def test_scores_by_labels_have_columns_words_and_a_plot() -> None:
 
 def test_every_report_has_the_figures() -> None:
     document = run(*CELLS)
-    page = printed(terminal.render(document, 200), 200)
+    page = printed(terminal.render(document), 200)
     assert "0.960" in page
     assert "a search keeps 0.700" in page
     for text in (page, markdown.render(document), html.render(document)):

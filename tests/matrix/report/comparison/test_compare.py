@@ -133,7 +133,7 @@ def test_finds_the_settings_that_differ() -> None:
 
 
 def shown(comparison: Comparison, width: int) -> str:
-    return printed(tables.document(comparison).drawn(width), width)
+    return printed(tables.document(comparison), width)
 
 
 def test_names_that_look_like_markup_are_shown_literally() -> None:
