@@ -6,7 +6,6 @@ import secrets
 from collections.abc import Mapping
 from dataclasses import asdict, replace
 from pathlib import Path
-from types import MappingProxyType
 from typing import Any
 
 from isorun.cli import console
@@ -43,6 +42,10 @@ REFERENCE_SECONDS = 10.0
 class Preparation:
     """Prepares a run in its folder.
 
+    Args:
+        spec, source, folder, progress, choice: as for :func:`isorun_matrix.execution.runner.run`.
+        records, offers: of the isolated environments, as :func:`isorun_matrix.execution.environments.make` returns.
+
     Attributes:
         plan: the models, workloads and cells.
         seed: of the run, from its spec or drawn at random.
@@ -61,8 +64,8 @@ class Preparation:
         folder: RunFolder,
         progress: Lines,
         choice: Choice,
-        records: Mapping[str, IsolatedEnvironment] = MappingProxyType({}),
-        offers: Mapping[str, Mapping[str, Capabilities]] = MappingProxyType({}),
+        records: Mapping[str, IsolatedEnvironment],
+        offers: Mapping[str, Mapping[str, Capabilities]],
     ) -> None:
         self._spec = spec
         self._folder = folder

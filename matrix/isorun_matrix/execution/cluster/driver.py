@@ -68,11 +68,6 @@ class _Member:
     def call(self, method: str, *arguments: Any, timeout: float | None = None) -> Any:
         return ray.get(getattr(self.actor, method).remote(*arguments), timeout=timeout)
 
-    @property
-    def is_alive(self) -> bool:
-        """Whether Ray still has the node."""
-        return any(node["NodeID"] == self.node and node["Alive"] for node in ray.nodes())
-
 
 def run(
     spec: Spec,
@@ -119,7 +114,7 @@ def run(
         with _members(nodes) as members:
             _check(spec, members, progress)
             with prepared.writing(resume=choice.resume), host_lock.held(prepared.path, progress.note):
-                models, references = Preparation(spec, source, prepared, progress, choice).for_machines()
+                models, references = Preparation(spec, source, prepared, progress, choice, {}, {}).for_machines()
             parts = {name: _Model.read(model) for name, model in models.items()}
             options = {
                 "only": None if choice.only is None else [*choice.only],
@@ -250,7 +245,7 @@ def _check(spec: Spec, members: Sequence[_Member], progress: Lines) -> None:
             problems.append(f"{member}: another run uses it, or it does not answer. Wait for that run, or restart Ray")
             continue
         except RayError as error:
-            if member.is_alive:
+            if any(node["NodeID"] == member.node and node["Alive"] for node in ray.nodes()):
                 problems.append(f"{member}: isorun does not start there ({_reason(error)}). {preflight.INSTALLATION}")
             else:  # cut off for so long that Ray gave it up, which it learns when it is back
                 problems.append(f"{member}: the node was lost. Start Ray there again")
@@ -304,9 +299,8 @@ def _run_on(
     try:
         used = {name: models[name] for name, *_ in own.combinations()}
         for model in used.values():
-            if not member.call("has_model", model.digest):
-                shown.note(member.name, f"sending {model.name}")
-                member.call("receive_model", model.digest, model.files)
+            if member.call("receive_model", model.digest, model.files):
+                shown.note(member.name, f"received {model.name}")
         stored = folder.jobs()
         record = prepared.record()  # the path alone could be that of another run, which was removed
         identity = sha256(f"{record.created}/{record.seed}/{folder.path}".encode())[:16]

@@ -71,12 +71,11 @@ class Node:
         """Receive a result of an earlier session that this node lacks."""
         self._folder.receive(place, files)
 
-    def has_model(self, fingerprint: str) -> bool:
-        """Whether the files of a model are here."""
-        return self._cache.get(_KIND, fingerprint) is not None
-
-    def receive_model(self, fingerprint: str, files: Mapping[str, tuple[str, Sequence[Any]]]) -> None:
+    def receive_model(self, fingerprint: str, files: Mapping[str, tuple[str, Sequence[Any]]]) -> bool:
         """Store the files of a model: for each name its SHA-256, and its parts in Ray's object store.
+
+        Returns:
+            Whether they were not here yet.
 
         Raises:
             IsorunError: a file is not the one that was sent.
@@ -96,7 +95,9 @@ class Node:
                     raise IsorunError(f"{name} was corrupted in transit: its SHA-256 differs. Run it again")
             return {}
 
+        is_new = self._cache.get(_KIND, fingerprint) is None
         self._cache.get_or_make(_KIND, fingerprint, write, [fingerprint])
+        return is_new
 
     def run(self, models: Mapping[str, tuple[str, str]], options: Mapping[str, Any], known: Mapping[str, str]) -> Any:
         """Run the prepared run, and yield events and, when a process has ended, the files of its result.
