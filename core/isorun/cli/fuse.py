@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -17,7 +16,6 @@ from isorun.errors import BackendUnavailable, InvalidModel, UnsupportedModel
 if TYPE_CHECKING:
     import onnx_ir as ir
 
-    from isorun.graph.matching.report import Refusal
     from isorun.models.lowering import Quantized
 
 FUSED = "fused"
@@ -160,50 +158,35 @@ def _calibrate(path: Path, outputs: list[str] | None, texts: Path | None) -> Qua
 
 
 def _fuse(path: Path, outputs: list[str] | None) -> tuple[ir.Model, dict[str, Any]]:
-    """A model in the fused form, or as given if it is not an encoder, and what was fused."""
+    """A model in the fused form, or as given if it is not an encoder, and what was fused, for JSON."""
     from isorun.graph import pipeline
     from isorun.graph.matching.report import KINDS
     from isorun.graph.ops import functions
 
     model, _, report = pipeline.read(path, outputs)
-    if present := [node.op_type for node in model.graph if functions.is_fused(node)]:
-        already = not report.is_encoder
-        if already:
-            report = pipeline.fuse(model.clone())  # finds what was refused when it was fused
-            kinds = {name: {"found": present.count(name), "fused": present.count(name)} for name in present}
-            for refusal in report.refusals:
-                kinds.setdefault(refusal.kind, {"found": 0, "fused": 0})["found"] += 1
-            return model, _described(kinds, report.refusals, "", already=True)
-    kinds = {
-        kind: {"found": report.found[kind], "fused": report.fused[kind] if report.is_encoder else 0}
-        for kind in KINDS
-        if report.found[kind]
-    }
-    reason = ""
-    if not report.is_encoder:
-        no_attention = "none of its attentions could be fused" if report.found["SelfAttention"] else ""
-        reason = report.unread or no_attention or "no self-attention was found in it"
-    return model, _described(kinds, report.refusals, reason, already=False)
-
-
-def _described(
-    kinds: dict[str, dict[str, int]], refusals: Sequence[Refusal], not_encoder: str, *, already: bool
-) -> dict[str, Any]:
-    """What was fused, for JSON.
-
-    Args:
-        kinds: for each kind of fused operator, how many candidates were found and how many were fused.
-        refusals: the candidates that were not fused.
-        not_encoder: why the graph stays as given; empty if it is an encoder.
-        already: whether the graph was given in the fused form.
-    """
-    return {
-        "is_encoder": not not_encoder,
-        "complete": not not_encoder and not refusals,
+    present = [node.op_type for node in model.graph if functions.is_fused(node)]
+    already, reason = bool(present) and not report.is_encoder, ""
+    if already:
+        report = pipeline.fuse(model.clone())  # finds what was refused when it was fused
+        kinds = {name: {"found": present.count(name), "fused": present.count(name)} for name in present}
+        for refusal in report.refusals:
+            kinds.setdefault(refusal.kind, {"found": 0, "fused": 0})["found"] += 1
+    else:
+        kinds = {
+            kind: {"found": report.found[kind], "fused": report.fused[kind] if report.is_encoder else 0}
+            for kind in KINDS
+            if report.found[kind]
+        }
+        if not report.is_encoder:
+            no_attention = "none of its attentions could be fused" if report.found["SelfAttention"] else ""
+            reason = report.unread or no_attention or "no self-attention was found in it"
+    return model, {
+        "is_encoder": not reason,
+        "complete": not reason and not report.refusals,
         "already_fused": already,
-        "reason": not_encoder or None,
+        "reason": reason or None,
         "kinds": kinds,
-        "refusals": [asdict(refusal) for refusal in refusals],
+        "refusals": [asdict(refusal) for refusal in report.refusals],
     }
 
 

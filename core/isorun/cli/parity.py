@@ -20,7 +20,7 @@ from isorun.plugin import registry
 from isorun.reduction import Request
 from isorun.system.cache import Cache
 from isorun.system.threads import MOST
-from isorun.types import ModelInfo, TensorSpec
+from isorun.types import ModelInfo
 
 app = typer.Typer(rich_markup_mode=None, add_completion=False)
 
@@ -174,9 +174,9 @@ class _Comparison:
             console.working(f"Running {self.against}"),
             Session(path, self.against, precision=self.widest, threads=threads, **settings) as session,
         ):
-            outputs, info = session.get_outputs(), session.model_info
+            names, info = [spec.name for spec in session.get_outputs()], session.model_info
             cases = self.cases(info)
-            expected = {mask: _named(outputs, session.run(None, feeds)) for mask, feeds in cases.items()}
+            expected = {mask: dict(zip(names, session.run(None, feeds), strict=True)) for mask, feeds in cases.items()}
         parities: dict[str, dict[str, Parity]] = {}
         for name in self.backends:
             with (
@@ -186,7 +186,7 @@ class _Comparison:
                 limits = registry.get(session.provenance.backend).capabilities.tolerance(self.precision)
                 parities[name] = {
                     mask: compare(
-                        _named(outputs, session.run(None, feeds)),
+                        dict(zip(names, session.run(None, feeds), strict=True)),
                         expected[mask],
                         info.attended(feeds),
                         DEFAULT_TOLERANCES[limits],
@@ -195,10 +195,6 @@ class _Comparison:
                     for mask, feeds in cases.items()
                 }
         return parities, info
-
-
-def _named(specs: Sequence[TensorSpec], values: Sequence[Any]) -> dict[str, Any]:
-    return {spec.name: value for spec, value in zip(specs, values, strict=True)}
 
 
 def _show(parities: Mapping[str, Mapping[str, Parity]]) -> None:
