@@ -65,17 +65,16 @@ def run(
     from isorun_matrix.execution import choice, environments, progress, rerun, runner
     from isorun_matrix.execution.plan import plan
     from isorun_matrix.results.folder import RunFolder
+    from isorun_matrix.results.layout import RUN
     from isorun_matrix.spec.reader import load
 
     path = folder_of(out, spec.stem, resume=resume)
     if remeasure and not resume:
         raise typer.BadParameter("--remeasure needs --resume and --out, the folder of the run to continue")
-    if model and not rerun.is_record(spec):
+    is_record = spec.name == RUN
+    if model and not is_record:
         raise typer.BadParameter("--model needs the run.json of a run; in a spec, change the path of the model")
-    if rerun.is_record(spec):
-        loaded, fingerprints = rerun.load(spec, model or [])
-    else:
-        loaded, fingerprints = load(spec), {}
+    loaded, fingerprints = rerun.load(spec, model or []) if is_record else (load(spec), {})
     if ray is not None and machine is not None:
         raise typer.BadParameter("--machine and --ray are mutually exclusive")
     if ray is None and (machine is not None or loaded.is_divided):

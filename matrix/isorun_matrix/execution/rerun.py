@@ -10,16 +10,10 @@ from pydantic import BaseModel, ValidationError
 
 from isorun.errors import SpecError, did_you_mean
 from isorun_matrix.results import reader
-from isorun_matrix.results.layout import RUN
 from isorun_matrix.results.records import RunRecord
 from isorun_matrix.spec.spec import Spec
 
 Content = TypeVar("Content", bound=BaseModel)
-
-
-def is_record(path: Path) -> bool:
-    """Whether a path is that of a ``run.json``."""
-    return path.name == RUN
 
 
 def replaced(models: Mapping[str, Mapping[str, Any]], items: Sequence[str]) -> dict[str, dict[str, Any]]:
