@@ -11,7 +11,6 @@ import typer
 
 from isorun.cli import console, models, options
 from isorun.cli.inspect import describe, show
-from isorun.errors import IsorunError, did_you_mean
 from isorun.system.cache import Cache, is_private, scratch_folder
 from isorun.system.cache.files import PRIVATE
 
@@ -48,8 +47,7 @@ def build(
     if preset is not None:
         from isorun.models import presets
 
-        if preset not in presets.NAMES:
-            raise IsorunError(f"Unknown preset {preset!r}{did_you_mean(preset, presets.NAMES)}")
+        models.check_choice("preset", preset, [*presets.NAMES])
         with console.working(f"Building {preset}"), whole(output) as temporary:
             presets.write(preset, seed or 0, temporary)
     elif checkpoint is not None:

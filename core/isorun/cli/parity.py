@@ -12,7 +12,7 @@ import typer
 
 from isorun import Session
 from isorun.cli import console, feeds_file, models, options, parity_layers, parity_reduce
-from isorun.errors import IsorunError, ParityError, did_you_mean
+from isorun.errors import ParityError
 from isorun.models.lowering import info_of
 from isorun.parity import DEFAULT_TOLERANCES, Parity, compare
 from isorun.parity.samples import fixed_size, masked_cases
@@ -74,8 +74,7 @@ def parity(
     """
     requested = options.backend_names(backends)
     names = [requested] if isinstance(requested, str) else requested
-    if precision not in DEFAULT_TOLERANCES:
-        raise IsorunError(f"Unknown precision {precision!r}{did_you_mean(precision, DEFAULT_TOLERANCES)}")
+    models.check_choice("precision", precision, [*DEFAULT_TOLERANCES])
     offers = registry.get(against).capabilities
     widest = "fp64" if "fp64" in offers.precisions else "fp32"
     path = models.model_path(model, Cache())
