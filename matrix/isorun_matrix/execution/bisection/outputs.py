@@ -13,10 +13,14 @@ import numpy as np
 from isorun.cli import parity_layers
 from isorun.errors import IsorunError
 from isorun.parity import Parity, Tolerance, compare
+from isorun.types import ModelInfo
 from isorun_matrix.execution.bisection.search import Found, Step
 from isorun_matrix.execution.bisection.subject import Subject
 from isorun_matrix.execution.processes.session import named
 from isorun_matrix.execution.progress import Lines
+
+Outputs = Mapping[str, Mapping[str, np.ndarray]]
+"""Outputs by name, for each kind of mask."""
 
 
 @dataclass(frozen=True)
@@ -41,7 +45,7 @@ class ByOutputs:
         """
         expected = self._expected
         try:
-            parities = self._compare(self._run(release, self.subject.model), expected)
+            parities = self._compare(*self._run(release, self.subject.model), expected)
         except IsorunError as error:
             return Step(release, "skipped", str(error))
         worst = max(parity.as_dict()["max_rel"] or 0.0 for parity in parities.values())
@@ -56,8 +60,8 @@ class ByOutputs:
         try:
             with parity_layers.exposed(self.subject.model) as (path, operators):
                 releases = (found.last_good, found.first_bad)
-                expected, outputs = (self._run(release, path, **parity_layers.SETTINGS) for release in releases)
-                departure = parity_layers.first_departure(self._compare(outputs, expected), operators)
+                (expected, _), run = (self._run(release, path, **parity_layers.SETTINGS) for release in releases)
+                departure = parity_layers.first_departure(self._compare(*run, expected), operators)
         except IsorunError as error:
             return [f"Its operators cannot be compared: {error}"]
         if departure is None:
@@ -65,32 +69,23 @@ class ByOutputs:
         return [f"It differs first at {departure}"]
 
     @cached_property
-    def _expected(self) -> _Outputs:
-        outputs = self._run(self.good, self.subject.model)
-        for case, parity in self._compare(outputs, outputs).items():
+    def _expected(self) -> Outputs:
+        outputs, info = self._run(self.good, self.subject.model)
+        for case, parity in self._compare(outputs, info, outputs).items():
             for reason in parity.reasons:
                 raise IsorunError(f"{self.good}: its outputs cannot be compared with others: {reason} (mask: {case})")
         return outputs
 
-    def _run(self, release: str, model: Path, **settings: Any) -> _Outputs:
+    def _run(self, release: str, model: Path, **settings: Any) -> tuple[Outputs, ModelInfo]:
         with self.subject.open(release, self.progress, model, **settings) as session:
-            info = session.model_info
-            cases = self.subject.cases(info)
-            values = {case: named(session, session.run(None, feeds)) for case, feeds in cases.items()}
-            masks = {case: info.attended(feeds) for case, feeds in cases.items()}
-            return _Outputs(values, masks, info.token_outputs)
+            cases = self.subject.cases(session.model_info)
+            outputs = {case: named(session, session.run(None, feeds)) for case, feeds in cases.items()}
+            return outputs, session.model_info
 
-    def _compare(self, outputs: _Outputs, expected: _Outputs) -> dict[str, Parity]:
+    def _compare(self, outputs: Outputs, info: ModelInfo, expected: Outputs) -> dict[str, Parity]:
         return {
-            case: compare(values, expected.values[case], mask, self.tolerance, token_level=expected.token_level)
-            for (case, values), mask in zip(outputs.values.items(), outputs.masks.values(), strict=True)
+            case: compare(
+                outputs[case], expected[case], info.attended(feeds), self.tolerance, token_level=info.token_outputs
+            )
+            for case, feeds in self.subject.cases(info).items()
         }
-
-
-@dataclass(frozen=True)
-class _Outputs:
-    """Outputs by name for each kind of mask, and what comparing them needs."""
-
-    values: Mapping[str, Mapping[str, np.ndarray]]
-    masks: Mapping[str, np.ndarray | None]
-    token_level: tuple[str, ...] | None
