@@ -37,7 +37,7 @@ def ab(
     from isorun.cli import console
     from isorun.isolation import environments
     from isorun_matrix.execution import progress, rerun, runner
-    from isorun_matrix.execution.choice import Choice
+    from isorun_matrix.execution.plan import Choice
     from isorun_matrix.report.comparison import ab as comparison
     from isorun_matrix.results.folder import RunFolder
     from isorun_matrix.spec import pairs

@@ -13,7 +13,7 @@ from isorun.cli import BACKEND_TROUBLE, CHECK_FAILED, INTERRUPTED
 from isorun_matrix.cli import report
 
 if TYPE_CHECKING:
-    from isorun_matrix.execution.choice import Choice
+    from isorun_matrix.execution.plan import Choice
     from isorun_matrix.execution.progress import Lines
     from isorun_matrix.results.records import Run
     from isorun_matrix.spec.spec import Spec
@@ -62,8 +62,8 @@ def run(
     """
     import shlex
 
-    from isorun_matrix.execution import choice, environments, progress, rerun, runner
-    from isorun_matrix.execution.plan import plan
+    from isorun_matrix.execution import environments, progress, rerun, runner
+    from isorun_matrix.execution.plan import Choice, plan
     from isorun_matrix.results.folder import RunFolder
     from isorun_matrix.results.layout import RUN
     from isorun_matrix.spec.reader import load
@@ -80,7 +80,7 @@ def run(
     if ray is None and (machine is not None or loaded.is_divided):
         loaded = _on(loaded, machine)
     planned = plan(loaded, 0)
-    chosen = None if only is None else choice.select(planned, only)
+    chosen = None if only is None else planned.select(only)
     if dry_run:
         cells = [cell for cell in planned.cells if not cell.control and (chosen is None or cell.id in chosen)]
         lines = [str(planned), *environments.preview(loaded), *(f"cell {cell.id}" for cell in cells)]
@@ -89,7 +89,7 @@ def run(
     folder = RunFolder(path)
     shown = progress.for_stderr()
     shown.note(f"{planned}; results go to {folder.path}")
-    selected = choice.Choice(resume, chosen, remeasure is not None, fingerprints)
+    selected = Choice(resume, chosen, remeasure is not None, fingerprints)
     with running(context, folder.path, shown):
         if ray is not None:
             _run_on_cluster(loaded, spec.absolute(), folder.path, ray, shown, selected)

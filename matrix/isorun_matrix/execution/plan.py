@@ -1,20 +1,24 @@
-"""From a spec to the jobs that answer it, in the order in which they run, and what identifies their results."""
+"""From a spec to the jobs that answer it, in the order in which they run, what identifies their results, and
+what a session of a run does of them."""
 
 from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
+from fnmatch import fnmatchcase
 from types import MappingProxyType
 from typing import Any
 
-from isorun.errors import BackendUnavailable
+from isorun.errors import BackendUnavailable, SpecError
 from isorun.plugin import listing, registry
 from isorun.types import Capabilities
 from isorun_matrix.jobs import CONTROL, Cell, ModelJob, Workload
 from isorun_matrix.measurement import machine
 from isorun_matrix.measurement.machine import Environment
+from isorun_matrix.report.formatting import shortened
+from isorun_matrix.results.folder import RunFolder
 from isorun_matrix.spec.backends import Variant
 from isorun_matrix.spec.models import Model
 from isorun_matrix.spec.quality import labels_of
@@ -34,6 +38,43 @@ class Plan:
         cells = [cell for cell in self.cells if not cell.control]
         counts = {"model": len(self.models), "workload": len(self.workloads), "cell": len(cells)}
         return ", ".join(f"{count} {name}{'' if count == 1 else 's'}" for name, count in counts.items())
+
+    def select(self, patterns: Sequence[str]) -> set[str]:
+        """The ids of the cells that match a pattern: shell wildcards, or the start of an id.
+
+        Raises:
+            SpecError: a pattern matches no cell.
+        """
+        names: set[str] = set()
+        ids = [cell.id for cell in self.cells if not cell.control]
+        for pattern in patterns:
+            matching = {name for name in ids if fnmatchcase(name, pattern) or fnmatchcase(name, f"{pattern}/*")}
+            if not matching:
+                raise SpecError(f"--only {pattern!r} matches no cell. Cells have ids such as {shortened(ids)}")
+            names |= matching
+        return names
+
+
+@dataclass(frozen=True)
+class Choice:
+    """What a session of a run does.
+
+    Attributes:
+        resume: whether to continue the run in the folder.
+        only: the ids of the cells to measure; ``None`` for all.
+        remeasure_disturbed: whether disturbed rounds are repeated again, although they were repeated as often as the
+            spec says.
+        fingerprints: of the models that are required, where the run is a rerun of another.
+        prepared: a run whose seed and references this one uses, so that several machines have the same.
+        any_version: whether environments may have versions of runtimes that isorun does not support.
+    """
+
+    resume: bool = False
+    only: Collection[str] | None = None
+    remeasure_disturbed: bool = False
+    fingerprints: Mapping[str, str] | None = None
+    prepared: RunFolder | None = None
+    any_version: bool = False
 
 
 def plan(spec: Spec, seed: int, isolated: Mapping[str, Mapping[str, Capabilities]] = MappingProxyType({})) -> Plan:

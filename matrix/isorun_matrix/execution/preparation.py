@@ -14,8 +14,7 @@ from isorun.models import hub
 from isorun.system import json_files
 from isorun.system.cache import Cache
 from isorun.types import Capabilities
-from isorun_matrix.execution.choice import Choice
-from isorun_matrix.execution.plan import Plan, find_keys, key, plan
+from isorun_matrix.execution.plan import Choice, Plan, find_keys, key, plan
 from isorun_matrix.execution.processes.launch import now, run_job
 from isorun_matrix.execution.progress import Lines
 from isorun_matrix.jobs import Cell, ModelJob, PreparedModel, Reference, ReferenceJob, Workload, from_json

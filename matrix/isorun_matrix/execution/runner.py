@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from isorun_matrix.execution import environments, host_lock, rounds
-from isorun_matrix.execution.choice import Choice
+from isorun_matrix.execution.plan import Choice
 from isorun_matrix.execution.preparation import REFERENCE_SECONDS, Preparation
 from isorun_matrix.execution.processes.launch import Process, run_job
 from isorun_matrix.execution.processes.take_turns import take_turns

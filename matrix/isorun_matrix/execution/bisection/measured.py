@@ -11,7 +11,7 @@ from isorun.errors import BackendUnavailable
 from isorun_matrix.execution import runner
 from isorun_matrix.execution.bisection.search import Step, Verdict
 from isorun_matrix.execution.bisection.subject import Subject
-from isorun_matrix.execution.choice import Choice
+from isorun_matrix.execution.plan import Choice
 from isorun_matrix.execution.progress import Lines
 from isorun_matrix.report import summary
 from isorun_matrix.report.comparison import ab

@@ -22,9 +22,9 @@ from isorun.errors import SpecError, did_you_mean
 from isorun.models.source import files_of
 from isorun.system.cache import sha256
 from isorun_matrix.execution import host_lock
-from isorun_matrix.execution.choice import Choice
 from isorun_matrix.execution.cluster import preflight
 from isorun_matrix.execution.cluster.node import Files, Node
+from isorun_matrix.execution.plan import Choice
 from isorun_matrix.execution.preparation import Preparation
 from isorun_matrix.execution.progress import Lines, Machines
 from isorun_matrix.jobs import PreparedModel

@@ -22,8 +22,8 @@ from isorun.errors import IsorunError
 from isorun.system import subprocesses
 from isorun.system.cache import Cache
 from isorun_matrix.execution import rerun, runner
-from isorun_matrix.execution.choice import Choice
 from isorun_matrix.execution.cluster import preflight, priority
+from isorun_matrix.execution.plan import Choice
 from isorun_matrix.execution.progress import Lines
 from isorun_matrix.results.folder import RunFolder
 from isorun_matrix.results.layout import RUN
@@ -104,7 +104,7 @@ class Node:
 
         Args:
             models: for each model of the spec, its fingerprint and the name of its ONNX file.
-            options: ``only`` and ``remeasure_disturbed`` of :class:`isorun_matrix.execution.choice.Choice`.
+            options: ``only`` and ``remeasure_disturbed`` of :class:`isorun_matrix.execution.plan.Choice`.
             known: the digests of the results that the driver has.
         """
         paths = {}
