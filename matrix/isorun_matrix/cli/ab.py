@@ -71,7 +71,7 @@ def ab(
         done = runner.run(combined, spec_a.absolute(), folder, shown, Choice(resume))
     compared = comparison.compare(done, paired)
     shown.note("")
-    console.stdout().print(comparison.document(compared))
+    console.stdout().print(comparison.as_tables(compared))
     worse = [f"{name}: B has no such cell" for name in lost] + comparison.regressions(compared, fail_above or 0)
     for line in worse if fail_above is not None else [line for line in worse if ": B takes" not in line]:
         console.note(line)

@@ -39,7 +39,7 @@ def compare(
     import json
 
     from isorun.cli import console
-    from isorun_matrix.report.comparison import junit, tables
+    from isorun_matrix.report.comparison import junit
     from isorun_matrix.report.comparison.compare import compare as compare_runs
     from isorun_matrix.report.comparison.compare import regressions
     from isorun_matrix.results.folder import RunFolder, require_distinct
@@ -50,11 +50,11 @@ def compare(
     worse = regressions(comparison, fail_above or 0)
     match form:
         case "terminal":
-            console.stdout().print(tables.document(comparison))
+            console.stdout().print(comparison.as_tables())
         case "json":
             typer.echo(json.dumps(comparison.as_document(), indent=1, allow_nan=False))
         case "md":
-            typer.echo(tables.document(comparison).as_markdown(), nl=False)
+            typer.echo(comparison.as_tables().as_markdown(), nl=False)
         case "junit":
             typer.echo(junit.render(comparison, worse), nl=False)
     if fail_above is None:

@@ -89,12 +89,12 @@ def show_machines(runs: MachineRuns, form: Format = "terminal", output: Path | N
     compared = overview(runs)
     match form:
         case "terminal":
-            console.stdout().print(compared.document())
+            console.stdout().print(compared.as_tables())
         case "json":
             documents = {name: run.as_document() for name, run in runs.runs.items()}
             _write_json({"schema": SCHEMA, "machines": documents}, output)
         case "md":
-            _write(compared.document().as_markdown(), output)
+            _write(compared.as_tables().as_markdown(), output)
         case "html":
             _write(html.render(*runs.runs.values(), overview=compared), output)
         case "csv":

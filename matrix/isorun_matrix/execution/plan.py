@@ -1,5 +1,4 @@
-"""From a spec to the jobs that answer it, in the order in which they run, what identifies their results, and
-what a session of a run does of them."""
+"""From a spec to its jobs, in the order in which they run; what identifies their results, and which a session runs."""
 
 from __future__ import annotations
 

@@ -95,7 +95,7 @@ def _at_shape(
             yield Compared(pair.id, a, b)
 
 
-def document(compared: Sequence[Compared]) -> Document:
+def as_tables(compared: Sequence[Compared]) -> Document:
     """A line for each cell, and what qualifies them."""
     rows: dict[str, list[list[Text]]] = {}
     for cell in compared:

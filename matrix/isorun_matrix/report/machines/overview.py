@@ -39,7 +39,7 @@ class Overview:
         """The figures and the means."""
         return [*self.figures, *self.means]
 
-    def document(self) -> Document:
+    def as_tables(self) -> Document:
         """The overview in the terminal and in Markdown; the cells that lead on a machine are emphasized."""
         numeric = [False, *(True for _ in self.machines)]
         tables = []

@@ -28,7 +28,7 @@ def side(label: str, p50: float, **more: object) -> CellResult:
 def test_verdicts_on_the_second_side(a: CellResult, b: CellResult, verdict: str, of: str) -> None:
     (compared,) = ab.compare(run(a, b), [Pair("m/8x128/x/fp32", a.id, b.id)])
     assert (compared.verdict, compared.of) == (verdict, of)
-    assert ("x CPU" in printed(ab.document([compared]), 100)) == (of == "cpu")
+    assert ("x CPU" in printed(ab.as_tables([compared]), 100)) == (of == "cpu")
     assert bool(ab.regressions([compared], 5)) == (verdict in ("slower", "B is crashed"))
 
 
@@ -50,7 +50,7 @@ def test_the_round_trip_to_a_worker_makes_no_side_slower(
     (compared,) = ab.compare(run(*cells), [Pair("m/8x128/x/fp32", cells[0].id, cells[1].id)])
     assert compared.verdict == verdict
     assert bool(ab.regressions([compared], 5)) == (verdict == "slower")
-    assert ("alone runs in an environment" in printed(ab.document([compared]), 200)) == (None in environments)
+    assert ("alone runs in an environment" in printed(ab.as_tables([compared]), 200)) == (None in environments)
 
 
 @pytest.mark.parametrize("cores", [0.9, 1.5])  # a side that sleeps between its runs, and one with more threads

@@ -9,7 +9,7 @@ from xml.etree import ElementTree
 import pytest
 
 from isorun.errors import SpecError
-from isorun_matrix.report.comparison import junit, tables
+from isorun_matrix.report.comparison import junit
 from isorun_matrix.report.comparison.compare import Comparison, compare, regressions
 from isorun_matrix.results.records import CellResult
 from matrix_results import CPU, ENVIRONMENT, cell, printed, run
@@ -133,7 +133,7 @@ def test_finds_the_settings_that_differ() -> None:
 
 
 def shown(comparison: Comparison, width: int) -> str:
-    return printed(tables.document(comparison), width)
+    return printed(comparison.as_tables(), width)
 
 
 def test_names_that_look_like_markup_are_shown_literally() -> None:
@@ -142,7 +142,7 @@ def test_names_that_look_like_markup_are_shown_literally() -> None:
     text = shown(comparison, 120)
     assert r"run 1: /[red]<b>|`\x1b[31m" in text
     assert "[bold]|<i>" in text
-    text = tables.document(comparison).as_markdown()
+    text = comparison.as_tables().as_markdown()
     assert r"- run 1: /\[red\]\<b\>\|\`\\x1b\[31m" in text
     assert r"| \[bold\]\|\<i\> |" in text
 
@@ -179,7 +179,7 @@ def test_quality_has_a_column_with_its_interval_where_it_was_measured() -> None:
     page = compare([run(timed("x", 10, result=kept(0.97))), run(timed("x", 11, result=kept(0.92)))])
     assert "0.970 (0.960-1.000)" in shown(page, 120)
     assert "0.920 (0.910-1.000)" in shown(page, 120)
-    assert "| quality |" in tables.document(page).as_markdown()
+    assert "| quality |" in page.as_tables().as_markdown()
     assert "quality" not in shown(compare([run(timed("x", 10)), run(timed("x", 11))]), 120)
 
 
@@ -206,7 +206,7 @@ def test_tables_of_a_comparison() -> None:
         "2 5.00 - 205,000 2.0e-06 ok",
     ]
     assert lines[-1].endswith("1 slower, 1 crashed (was ok), 1 missing, 1 new")
-    text = tables.document(comparison).as_markdown()
+    text = comparison.as_tables().as_markdown()
     assert re.search(r"^  - cpu\.model: a CPU in run 1, a CPU \\\| with a name that .*\.\.\. in run 2$", text, re.M)
     assert "|  |  | 2 | 20.0 | - | 51,200 | 2.0e-06 | 2.00 x | slower |" in text
     assert {row.replace(r"\|", "").count("|") for row in text.splitlines() if row.startswith("|")} == {10}

@@ -78,7 +78,7 @@ def test_merged_runs_are_one_report(isorun: Isorun, tiny: Path, tmp_path: Path) 
     assert {*rows[0]} == {"cells", "figure", "cell", "zen", "xeon"}
     documents = json.loads(isorun("report", out, "--format", "json").stdout)["machines"]
     assert {*documents} == {"zen", "xeon"}
-    assert "| slow fp32 |" in found.document().as_markdown()
+    assert "| slow fp32 |" in found.as_tables().as_markdown()
     assert all(name in html.render(*runs.values(), overview=found) for name in ("machine zen", "machine xeon"))
 
 
