@@ -46,13 +46,6 @@ def test_figures_are_ordered_and_independent_of_the_order_of_runs(runs: np.ndarr
     assert all(again[name] == value for name, value in found.items() if name not in ordered)
 
 
-@pytest.mark.parametrize(("count", "k", "level"), [(2, 1, 0.5), (5, 1, 0.9375), (8, 2, 0.9297), (20, 6, 0.9586)])
-def test_rank_intervals(count: int, k: int, level: float) -> None:
-    found = latencies.rank_interval(np.random.default_rng(0).permutation(np.arange(1.0, count + 1)))
-    assert (found.low, found.high) == (k, count + 1 - k)
-    assert found.level == pytest.approx(level, abs=1e-4)
-
-
 @pytest.mark.parametrize("count", [*range(2, 80), 200, 1100, 2001])
 def test_rank_intervals_of_any_number_of_values(count: int) -> None:
     interval = latencies.rank_interval(np.arange(1.0, count + 1))
