@@ -113,13 +113,7 @@ def fold(model: ir.Model) -> None:
     """Compute nodes whose inputs are constants, in place."""
     opset = model.graph.opset_imports.get("", 0)
     for node in list(model.graph):
-        if (
-            node.domain != ""
-            or node.op_type not in _FOLDED
-            or not node.inputs
-            or any(value.is_graph_output() for value in node.outputs)
-            or not all(value is None or is_constant(value) for value in node.inputs)
-        ):
+        if not _is_constant_expression(node) or any(value.is_graph_output() for value in node.outputs):
             continue
         tensors = _evaluated(node, opset)
         for output, tensor in zip(node.outputs, tensors, strict=False):
@@ -127,6 +121,27 @@ def fold(model: ir.Model) -> None:
             ir.convenience.replace_all_uses_with(output, value)
         if tensors:
             model.graph.remove(node, safe=True)
+
+
+def mark(model: ir.Model) -> bool:
+    """Note the constants that :func:`fold` would compute, as ``const_value``, without a change of the graph.
+
+    Returns:
+        Whether there are any.
+    """
+    opset, is_marked = model.graph.opset_imports.get("", 0), False
+    for node in model.graph.all_nodes():
+        if node.domain == "" and node.op_type == "Constant":
+            node.outputs[0].const_value = ir.convenience.get_const_tensor(node.outputs[0])
+        elif _is_constant_expression(node):
+            for output, tensor in zip(node.outputs, _evaluated(node, opset), strict=False):
+                output.const_value, is_marked = tensor, True
+    return is_marked
+
+
+def _is_constant_expression(node: ir.Node) -> bool:
+    is_known = node.domain == "" and node.op_type in _FOLDED and len(node.inputs) > 0
+    return is_known and all(value is None or is_constant(value) for value in node.inputs)
 
 
 def _evaluated(node: ir.Node, opset: int) -> list[ir.TensorProtocol]:

@@ -9,7 +9,7 @@ import onnx_ir as ir
 from onnx import defs
 
 from isorun.errors import UnsupportedModel
-from isorun.graph.canonicalize import opset_upgrade
+from isorun.graph.canonicalize import constants, opset_upgrade
 from isorun.graph.io.shape_inference import infer_shapes
 from isorun.types.faults import CONSTANTS, Fault
 
@@ -58,8 +58,16 @@ def _apply(model: ir.Model, faults: Sequence[Fault]) -> list[str]:
         for fault in faults:
             if fault.operator == CONSTANTS and fault.applies is not None and fault.applies(value, opset):
                 raise _refused(fault, f"The constant {value.name!r}")
+    nodes = list(_nodes(model))
+    rewritten = _rewrite(nodes, faults, opset)
+    if constants.mark(model):  # runtimes compute these when they load a model
+        rewritten += _rewrite([node for node in nodes if node.graph is not None], faults, opset)
+    return rewritten
+
+
+def _rewrite(nodes: Sequence[ir.Node], faults: Sequence[Fault], opset: int) -> list[str]:
     rewritten = []
-    for node in list(_nodes(model)):
+    for node in nodes:
         for fault in faults:
             if fault.operator != _name(node) or fault.applies is None or not fault.applies(node, opset):
                 continue
