@@ -68,7 +68,7 @@ class Session(ScheduledCalls):
             for 0.99. Held-out requests must be twice as close (docs/precision-auto.md).
         quality: for ``precision="auto"`` and a model that makes vectors of texts, the minimum share of a text's ten
             nearest neighbours that a search with these vectors keeps; ``None`` for 0.9. The low end of the 95 %
-            interval must reach it.
+            interval must reach it. An error without texts: a tokenizer beside the model, or samples.
         environment: run in a worker process in this isolated environment (:mod:`isorun.isolation.environments`), for a
             backend that cannot share this one; ``None`` runs in this process.
         timeout: maximum time in seconds of a run in an environment, or of reading ``provenance``; then the worker is

@@ -90,7 +90,7 @@ class Required:
     Attributes:
         tolerance: the minimum cosine of any request's outputs to fp32.
         neighbours: the minimum share of a text's nearest neighbours that is kept, at the low end of its interval.
-        vectors: makes the vectors of texts; ``None`` if the model makes none.
+        vectors: makes the vectors of texts; ``None`` if the model makes none, or only random tokens are judged.
         labelled: labelled texts, which decide instead of the neighbours; ``None`` without.
     """
 
@@ -109,10 +109,12 @@ class Required:
         """What a session's options require of a model.
 
         Raises:
-            UnsupportedModel: ``quality`` is set, and the model makes no vectors.
+            UnsupportedModel: ``quality`` is set, and the model makes no vectors, or there are no texts to compare.
         """
         tolerance = TOLERANCE if options.tolerance is None else options.tolerance
         vectors, why = TextVectors.find(graphs.source, graphs.info)
+        if vectors and not corpus.has_tokenizer(graphs) and not corpus.split(options.samples)[1]:
+            vectors, why = None, "there is no tokenizer beside the model, and random tokens have no neighbours"
         if options.quality is not None and vectors is None:
             raise UnsupportedModel(f"`quality` needs a model that makes vectors of texts: {why}. Omit it")
         return cls(tolerance, QUALITY if options.quality is None else options.quality, vectors)

@@ -136,8 +136,8 @@ def choose(
     considered = [description for description in usable.values() if names is None or description.name in names]
     required = Required.of(options, graphs)
     if labels is not None:
-        if required.vectors is None:
-            _, why = TextVectors.find(compiler.source, graphs.info)
+        vectors, why = TextVectors.find(compiler.source, graphs.info)
+        if vectors is None:
             raise UnsupportedModel(f"Labels need a model that makes vectors of texts: {why}")
         feeds, _ = corpus.workload(graphs, labels.texts, _LABELLED, len(labels.texts))
         required = replace(required, labelled=Labelled(labels, feeds))

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import onnx
 import pytest
 
 import isorun
@@ -153,6 +154,20 @@ def test_judges_on_samples_held_out_of_calibration(choose: Choose):
     assert not calibrated_on & {*fake.compiled["fp8"].seen, *fake.compiled["fp32"].seen}
     assert note["requests"] == {"samples": 24}
     assert "given samples" in note["judged_on"]
+
+
+def test_quality_needs_texts(tmp_path: Path):
+    """Without a tokenizer, random tokens are judged, among which no neighbours are compared."""
+    model = """
+        texts (int64[batch, sequence] input_ids) => (float[batch, 4] sentence_embedding)
+        <float[9, 4] table = {%s}, int64[1] middle = {1}>
+        { tokens = Gather (table, input_ids)  sentence_embedding = ReduceSum <keepdims = 0> (tokens, middle) }
+    """
+    onnx.save(graph(model % ", ".join(map(str, np.arange(36) % 5))), tmp_path / "model.onnx")
+    with pytest.raises(UnsupportedModel, match="tokenizer"):
+        isorun.Session(tmp_path / "model.onnx", "ort-cpu", precision="auto", quality=0.9)
+    with isorun.Session(tmp_path / "model.onnx", "ort-cpu", precision="auto") as session:
+        assert "neighbours" not in session.provenance.details["precision"]
 
 
 @pytest.mark.long
