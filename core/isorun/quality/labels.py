@@ -5,7 +5,8 @@ Each line of the file is a JSON object, of one of three kinds:
 ``{"texts": [one, other], "score": 4.2}``
     Pairs. Vectors score Spearman's rank correlation of their cosines with the scores.
 ``{"query": text, "relevant": [text, ...]}``, ``{"document": text}``
-    Queries, and further documents. All documents are ranked for each query by cosine: nDCG@10 and recall@10.
+    Queries, and further documents. All documents are ranked for each query by cosine: nDCG@10 and recall@10. The text
+    of the query itself is one of them only if it is listed as relevant.
 ``{"text": text, "class": name}``
     Classes. Each text is classified by its ten nearest neighbours among the others: accuracy and macro F1.
 """
@@ -50,7 +51,7 @@ class Score:
         value, base: that figure, and the same in fp32.
         kept: their ratio.
         figures: every figure.
-        judged_on: how many labels there are, in words.
+        judged_on: :attr:`Labels.size`.
     """
 
     name: str
@@ -99,6 +100,13 @@ class Labels:
     gold: tuple[Any, ...]
     documents: tuple[int, ...]
 
+    @property
+    def size(self) -> str:
+        """How many labels there are, in words."""
+        if self.kind == "classes":
+            return f"{len(self.rows)} texts of {len(set(self.gold))} classes"
+        return f"{len(self.rows)} {self.kind}, {len(self.texts)} texts"
+
     def compare(self, base: Vectors, vectors: Vectors) -> Score:
         """What vectors score, compared with others.
 
@@ -117,7 +125,7 @@ class Labels:
             )
         kept = interval.ratio(len(self.rows), measured.of_rows, expected.of_rows)
         values = measured.figures[name], expected.figures[name]
-        return Score(name, *values, kept, measured.figures, f"{len(self.rows)} {self.kind}")
+        return Score(name, *values, kept, measured.figures, self.size)
 
     def measure(self, vectors: Vectors) -> Measured:
         """What the vectors of the texts score."""
@@ -150,6 +158,8 @@ class Labels:
         relevant, ranking = {}, {}
         for number, (query, *own) in enumerate(self.rows):
             ranked = without_rounding(vectors[documents] @ vectors[query])
+            if query not in own:
+                ranked[documents == query] = -np.inf
             nearest = np.argsort(-ranked, kind="stable")[:K]
             ranks = np.unique(ranked[nearest], return_inverse=True)[1]  # trec_eval would round to float32
             relevant[str(number)] = dict.fromkeys(map(str, own), 1)
@@ -234,7 +244,6 @@ def parse(items: Mapping[int, Any], path: str) -> Labels:
     rows: list[tuple[int, ...]] = []
     gold: list[Any] = []
     documents: list[int] = []
-    classes: dict[str, Any] = {}
     known: dict[tuple[int, ...], int] = {}  # what is listed again counts once
     for number, item in items.items():
         texts = _texts(item)
@@ -252,9 +261,7 @@ def parse(items: Mapping[int, Any], path: str) -> Labels:
             raise InvalidArgument(f"{path}, line {number}: expected two texts and a finite number, got {item!r:.200}")
         if kind == "classes" and not (isinstance(item["class"], str) or type(item["class"]) is int):
             raise InvalidArgument(f"{path}, line {number}: a class must be a str or an integer, got {item['class']!r}")
-        if kind == "classes" and classes.setdefault(texts[0], item["class"]) != item["class"]:
-            raise InvalidArgument(f"{path}, line {number}: the text has another class in an earlier line: {texts[0]!r}")
-        value = item.get("score", item.get("class"))
+        value = str(item["class"]) if kind == "classes" else item.get("score")
         key = indices[:1] if kind == "queries" else tuple(sorted(indices))  # a cosine has no direction
         if (earlier := known.setdefault(key, len(rows))) == len(rows):
             rows.append(indices)
@@ -262,14 +269,14 @@ def parse(items: Mapping[int, Any], path: str) -> Labels:
         elif kind == "queries":
             rows[earlier] = tuple(dict.fromkeys(rows[earlier] + indices[1:]))
         elif gold[earlier] != value:
-            raise InvalidArgument(f"{path}, line {number}: the pair has another score in an earlier line: {texts!r}")
+            what = "pair has another score" if kind == "pairs" else "text has another class"
+            raise InvalidArgument(f"{path}, line {number}: the {what} in an earlier line: {texts!r}")
     if len(rows) < FEWEST:
-        raise InvalidArgument(f"{path} has {len(rows)} different {kind}; expected {FEWEST} or more")
-    if kind != "queries" and len(set(map(str, gold))) < 2:
+        what = "texts" if kind == "classes" else kind
+        raise InvalidArgument(f"{path} has {len(rows)} different {what}; expected {FEWEST} or more")
+    if kind != "queries" and len(set(gold)) < 2:
         raise InvalidArgument(f"{path}: all labels are {gold[0]!r}, so nothing can be measured")
-    return Labels(
-        kind, tuple(places), tuple(rows), tuple(map(str, gold) if kind == "classes" else gold), tuple(set(documents))
-    )
+    return Labels(kind, tuple(places), tuple(rows), tuple(gold), tuple(set(documents)))
 
 
 def _is_text(value: Any) -> bool:

@@ -193,7 +193,7 @@ def choose(
         timed_on=timed_on,
         date=datetime.now(UTC).date().isoformat(),
         about=_about(options, listed, best.backend if best else None),
-        labels="" if labels is None else f"{len(labels.rows)} {labels.kind}, {len(labels.texts)} texts",
+        labels="" if labels is None else labels.size,
     )
     if best:
         texts = calibrated_on if best.precision == "int8" else None

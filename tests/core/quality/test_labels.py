@@ -91,6 +91,19 @@ def test_the_gain_of_a_ranking_is_that_of_its_definition(tmp_path: Path) -> None
     assert measured.figures["recall@10"] == 1
 
 
+def test_a_query_does_not_find_itself(tmp_path: Path) -> None:
+    """Its own text would be the nearest document. It counts where it is listed as relevant."""
+    pytest.importorskip("ir_measures")
+    linked = [{"query": f"text {index}", "relevant": [f"text {index ^ 1}"]} for index in range(30)]
+    read = labels.read(written(tmp_path, linked))
+    numbers = [int(text.split()[-1]) for text in read.texts]
+    vectors = np.eye(15, WIDTH)[[number // 2 for number in numbers]]
+    vectors[:, -1] = [0.3 * (number % 2) for number in numbers]
+    assert read.measure(vectors).figures["nDCG@10"] == 1
+    own = [{"query": f"text {index}", "relevant": [f"text {index}"]} for index in range(30)]
+    assert labels.read(written(tmp_path, own)).measure(vectors).figures["nDCG@10"] == 1
+
+
 def test_f1_is_the_mean_over_classes(tmp_path: Path) -> None:
     """One of thirty texts is of a rare class and voted into the other: accuracy hides it, F1 does not."""
     lines = [{"text": f"text {index}", "class": "rare" if index == 0 else "common"} for index in range(30)]
@@ -171,6 +184,7 @@ def test_vectors_that_are_all_equal_fit_no_labels(tmp_path: Path) -> None:
         [*pairs(), {**pairs()[0], "score": -1}],
         [*pairs(), *classes()],
         [{"text": f"text {index}", "class": "same"} for index in range(COUNT)],
+        [{**line, "score": (1, 1.0)[index % 2]} for index, line in enumerate(pairs())],
         [*pairs(), {"texts": ["one"], "score": 1}],
         [*pairs(), {"texts": ["one", "two"], "score": "high"}],
         [*pairs(), {"texts": ["one", "two"], "score": float("nan")}],
@@ -190,6 +204,14 @@ def test_vectors_that_are_all_equal_fit_no_labels(tmp_path: Path) -> None:
 def test_rejects_wrong_files(tmp_path: Path, lines: Sequence[Any]) -> None:
     with pytest.raises(InvalidArgument):
         labels.read(written(tmp_path, lines))
+
+
+@pytest.mark.parametrize(
+    ("lines", "size"),
+    [(pairs(), "60 pairs, 61 texts"), (queries(), "60 queries, 121 texts"), (classes(), "60 texts of 2 classes")],
+)
+def test_says_how_many_labels_there_are(tmp_path: Path, lines: Sequence[Any], size: str) -> None:
+    assert labels.read(written(tmp_path, lines)).size == size
 
 
 def test_rejects_a_file_that_is_not_json(tmp_path: Path) -> None:
