@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     Judge = Callable[[str], Step]
 
 _ROUNDS = 12
+_SMALLEST = 2  # a smaller difference is never a verdict (isorun_matrix.measurement.statistics.verdicts)
 
 
 def _percent(text: str) -> float:
@@ -27,8 +28,8 @@ def _percent(text: str) -> float:
         value = float(text.removesuffix("%"))
     except ValueError:
         value = -1.0
-    if not 0 <= value < 1000:
-        raise typer.BadParameter(f"expected a percentage, such as 5%, got {text!r}")
+    if not _SMALLEST <= value < 1000:
+        raise typer.BadParameter(f"expected a percentage of {_SMALLEST} or more, such as 5%, got {text!r}")
     return value
 
 
@@ -135,7 +136,7 @@ def bisect(
     shown = progress.for_stderr()
     shown.note(f"{named}: {len(candidates)} releases, {candidates[0]} to {candidates[-1]}; results go to {folder}")
     with running(context, folder.absolute(), shown), kept.writing():
-        judge, explain = _judge(criterion, subject, candidates, folder, shown, limits)
+        judge, explain = _judge(criterion, subject, candidates, folder, shown, limits, resume)
 
         def step(release: str, left: int) -> search.Step:
             shown.note(f"{named} {release}: {left} release{'' if left == 1 else 's'} may be the first bad one")
@@ -179,7 +180,13 @@ def _package(backend: str) -> str:
 
 
 def _judge(
-    criterion: str, subject: Subject, releases: list[str], folder: Path, shown: Lines, limits: Mapping[str, Any]
+    criterion: str,
+    subject: Subject,
+    releases: list[str],
+    folder: Path,
+    shown: Lines,
+    limits: Mapping[str, Any],
+    resume: bool,
 ) -> tuple[Judge, Callable[[Found], list[str]]]:
     """What judges a release, and what explains the release that the search names."""
     from isorun.parity import DEFAULT_TOLERANCES, Tolerance
@@ -193,7 +200,7 @@ def _judge(
         return by_outputs, by_outputs.explain
     of = measured.MEMORY if criterion == "memory" else summary.TIME
     percent, rounds = limits["percent"], limits["rounds"]
-    judge = measured.ByMeasure(subject, releases[0], releases[-1], of, percent, folder, rounds, shown)
+    judge = measured.ByMeasure(subject, releases[0], releases[-1], of, percent, folder, rounds, shown, resume)
     if criterion == "memory":
         return judge, lambda _: ["isorun does not measure the memory of single operators."]
     return judge, lambda found: operators.explain(subject, found, shown)

@@ -127,6 +127,7 @@ def test_ctrl_c_prints_the_command_to_resume(
     [
         *("--resume", "--slower=5% --differs", "--max-rel=1e-3", "--memory=many", "--shape=wide", "--precision=fp1"),
         *("--differs --rounds=12", "--differs --reference=openvino", "--precision=bf16", "--option=foo=1"),
+        *("--memory=1%", "--slower=-5%"),
     ],
 )
 def test_wrong_usage(isorun: Isorun, tiny: Path, more: str) -> None:

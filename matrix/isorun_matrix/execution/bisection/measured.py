@@ -36,6 +36,7 @@ class ByMeasure:
         measures: what is compared: time or :data:`MEMORY`.
         folder: of all runs; each release has one below it.
         rounds: of a run; twice as many if those decide nothing.
+        resumed: whether to repeat disturbed rounds, which decided nothing before.
     """
 
     subject: Subject
@@ -46,6 +47,7 @@ class ByMeasure:
     folder: Path
     rounds: int
     progress: Lines
+    resumed: bool = False
 
     def __call__(self, release: str) -> Step:
         """Measure a release, together with the good one and the bad one.
@@ -54,17 +56,19 @@ class ByMeasure:
             BackendUnavailable: the good release, or later the bad one, does not run the model.
         """
         for rounds in (self.rounds, 2 * self.rounds):
-            compared = self._measure(list(dict.fromkeys((self.good, release, self.bad))), rounds)
+            again = self.resumed and rounds == self.rounds
+            compared = self._measure(list(dict.fromkeys((self.good, release, self.bad))), rounds, again=again)
             verdict, evidence = judge(*compared, percent=self.percent)
             if verdict is not None:
                 return Step(release, verdict, evidence)
         return Step(release, "skipped", f"undecided after {2 * self.rounds} rounds: {evidence}")
 
-    def _measure(self, releases: Sequence[str], rounds: int) -> list[Compared]:
+    def _measure(self, releases: Sequence[str], rounds: int, *, again: bool) -> list[Compared]:
         """The last releases, each compared with the one before."""
         folder = RunFolder(self.folder / releases[1])
         first = RunFolder(self.folder / self.bad)
-        choice = Choice(resume=True, prepared=first if len(releases) > 2 else None, any_version=True)
+        prepared = first if len(releases) > 2 else None
+        choice = Choice(resume=True, remeasure_disturbed=again, prepared=prepared, any_version=True)
         spec = self.subject.spec(releases, rounds)
         run = runner.run(spec, folder.path, folder, self.progress, choice)
         cells = {cell.label: cell for cell in run.cells if not cell.control}

@@ -1,13 +1,18 @@
 from __future__ import annotations
 
 import itertools
+from pathlib import Path
 
 import pytest
 
-from isorun_matrix.execution.bisection.measured import MEMORY, judge
+from isorun_matrix.execution import runner
+from isorun_matrix.execution.bisection.measured import MEMORY, ByMeasure, judge
+from isorun_matrix.execution.bisection.subject import Subject
+from isorun_matrix.execution.choice import Choice
+from isorun_matrix.execution.progress import Lines
 from isorun_matrix.report.comparison import ab
 from isorun_matrix.report.summary import TIME, Measures
-from isorun_matrix.results.records import CellResult
+from isorun_matrix.results.records import CellResult, Run
 from isorun_matrix.spec.pairs import Pair
 from matrix_results import ROUNDS, cell, run
 
@@ -50,3 +55,21 @@ def test_more_rounds_may_decide_where_too_few_were_undisturbed() -> None:
 
 def test_a_release_that_fails_is_skipped() -> None:
     assert verdict(release("1.0", 10), cell("1.1", "crashed"), release("1.2", 12)) == "skipped"
+
+
+@pytest.mark.parametrize("resumed", [True, False])
+def test_a_resumed_search_repeats_the_rounds_that_decided_nothing(
+    resumed: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    repeated = []
+
+    def undecided(*arguments: Choice) -> Run:
+        repeated.append(arguments[-1].remeasure_disturbed)
+        return run(*(cell(name, "ok", 10.0, disturbed=[1, 2, 3, 4, 5]) for name in ("1.0", "1.1")))
+
+    monkeypatch.setattr(runner, "run", undecided)
+    monkeypatch.setattr(Subject, "spec", lambda *_: None)
+    subject = Subject(tmp_path / "model.onnx", "ort-cpu", "onnxruntime")
+    judge_release = ByMeasure(subject, "1.0", "1.1", {"p50": TIME["p50"]}, 5, tmp_path, 12, Lines(), resumed)
+    assert judge_release("1.1").verdict == "skipped"
+    assert repeated == [resumed, False]
