@@ -78,7 +78,9 @@ class VectorIdentity:
             InvalidArgument: the record is incomplete or damaged, was changed, or is of another version of isorun.
         """
         if not isinstance(record, Mapping):
-            raise InvalidType(f"A record of vectors must be a mapping, got {type(record).__name__}")
+            raise InvalidType(
+                f"A record of vectors must be a mapping, such as `vector_record()` returns, got {type(record).__name__}"
+            )
         names = [field.name for field in fields(cls)]
         if missing := [name for name in names if name not in record]:
             raise InvalidArgument(f"This is not a record of vectors: it lacks {', '.join(missing)}")
@@ -168,18 +170,18 @@ def compared(ours: Mapping[str, Any], theirs: Mapping[str, Any]) -> Compatibilit
             f"{name} is {_short(getattr(own, name))} and {_short(getattr(recorded, name))}" for name in meaning
         )
         return Compatibility("different", stated, differing)
-    names = ", ".join(differing)
+    names = f"{', '.join(differing)} differ{'s' if len(differing) == 1 else ''}"
     mixes = "settings" in differing and any(f'"{_BATCHES}"' in record.settings for record in (own, recorded))
     if own.precision in _EXACT and recorded.precision in _EXACT and not mixes:
-        return Compatibility("same", f"equal within the rounding of fp32; {names} differ", differing)
+        return Compatibility("same", f"equal within the rounding of fp32; {names}", differing)
     first, second = unpack(ours), unpack(theirs)
     if first is None or second is None:
-        why = f"{names} differ, and a record has no probe vectors to measure the loss with"
+        why = f"{names}, and a record has no probe vectors to measure the loss with"
         return Compatibility("different", why, differing, unmeasured=True)
     both = [agreement(first, second, first).recall, agreement(second, first, second).recall]
     recall = min(both, key=lambda interval: interval.low)
     kind = "compatible" if recall.low >= _REQUIRED else "different"
-    why = f"{names} differ: one side's queries find {recall} of the ten nearest neighbours in the other's vectors"
+    why = f"{names}: one side's queries find {recall} of the ten nearest neighbours in the other's vectors"
     return Compatibility(kind, why, differing, recall)
 
 
