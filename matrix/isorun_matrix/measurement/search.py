@@ -65,7 +65,8 @@ def reference(workload: Workload, model: PreparedModel, info: ModelInfo, path: P
     asked = replace(workload, texts=workload.search, feeds=batches)
     sets = feeds.tokenized(asked, model.origin, info, cut)
     if cut:
-        notes.append(f"quality: texts are cut to {workload.sequence} tokens")
+        _, limit, _ = cut[0].split(": ", 2)  # then the places of texts in the first batch with one
+        notes.append(f"quality: texts are {limit.lower()}")
     texts = {name: np.concatenate([batch[name] for batch in sets]) for name in sets[0]}
     if info.mask is not None and not (info.attended(texts) != 0).any(axis=1).all():
         raise InvalidFeeds("A text of quality has no token. Remove it")

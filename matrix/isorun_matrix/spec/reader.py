@@ -51,7 +51,7 @@ def load(path: Path) -> Spec:
             spec = Spec.model_validate(pruned.data, context={"folder": path.absolute().parent})
         except ValidationError as error:
             places = [(pruned.place_in_file(_place(detail)), detail) for detail in error.errors()]
-            problems += [_problem(place, detail) for place, detail in places if not pruned.explains(place)]
+            problems += [(place, sentence(detail)) for place, detail in places if not pruned.explains(place)]
             if not pruned.remove(_place(detail) for detail in error.errors()):
                 break
     if spec is not None:
@@ -123,25 +123,25 @@ def _place(error: ErrorDetails) -> Place:
     return tuple(part for part in error["loc"] if not _TAG.fullmatch(str(part)))
 
 
-def _problem(place: Place, error: ErrorDetails) -> Problem:
-    """One of pydantic's errors as a place and a sentence."""
+def sentence(error: ErrorDetails, kind: type[BaseModel] = Spec) -> str:
+    """One of pydantic's errors about data of a kind in words, without its place."""
     if error["type"] == "extra_forbidden":
-        return place, f"unknown key{did_you_mean(str(error['loc'][-1]), _keys_at(Spec, error['loc'][:-1]))}"
+        return f"unknown key{did_you_mean(str(error['loc'][-1]), _keys_at(kind, error['loc'][:-1]))}"
     if error["type"] == "missing":
-        return place, "this key is required"
+        return "this key is required"
     if error["type"] == "value_error":
-        return place, str(error["ctx"]["error"])
+        return str(error["ctx"]["error"])
     if error["type"] == "lengths":
-        return place, error["msg"]
+        return error["msg"]
     if error["type"] == "model_type":
-        return place, f"must be a mapping of keys to values, got {reprlib.repr(error['input'])}"
+        return f"must be a mapping of keys to values, got {reprlib.repr(error['input'])}"
     message = (
         error["msg"]
         .replace("Input should", "must")
         .replace("List should", "must")
         .replace("a valid dictionary", "a mapping")
     )
-    return place, f"{_lowered(message)}, got {reprlib.repr(error['input'])}"
+    return f"{_lowered(message)}, got {reprlib.repr(error['input'])}"
 
 
 def _lowered(message: str) -> str:

@@ -36,6 +36,7 @@ control: false
 def test_a_cell_that_loses_neighbours_fails(isorun: Isorun, tiny: Path, tmp_path: Path) -> None:
     folder = sentence_models.write_sentence_model(tmp_path / "letters")
     texts = {" ".join(words) for length in range(1, 5) for words in itertools.product("abc", repeat=length)}
+    texts.add("a b c " * 3)
     (tmp_path / "texts.txt").write_text("\n".join(sorted(texts)))
     spec, out = SPEC.replace("checkpoint: letters", f"checkpoint: {folder}"), tmp_path / "out"
     done = isorun("run", spec_file(tmp_path, spec), "--out", out)
@@ -43,6 +44,7 @@ def test_a_cell_that_loses_neighbours_fails(isorun: Isorun, tiny: Path, tmp_path
     exact, int8 = cells["letters/3x8/ort-cpu/fp32"], cells["letters/3x8/ort-cpu/int8"]
     assert (exact["quality"]["recall"]["value"], exact["quality"]["queries"]) == (1.0, len(texts))
     assert int8["quality"]["k"] == 3
+    assert "quality: texts are truncated to the maximum of 8 tokens" in exact["notes"]
     assert int8["quality"]["recall"]["value"] < 1
     assert int8["status"] == "quality-failed", int8["reason"]
     assert done.returncode == 1
@@ -56,7 +58,7 @@ def test_a_cell_that_loses_neighbours_fails(isorun: Isorun, tiny: Path, tmp_path
     isorun("run", spec_file(tmp_path, labelled), "--out", tmp_path / "labelled")
     by_id = cells_of(isorun, tmp_path / "labelled")
     kept, lossy = (by_id[f"letters/3x8/ort-cpu/{precision}"]["quality"] for precision in ("fp32", "int8"))
-    assert (kept["name"], kept["judged_on"]) == ("Spearman", f"{len(texts)} pairs")
+    assert (kept["name"], kept["judged_on"]) == ("Spearman", f"{len(texts)} pairs, {len(texts)} texts")
     assert kept["kept"]["value"] == pytest.approx(1, abs=1e-3)
     assert lossy["base"] == kept["base"]
     assert lossy["value"] != kept["value"]

@@ -7,7 +7,7 @@ import onnx
 import onnx.parser
 import pytest
 
-from isorun.errors import InvalidArgument, InvalidFeeds
+from isorun.errors import InvalidArgument, InvalidFeeds, SpecError
 from isorun.models.lowering import ModelGraphs
 from isorun.models.source import open_model
 from isorun.system.cache import Cache
@@ -24,6 +24,11 @@ def test_environments_with_other_packages_have_other_names(tmp_path: Path) -> No
     assert plain == "onnxruntime-1.31.1"
     assert len({plain, a, both}) == 3
     assert same == both
+
+
+def test_says_what_is_wrong_with_a_shape_as_a_spec_does(tmp_path: Path) -> None:
+    with pytest.raises(SpecError, match=r"shapes\.0: a shape must be BATCHxSEQUENCE"):
+        subject(tmp_path, shape="wide").spec(["1.31.1"], 1)
 
 
 @pytest.mark.parametrize("more", [{"precision": "int4"}, {"options": {"foo": 1}}, {"options": {"inter_op_threads": 0}}])
