@@ -89,7 +89,7 @@ def check_output(path: Path, reads: Iterable[Path] = ()) -> Path:
         beside = read.is_dir() and read.resolve() in path.resolve().parents and path.suffix != ".onnx"
         if path.exists() and (path.samefile(read) or beside):
             what = f"a file of {read}" if beside else "a file that this command reads"
-            raise IsorunError(f"{path} is {what} and would be overwritten. Choose another --output")
+            raise IsorunError(f"{path} is {what} and would be overwritten. Name another file")
     if path.exists() and not path.is_dir() and not path.is_file():
         raise IsorunError(f"{path} is a device or a pipe, and would be replaced. Name a file")
     if path.is_dir():

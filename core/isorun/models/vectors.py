@@ -29,14 +29,19 @@ class TextVectors:
         settings: how token vectors become one vector.
         info: the model.
         skipped: how many tokens at the start of a text do not count in pooling (:attr:`TextReader.skipped`).
+
+    Attributes:
+        lack: why the model makes no vectors, if it does not.
     """
 
     def __init__(self, settings: SentenceSettings, info: ModelInfo, skipped: int = 0) -> None:
         self._settings, self._info, self.skipped = settings, info, skipped
         names = [output.name for output in info.outputs]
         weighted = any(isinstance(step, WordWeights) for step in settings.token_steps)  # by token ids: not an output's
-        wanted = (POOLED,) if POOLED in names else TOKENS if settings.pooling and not weighted else ()
+        wanted = (POOLED,) if weighted or not settings.pooling else (POOLED, *TOKENS)
         self._output = next((names.index(name) for name in wanted if name in names), None)
+        unnamed = f"no output is named {' or '.join(wanted)}"
+        self.lack = unnamed if settings.pooling else "nothing says how to pool tokens"
 
     def __bool__(self) -> bool:
         """Whether the model makes vectors."""
@@ -78,10 +83,10 @@ class TextVectors:
     def find(cls, source: ModelSource, info: ModelInfo) -> tuple[TextVectors | None, str]:
         """Those of a model; ``None``, and why, if it makes no vectors."""
         try:
-            vectors, why = cls.of(source, info), "nothing says how its tokens are pooled"
+            vectors = cls.of(source, info)
         except (InvalidModel, UnsupportedModel) as error:  # what an embedder would report
             return None, str(error)
-        return (vectors, "") if vectors else (None, why)
+        return (vectors, "") if vectors else (None, vectors.lack)
 
 
 def applied(steps: Iterable[Layer | str], vectors: Floats) -> Floats:

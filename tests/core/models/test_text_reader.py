@@ -15,11 +15,13 @@ import sentence_models
 import tiny
 from isorun.compilation import corpus
 from isorun.models.lowering import ModelGraphs
+from isorun.models.sentence_settings import SentenceSettings
 from isorun.models.source import open_model
 from isorun.models.text_reader import TextReader, usable_settings
 from isorun.models.tokenizer import TruncationWarning
 from isorun.models.vectors import TextVectors
 from isorun.system.cache import Cache
+from isorun.types import ModelInfo, TensorSpec
 
 TEXTS = ["a", "", "A B C a b c", "a b c " * 6, "B"]
 
@@ -49,6 +51,13 @@ def test_vectors_are_those_of_an_embedder(folder: Path, tmp_path: Path, include_
             assert embedder.max_length == max(batch["input_ids"].shape[1] for batch in feeds)
             assert embedder.identity.prompt == TextReader(copy, graphs.info).prompt != ""
             np.testing.assert_allclose(vectors, embedder.embed(TEXTS), rtol=0, atol=1e-5)
+
+
+@pytest.mark.parametrize(("pooling", "why"), [(("mean",), "last_hidden_state"), ((), "pool")])
+def test_says_what_a_model_lacks_that_makes_no_vectors(pooling: tuple[str, ...], why: str) -> None:
+    info = ModelInfo((), (TensorSpec("pooler_output", "tensor(float)", ("batch", 4)),), 17)
+    vectors = TextVectors(SentenceSettings(pooling=pooling), info)
+    assert (bool(vectors), why in vectors.lack) == (False, True)
 
 
 def test_the_name_of_a_measurement_covers_the_settings_beside_a_model(folder: Path, tmp_path: Path) -> None:
