@@ -132,7 +132,10 @@ def _row(choice: Choice, candidate: Candidate, base: float | None) -> tuple[Any,
     cosine = "-" if candidate.cosine is None else f"{candidate.cosine:.6f}"
     note = "recommended" if _is_chosen(candidate, choice) else ""
     if candidate.reason:
-        note = "failed" if candidate.cosine is None or candidate.cosine >= choice.required else "inaccurate"
+        decides = candidate.task.get("kept", {}) if choice.labels else candidate.neighbours
+        lacking = candidate.cosine is not None and candidate.cosine < choice.required
+        lacking = lacking or decides.get("low", 1.0) < (choice.quality or 0.0)
+        note = "inaccurate" if lacking else "failed"
     kept = "{value:.3f} ({low:.3f}-{high:.3f})".format(**candidate.neighbours) if candidate.neighbours else "-"
     if choice.labels:
         task = candidate.task
