@@ -234,7 +234,7 @@ def parse(items: Mapping[int, Any], path: str) -> Labels:
     """
     for number, item in items.items():
         if not isinstance(item, dict) or item.keys() not in (*_KINDS.values(), _DOCUMENT):
-            raise InvalidArgument(f"{path}, line {number}: expected {_expected()}, got {json.dumps(item)[:80]}")
+            raise InvalidArgument(f"{path}, line {number}: expected {_expected()}, got {item!r:.80}")
     kinds = {kind for item in items.values() for kind, keys in _KINDS.items() if keys == item.keys()}
     if len(kinds) != 1:
         what = f"mixes {' and '.join(sorted(kinds))}" if kinds else "has no labels"

@@ -103,7 +103,7 @@ def test_labels(tmp_path: Path) -> None:
     (tmp_path / "few.jsonl").write_text(json.dumps(pairs[0]))
     (tmp_path / "damaged.jsonl").write_text("{")
     names = ("missing.jsonl", "few.jsonl", "damaged.jsonl")
-    for wrong in (*names, "labels.jsonl, k: 3", "labels.jsonl, texts: [a]", "[1]"):
+    for wrong in (*names, "labels.jsonl, k: 3", "labels.jsonl, texts: [a]", "[1]", "[{when: 2026-01-01}]"):
         with pytest.raises(SpecError):
             load(tmp_path, QUALITY % f"{{labels: {wrong}}}")
 
