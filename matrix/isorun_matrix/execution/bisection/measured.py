@@ -107,5 +107,8 @@ def judge(candidate: Compared, worst: Compared | None = None, *, percent: float)
     evidence = f"{number(ratio.ratio)} x the {unit} of {candidate.a.label} ({ends})"
     if ratio.verdict == "slower" and ratio.interval.low > limit:
         return "bad", evidence
-    better = worst is not None and worst.verdict == "slower"
-    return "good" if ratio.interval.high <= limit or better else None, evidence
+    if ratio.interval.high <= limit or (worst is not None and worst.verdict == "slower"):
+        return "good", evidence
+    if ratio.interval.low > limit:
+        evidence += f", of which the control's difference from itself explains {number(ratio.needed)} x"
+    return None, evidence

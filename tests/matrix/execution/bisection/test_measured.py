@@ -53,6 +53,13 @@ def test_more_rounds_may_decide_where_too_few_were_undisturbed() -> None:
     assert verdict(*cells, measures={"p50": TIME["p50"]}) is None
 
 
+def test_names_the_noise_that_hides_a_difference() -> None:
+    cells = [release("1.0", 10), release("1.0~control", 12), release("1.1", 11.5)]
+    (compared,) = ab.compare(run(*cells), [Pair(cells[2].id, cells[0].id, cells[2].id)], TIME)
+    reached, evidence = judge(compared, percent=5)
+    assert (reached, "1.20 x" in evidence) == (None, True)
+
+
 def test_a_release_that_fails_is_skipped() -> None:
     assert verdict(release("1.0", 10), cell("1.1", "crashed"), release("1.2", 12)) == "skipped"
 
