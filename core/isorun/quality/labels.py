@@ -206,8 +206,8 @@ def read(path: Path) -> Labels:
     return parse(objects(path), str(path))
 
 
-def objects(path: Path) -> dict[int, Any]:
-    """The JSON on each line of a file that is not blank, by the number of the line.
+def objects(path: Path) -> dict[str, Any]:
+    """The JSON on each line of a file that is not blank, by where it is, such as ``line 1``.
 
     Raises:
         InvalidArgument: the file is not UTF-8, or a line is not JSON.
@@ -216,25 +216,25 @@ def objects(path: Path) -> dict[int, Any]:
     for number, line in enumerate(text_files.lines(path), start=1):
         if line.strip():
             try:
-                parsed[number] = json.loads(line)
+                parsed[f"line {number}"] = json.loads(line)
             except (ValueError, RecursionError) as error:
                 raise InvalidArgument(f"{path}, line {number} is not JSON: {error}") from error
     return parsed
 
 
-def parse(items: Mapping[int, Any], path: str) -> Labels:
+def parse(items: Mapping[str, Any], path: str) -> Labels:
     """Labels from JSON objects.
 
     Args:
-        items: the objects by the numbers of their lines.
+        items: the objects by where each is, such as ``line 1``.
         path: where they come from, for messages.
 
     Raises:
         InvalidArgument: they are no labels, of several kinds, or too few.
     """
-    for number, item in items.items():
+    for position, item in items.items():
         if not isinstance(item, dict) or item.keys() not in (*_KINDS.values(), _DOCUMENT):
-            raise InvalidArgument(f"{path}, line {number}: expected {_expected()}, got {item!r:.80}")
+            raise InvalidArgument(f"{path}, {position}: expected {_expected()}, got {item!r:.80}")
     kinds = {kind for item in items.values() for kind, keys in _KINDS.items() if keys == item.keys()}
     if len(kinds) != 1:
         what = f"mixes {' and '.join(sorted(kinds))}" if kinds else "has no labels"
@@ -245,22 +245,22 @@ def parse(items: Mapping[int, Any], path: str) -> Labels:
     gold: list[Any] = []
     documents: list[int] = []
     known: dict[tuple[int, ...], int] = {}  # what is listed again counts once
-    for number, item in items.items():
+    for position, item in items.items():
         texts = _texts(item)
         if not texts or not all(map(_is_text, texts)):
-            raise InvalidArgument(f"{path}, line {number}: texts must be valid Unicode and not empty, got {texts!r}")
+            raise InvalidArgument(f"{path}, {position}: texts must be valid Unicode and not empty, got {texts!r}")
         indices = tuple(places.setdefault(text, len(places)) for text in texts)
         documents += indices if item.keys() == _DOCUMENT else indices[1:] if kind == "queries" else ()
         if item.keys() == _DOCUMENT:
             if kind != "queries":
-                raise InvalidArgument(f"{path}, line {number}: a document belongs to queries, and the file has {kind}")
+                raise InvalidArgument(f"{path}, {position}: a document belongs to queries, and the file has {kind}")
             continue
         if kind == "queries" and len(indices) < 2:
-            raise InvalidArgument(f"{path}, line {number}: the query has no relevant document")
+            raise InvalidArgument(f"{path}, {position}: the query has no relevant document")
         if kind == "pairs" and (len(indices) != 2 or not _is_number(item["score"])):
-            raise InvalidArgument(f"{path}, line {number}: expected two texts and a finite number, got {item!r:.200}")
+            raise InvalidArgument(f"{path}, {position}: expected two texts and a finite number, got {item!r:.200}")
         if kind == "classes" and not (isinstance(item["class"], str) or type(item["class"]) is int):
-            raise InvalidArgument(f"{path}, line {number}: a class must be a str or an integer, got {item['class']!r}")
+            raise InvalidArgument(f"{path}, {position}: a class must be a str or an integer, got {item['class']!r}")
         value = str(item["class"]) if kind == "classes" else item.get("score")
         key = indices[:1] if kind == "queries" else tuple(sorted(indices))  # a cosine has no direction
         if (earlier := known.setdefault(key, len(rows))) == len(rows):
@@ -270,7 +270,7 @@ def parse(items: Mapping[int, Any], path: str) -> Labels:
             rows[earlier] = tuple(dict.fromkeys(rows[earlier] + indices[1:]))
         elif gold[earlier] != value:
             what = "pair has another score" if kind == "pairs" else "text has another class"
-            raise InvalidArgument(f"{path}, line {number}: the {what} in an earlier line: {texts!r}")
+            raise InvalidArgument(f"{path}, {position}: the {what} than before: {texts!r}")
     if len(rows) < FEWEST:
         what = "texts" if kind == "classes" else kind
         raise InvalidArgument(f"{path} has {len(rows)} different {what}; expected {FEWEST} or more")

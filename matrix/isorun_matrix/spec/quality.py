@@ -35,7 +35,7 @@ def labels_of(items: list[Any]) -> Labels:
     Raises:
         InvalidArgument: they are no labels, of several kinds, or too few.
     """
-    return labels.parse(dict(enumerate(items, start=1)), "labels")
+    return labels.parse({f"item {number}": item for number, item in enumerate(items, start=1)}, "labels")
 
 
 LabelItems = Annotated[

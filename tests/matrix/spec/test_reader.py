@@ -106,6 +106,8 @@ def test_labels(tmp_path: Path) -> None:
     for wrong in (*names, "labels.jsonl, k: 3", "labels.jsonl, texts: [a]", "[1]", "[{when: 2026-01-01}]"):
         with pytest.raises(SpecError):
             load(tmp_path, QUALITY % f"{{labels: {wrong}}}")
+    (problem,) = problems(tmp_path, QUALITY % "{labels: [{text: a, class: b}, {text: a, class: c}]}")
+    assert "labels, item 2" in problem
 
 
 LENGTHS = "shapes: [{batch: 2, sequence: 9, lengths: %s}]"
