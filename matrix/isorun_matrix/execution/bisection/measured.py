@@ -13,6 +13,7 @@ from isorun_matrix.execution.bisection.search import Step, Verdict
 from isorun_matrix.execution.bisection.subject import Subject
 from isorun_matrix.execution.plan import Choice
 from isorun_matrix.execution.progress import Lines
+from isorun_matrix.measurement.statistics.verdicts import NEEDED
 from isorun_matrix.report import summary
 from isorun_matrix.report.comparison import ab
 from isorun_matrix.report.comparison.ab import Compared
@@ -101,7 +102,7 @@ def judge(candidate: Compared, worst: Compared | None = None, *, percent: float)
     if ratio is None:
         if candidate.b.status != "ok":
             return "skipped", f"{candidate.b.status}: {candidate.b.reason}"
-        return None, candidate.verdict
+        return None, f"fewer than {NEEDED} of them can be compared. A quieter machine may decide"
     unit = {"p50": "time", "cpu": "CPU time"}.get(candidate.of, candidate.of)
     ends = f"{number(ratio.interval.low)} to {number(ratio.interval.high)}"
     evidence = f"{number(ratio.ratio)} x the {unit} of {candidate.a.label} ({ends})"

@@ -8,7 +8,7 @@ import pytest
 from isorun_matrix.execution import runner
 from isorun_matrix.execution.bisection.measured import MEMORY, ByMeasure, judge
 from isorun_matrix.execution.bisection.subject import Subject
-from isorun_matrix.execution.choice import Choice
+from isorun_matrix.execution.plan import Choice
 from isorun_matrix.execution.progress import Lines
 from isorun_matrix.report.comparison import ab
 from isorun_matrix.report.summary import TIME, Measures
@@ -78,5 +78,6 @@ def test_a_resumed_search_repeats_the_rounds_that_decided_nothing(
     monkeypatch.setattr(Subject, "spec", lambda *_: None)
     subject = Subject(tmp_path / "model.onnx", "ort-cpu", "onnxruntime")
     judge_release = ByMeasure(subject, "1.0", "1.1", {"p50": TIME["p50"]}, 5, tmp_path, 12, Lines(), resumed)
-    assert judge_release("1.1").verdict == "skipped"
+    step = judge_release("1.1")
+    assert (step.verdict, "quieter" in step.evidence) == ("skipped", True)
     assert repeated == [resumed, False]
