@@ -28,13 +28,7 @@ ROWS = [
 
 def behind_a_node(model: onnx.ModelProto) -> None:
     """Nothing reads an input itself, whose type the model declares."""
-    graph = model.graph
-    names = {value.name: f"{value.name}.copy" for value in graph.input}
-    for node in graph.node:
-        node.input[:] = [names.get(name, name) for name in node.input]
-    nodes = [helper.make_node("Identity", [name], [copy]) for name, copy in names.items()] + [*graph.node]
-    del graph.node[:]
-    graph.node.extend(nodes)
+    _copy(model.graph, [value.name for value in model.graph.input])
 
 
 def with_wrong_sizes(model: onnx.ModelProto) -> None:
@@ -57,11 +51,15 @@ def in_a_function(model: onnx.ModelProto) -> None:
 
 def with_computed_constants(model: onnx.ModelProto) -> None:
     """Constants are written as what a runtime computes when it loads the model."""
-    graph = model.graph
-    constants = {tensor.name: f"{tensor.name}.computed" for tensor in graph.initializer}
+    _copy(model.graph, [tensor.name for tensor in model.graph.initializer])
+
+
+def _copy(graph: onnx.GraphProto, names: list[str]) -> None:
+    """Have nodes read copies of values, made by ``Identity``."""
+    copies = {name: f"{name}.copy" for name in names}
     for node in graph.node:
-        node.input[:] = [constants.get(name, name) for name in node.input]
-    nodes = [helper.make_node("Identity", [name], [copy]) for name, copy in constants.items()] + [*graph.node]
+        node.input[:] = [copies.get(name, name) for name in node.input]
+    nodes = [helper.make_node("Identity", [name], [copy]) for name, copy in copies.items()] + [*graph.node]
     del graph.node[:]
     graph.node.extend(nodes)
 

@@ -148,9 +148,9 @@ def find_keys(
         own = key(job, **common, fingerprint=fingerprints.get(job.model))
         keys[job.id], requests[job.id] = received.get(job.id) or own, key(job, **common, source=sources[job.model])
     for cell in plan.cells:
-        here = cell.backend if cell.environment is None else None
-        common = {**_software(spec, environment, here), "machine": identity}
-        isolated = {} if here else {"environment": asdict(environment.environments[str(cell.environment)])}
+        own_backend = cell.backend if cell.environment is None else None
+        common = {**_software(spec, environment, own_backend), "machine": identity}
+        isolated = {} if own_backend else {"environment": asdict(environment.environments[str(cell.environment)])}
         whole = {**common, **isolated, "fingerprint": fingerprints.get(cell.model), "workload": keys[cell.workload]}
         keys[cell.id] = key(cell, **whole)
         requests[cell.id] = key(cell, **common, workload=requests[cell.workload])

@@ -86,7 +86,7 @@ ReturnsPartsOfAPool = returning(
     lambda results: [np.resize(each, 1 << 20)[: each.size].reshape(each.shape) for each in results]
 )
 ReturnsASubclass = returning(lambda results: [each.view(np.recarray) for each in results])
-LocksItsOutputs = returning(lambda results: [locked(each) for each in results])
+LocksItsOutputs = returning(lambda results: [locked(array) for array in results])
 FreesItsOutputs = returning(lambda results: [freed(each) for each in results])
 NarrowsIntegers = cast(np.int64, np.int32)
 BytesForBooleans = cast(bool, np.uint8)
