@@ -154,26 +154,26 @@ class FeedChecker:
         """Feeds with lists, numbers and instances of subclasses as plain arrays, if no information is lost.
 
         Raises:
-            InvalidFeeds: a list cannot be converted to an array, a number is out of the range of the input's dtype, or
-                an array has masked values.
+            InvalidFeeds: the model has no such input, a list cannot be converted to an array, a number is out of the
+                range of the input's dtype, or an array has masked values.
         """
         converted = dict(feeds)
         for name, value in feeds.items():
             spec = self._specs.get(name)
-            if spec is not None and (spec.dtype is not None or spec.type == _STRINGS):
+            if spec is None:
+                raise InvalidFeeds(f"The model has no input {name!r}{did_you_mean(str(name), self._specs)}")
+            if spec.dtype is not None or spec.type == _STRINGS:
                 converted[name] = _as_array(spec, value)
         return converted
 
     def _refuse(self, feeds: Feeds) -> None:
-        """Raise an error for invalid feeds; return for valid ones (an optional input was omitted)."""
+        """Raise an error for feeds that are invalid after :meth:`with_arrays`; return for valid ones (an optional input
+        was omitted)."""
         if not isinstance(feeds, Mapping):
             raise InvalidFeeds(
                 f"Feeds must be a mapping of input names to arrays, got {type(feeds).__name__}. "
                 f"The model's inputs: {self._expected()}"
             )
-        for name in feeds:
-            if name not in self._specs:
-                raise InvalidFeeds(f"The model has no input {name!r}{did_you_mean(str(name), self._specs)}")
         if missing := sorted(self._required - feeds.keys()):
             raise InvalidFeeds(f"No feed for {', '.join(map(repr, missing))}. The model's inputs: {self._expected()}")
         sizes: dict[str, tuple[int, str]] = {}

@@ -84,8 +84,8 @@ class Collator:
             self._checker.check(feeds)  # raises, and says what is expected
         rows, keep_axis = {}, False
         for name, array in self._checker.with_arrays(feeds).items():
-            spec = self._specs.get(name)
-            if isinstance(array, np.ndarray) and spec is not None and spec.shape and array.ndim == len(spec.shape) - 1:
+            spec = self._specs[name]
+            if isinstance(array, np.ndarray) and spec.shape and array.ndim == len(spec.shape) - 1:
                 rows[name] = array[None]
             else:
                 rows[name], keep_axis = array, True
