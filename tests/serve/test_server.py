@@ -275,8 +275,11 @@ def test_the_garbage_collector_leaves_out_what_is_open(
         frozen.append(True)
         stop()
 
+    def too_late(*_: object) -> None:
+        raise TimeoutError("the server was not ready within the time of this test")
+
     monkeypatch.setattr(gc, "freeze", freeze)
-    before, timer = signal.getsignal(signal.SIGTERM), threading.Timer(20, stop)
+    before, timer = signal.signal(signal.SIGTERM, too_late), threading.Timer(120, stop)
     timer.start()
     try:
         ran = isorun("serve", folders["embedder"], "--backend=ort-cpu", "--port=0", "--no-warmup", "--drain=0")

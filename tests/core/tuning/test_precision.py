@@ -118,7 +118,7 @@ def test_chooses_the_fastest_precision_within_the_tolerance(choose: Choose):
     assert (note["judged_on"], note["timed_at"]) == ("random tokens", "1 x 40")
     assert set(note["requests"]) == {f"mask {kind}" for kind in MASKS}
     tested = {candidate["precision"]: candidate for candidate in note["candidates"]}
-    assert tested["fp32"]["milliseconds"] > tested["bf16"]["milliseconds"] > tested["fp8"]["milliseconds"]
+    assert min(tested, key=lambda name: tested[name]["milliseconds"]) == "fp8"
     assert tested["fp32"]["milliseconds"] >= 6
     assert tested["bf16"]["cosine"] == pytest.approx(1, abs=1e-12)
     assert 0.999 < tested["fp8"]["cosine"] < 1
