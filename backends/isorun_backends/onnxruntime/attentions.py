@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from isorun_backends.common_empties import choose, zeros_of
-from isorun_backends.nodes import Nodes, Rows, attribute_of, dtype_of, input_of, producer, rewrite, settled, shape_of
+from isorun_backends.nodes import Nodes, attribute_of, dtype_of, input_of, producer, rewrite, settled, shape_of
+from isorun_backends.onnxruntime.row import fault, fault_before_1_32
 
 if TYPE_CHECKING:
     import onnx_ir as ir
 
-_fault = Rows("1.31.1")
 _MASK = 3  # among the inputs
 _LOWEST = np.finfo(np.float32).min
 _STEPS = 16  # from the lowest float to what replaces it: in fp16, beyond the scores, which are rounded as before
@@ -83,7 +83,7 @@ def unless_no_heads(op: Nodes, node: ir.Node) -> Sequence[ir.Value]:
 
 
 ROWS = (
-    _fault(
+    fault_before_1_32(
         *("Attention", "a number of heads that is unknown, and 0", "it ends the process"),
         "g (float[a, b, c, 4] q) => (float[d, e, f, g] y) { y = Attention (q, q, q) }",
         applies=may_have_no_heads,
@@ -93,7 +93,7 @@ ROWS = (
         expected=[np.zeros((1, 0, 3, 4), np.float32)],
         ends_process=True,
     ),
-    _fault(
+    fault(
         "Attention",
         "a query whose keys are all masked by the lowest float",
         "zeros instead of the mean of all values",

@@ -8,12 +8,11 @@ import numpy as np
 
 from isorun.plugin import Fault
 from isorun_backends.common_empties import other_if_empty, recurrent_of_nothing, zeros_of
-from isorun_backends.nodes import Nodes, Rows, attribute_of, dtype_of, input_of, rewrite, settled, shape_of, where_below
+from isorun_backends.nodes import Nodes, attribute_of, dtype_of, input_of, rewrite, settled, shape_of, where_below
+from isorun_backends.onnxruntime.row import fault, fault_before_1_32
 
 if TYPE_CHECKING:
     import onnx_ir as ir
-
-_fault = Rows("1.31.1")
 
 
 def has_negative_axis(node: ir.Node, _: int) -> bool:
@@ -127,7 +126,7 @@ def require_frame(op: Nodes, node: ir.Node) -> ir.Value:
 
 
 def _extremum(operator: str) -> Fault:
-    return _fault(
+    return fault_before_1_32(
         operator,
         "a negative axis of a tensor without elements",
         "an output that keeps the size of the axis",
@@ -140,9 +139,9 @@ def _extremum(operator: str) -> Fault:
 
 
 ROWS = (
-    *(recurrent_of_nothing(_fault, operator) for operator in ("LSTM", "GRU")),
+    *(recurrent_of_nothing(fault, operator) for operator in ("LSTM", "GRU")),
     *map(_extremum, ("ArgMax", "ArgMin")),
-    _fault(
+    fault(
         "MatMulInteger",
         "sums without terms",
         "memory that was never written",
@@ -159,7 +158,7 @@ ROWS = (
         },
         expected=[np.zeros((40, 40), np.int32), np.full((40, 40), 225, np.int32)],
     ),
-    _fault(
+    fault(
         "QLinearMatMul",
         "sums without terms",
         "zeros, or memory that was never written",
@@ -173,7 +172,7 @@ ROWS = (
         },
         expected=[np.full((2, 3), 7, np.uint8)],
     ),
-    _fault(
+    fault_before_1_32(
         *("Conv", "padding around an image that may have no channels", "it never returns"),
         "g (float[a, b, 4] x, float[c, d, 3] w) => (float[a, c, 4] y) { y = Conv <pads = [1, 1], group = 2> (x, w) }",
         applies=pads_what_may_have_no_channels,
@@ -182,7 +181,7 @@ ROWS = (
         expected=[np.zeros((1, 2, 4), np.float32)],
         ends_process=True,
     ),
-    _fault(
+    fault(
         "ConvInteger",
         "an image that may have no channels",
         "memory that was never written",
@@ -200,7 +199,7 @@ ROWS = (
         },
         expected=[np.zeros((40, 40, 40), np.int32)] * 2,
     ),
-    _fault(
+    fault(
         "QLinearConv",
         "an image that may have no channels",
         "memory that was never written",
@@ -214,7 +213,7 @@ ROWS = (
         },
         expected=[np.array([[[7] * 4, [9] * 4]], np.uint8)],
     ),
-    _fault(
+    fault_before_1_32(
         *("Gemm", "sums without terms, and a factor `beta`", "what is added is not multiplied by it"),
         "g (float[a, b] x, float[a, c] w, float[c] i) => (float[b, c] y) "
         "{ y = Gemm <transA = 1, beta = 0.5> (x, w, i) }",
@@ -226,7 +225,7 @@ ROWS = (
         },
         expected=[np.array([[1, 2, 3]] * 2, np.float32)],
     ),
-    _fault(
+    fault(
         *("STFT", "frames of a computed length of 0", "it ends the process"),
         "g (float[a, b, 1] x, int64 n) => (float[c, d, e, 2] y) <int64 s = {4}> { y = STFT (x, s, , n) }",
         applies=may_have_no_frame,

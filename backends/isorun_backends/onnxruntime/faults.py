@@ -1,11 +1,11 @@
-"""What ONNX Runtime's CPU provider computes otherwise than ONNX's node tests expect (1.31.1)."""
+"""What ONNX Runtime's CPU provider computes otherwise than ONNX's node tests expect (1.31.1 and 1.32.0)."""
 
 from __future__ import annotations
 
 from isorun.plugin import KnownFaults
 from isorun_backends.common_faults import nonzero_of_scalar
-from isorun_backends.nodes import Rows
 from isorun_backends.onnxruntime import attentions, empties, integers, normalizations, pads, ranges
+from isorun_backends.onnxruntime.row import fault
 
 _ROUNDING = "rounding of fp32: off by 1e-4 where values are 1000"
 _FP16 = "rounding of fp16 in the last bit"
@@ -18,7 +18,7 @@ OPTIMIZERS = KnownFaults(rows=(*normalizations.ROWS, *pads.ROWS))
 
 CPU = KnownFaults(
     rows=(
-        nonzero_of_scalar(Rows("1.31.1")),
+        nonzero_of_scalar(fault),
         *integers.ROWS,
         *OPTIMIZERS.rows,
         *empties.ROWS,

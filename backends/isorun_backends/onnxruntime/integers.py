@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from isorun.plugin import Fault
-from isorun_backends.nodes import Nodes, Rows, attribute_of, dtype_of, input_of, rewrite, settled
+from isorun_backends.nodes import Nodes, attribute_of, dtype_of, input_of, rewrite, settled
+from isorun_backends.onnxruntime.row import fault, fault_before_1_32
 
 if TYPE_CHECKING:
     import onnx_ir as ir
 
-_fault = Rows("1.31.1")
 _LOWEST = np.array([-(2**31), 7], np.int32)
 _BITS = 32  # of integers that the processor divides as they are; shorter ones are widened
 
@@ -38,7 +38,8 @@ def _by_one(op: Nodes, node: ir.Node) -> ir.Value:
 
 
 def _row(operator: str, expected: np.ndarray) -> Fault:
-    return _fault(
+    row = fault if operator == "Div" else fault_before_1_32
+    return row(
         operator,
         "the lowest integer by -1",
         "it ends the process",

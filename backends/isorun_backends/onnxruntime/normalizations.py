@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from isorun.plugin import Fault
-from isorun_backends.nodes import Nodes, Rows, array_of, producer, rewrite
+from isorun_backends.nodes import Nodes, array_of, producer, rewrite
+from isorun_backends.onnxruntime.row import fault, fault_before_1_32
 
 if TYPE_CHECKING:
     import onnx_ir as ir
@@ -21,7 +22,6 @@ if TYPE_CHECKING:
 
     Rewrite = Callable[[ir.Node], list[ir.Node]]
 
-_fault = Rows("1.31.1")
 _STEPS = {"Sub": "Sub (x, m)", "Pow": "Pow (d, two)", "Add": "Add (v, e)", "Div": "Div (d, s)"}
 
 
@@ -83,7 +83,8 @@ def _row(
     operator: str, step: str, condition: str, applies: Condition, rewrite: Rewrite, epsilon: str = "float e = {1}"
 ) -> Fault:
     steps = {**_STEPS, operator: step}
-    return _fault(
+    row = fault_before_1_32 if operator == "Add" else fault
+    return row(
         operator,
         condition,
         "a layer normalization",

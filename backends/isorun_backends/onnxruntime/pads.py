@@ -12,12 +12,12 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from isorun.plugin import Fault
-from isorun_backends.nodes import Nodes, Rows, attribute_of, input_of, is_constant, producer, rewrite, settled, static
+from isorun_backends.nodes import Nodes, attribute_of, input_of, is_constant, producer, rewrite, settled, static
+from isorun_backends.onnxruntime.row import fault_before_1_32
 
 if TYPE_CHECKING:
     import onnx_ir as ir
 
-_fault = Rows("1.31.1")
 _DEEPEST = 8  # nodes from a pool to what is padded
 # What an optimizer may remove between the two.
 _REMOVABLE = frozenset(
@@ -112,7 +112,7 @@ def _is_never_negative(value: ir.Value | None, steps: int) -> bool:
 
 
 def _row(operator: str, condition: str, result: str, applies: Any, attributes: str) -> Fault:
-    return _fault(
+    return fault_before_1_32(
         operator,
         condition,
         result,

@@ -6,12 +6,12 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from isorun_backends.nodes import Nodes, Rows, attribute_of, dtype_of, is_small, rewrite, settled, static
+from isorun_backends.nodes import Nodes, attribute_of, dtype_of, is_small, rewrite, settled, static
+from isorun_backends.onnxruntime.row import fault, fault_before_1_32
 
 if TYPE_CHECKING:
     import onnx_ir as ir
 
-_fault = Rows("1.31.1")
 _HELD = 2**52  # fp64 holds every integer below, and the difference of two
 _OUTSIDE = 100  # of an image from -1 to 1, whatever its size
 
@@ -56,7 +56,7 @@ def sample_near(op: Nodes, node: ir.Node) -> ir.Value:
 
 
 ROWS = (
-    _fault(
+    fault_before_1_32(
         "Range",
         "integers from 2^53 on",
         "more or fewer elements: it counts them in fp64",
@@ -66,7 +66,7 @@ ROWS = (
         feeds={"x": np.array(2**60), "l": np.array(2**60 + 3), "d": np.array(2)},
         expected=[np.array([2**60, 2**60 + 2])],
     ),
-    _fault(
+    fault(
         "GridSample",
         "places far outside, with zeros or the border there",
         "elements of the image, or 0 instead of the border",
@@ -79,7 +79,7 @@ ROWS = (
         },
         expected=[np.zeros((1, 1, 1, 1), np.float32)],
     ),
-    _fault(
+    fault(
         "ScatterElements",
         "`reduction` = min or max, of NaN and other numbers",
         "the number after NaN, as if it were the first",
