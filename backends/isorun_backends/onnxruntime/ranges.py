@@ -80,6 +80,20 @@ ROWS = (
         expected=[np.zeros((1, 1, 1, 1), np.float32)],
     ),
     fault(
+        *("ReduceMax", "NaN and other numbers, in ReduceMin, ArgMax, ArgMin and Hardmax too"),
+        "a number, unless the first of a row is NaN",
+        "g (float[a, b] x) => (float[a, 1] y) <int64[1] i = {1}> { y = ReduceMax (x, i) }",
+        opset=18,
+        feeds={"x": np.array([[1, np.nan]], np.float32)},
+        expected=[np.array([[np.nan]], np.float32)],
+    ),
+    fault_before_1_32(
+        *("TopK", "NaN and other numbers", "a number where NaN is the greatest"),
+        "g (float[a, b] x) => (float[a, 1] y) <int64[1] k = {1}> { y, i = TopK (x, k) }",
+        feeds={"x": np.array([[1, np.nan]], np.float32)},
+        expected=[np.array([[np.nan]], np.float32)],
+    ),
+    fault(
         "ScatterElements",
         "`reduction` = min or max, of NaN and other numbers",
         "the number after NaN, as if it were the first",
