@@ -159,6 +159,14 @@ ROWS = (
         feeds={"x": _NUMBERS},
     ),
     fault(
+        *("PRelu", "a slope of one dimension, and an input of more than two"),
+        "the slope along the second axis, or an error",
+        "g (float[a, b, 2] x) => (float[c, d, e] y) <float[2] k = {0.5, 3}> { y = PRelu (x, k) }",
+        applies=conditions.slopes_by_one_axis,
+        rewrite=rewrites.slope_of_each,
+        feeds={"x": np.array([[[-1, -2], [-3, 4]]], np.float32)},
+    ),
+    fault(
         "Pad",
         "a computed value of another type than float",
         "it reads the value's bytes as a float",

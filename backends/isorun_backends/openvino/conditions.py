@@ -148,6 +148,12 @@ def is_even(node: ir.Node, _: int) -> bool:
     return bool(attribute_of(node, "size", 1) % 2 == 0)
 
 
+def slopes_by_one_axis(node: ir.Node, _: int) -> bool:
+    """Whether the slope may have one dimension of several elements, and what it multiplies more than two."""
+    sizes, slopes = map(shape_of, node.inputs)
+    return (slopes is None or (len(slopes) == 1 and slopes[0] != 1)) and (sizes is None or len(sizes) > 2)
+
+
 def tiles_many_axes(node: ir.Node, _: int) -> bool:
     """Whether repeats of three or more axes are computed."""
     sizes = shape_of(input_of(node, 1)) or ()

@@ -175,6 +175,13 @@ def thresholded_relu(op: Nodes, node: ir.Node) -> ir.Value:
     return op("Where", op("Less", alpha, x), x, op.constant(0, kind))
 
 
+@rewrite
+def slope_of_each(op: Nodes, node: ir.Node) -> ir.Value:
+    """The operator with a slope for every element."""
+    x, slope = node.inputs
+    return op("PRelu", x, op("Where", op("Equal", x, x), slope, slope))
+
+
 def _sum(op: Nodes, node: ir.Node, value: ir.Value | None) -> ir.Value:
     """ReduceSum over the axes of a reduction: an attribute in opsets 13 to 17, then an input."""
     attributes = {name: item for name, item in node.attributes.items() if name != "axes"}
