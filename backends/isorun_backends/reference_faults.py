@@ -14,12 +14,14 @@ from isorun_backends.common_faults import (
     with_coupled_gates,
     without_lengths,
 )
-from isorun_backends.nodes import GATES, Rows, every, shape_of
+from isorun_backends.common_images import local_response
+from isorun_backends.nodes import GATES, Nodes, Rows, attribute_of, every, input_of, rewrite, shape_of
 
 if TYPE_CHECKING:
     import onnx_ir as ir
 
 _fault = Rows("onnx 1.23.2")
+_TWO = np.array([1, 2], np.float32)
 
 
 def _has(name: str, *values: Any) -> Any:
@@ -39,6 +41,13 @@ def _is_unsorted(node: ir.Node, _: int) -> bool:
         return False
     in_rows = axis == 0 or (axis is None and len(shape_of(node.inputs[0]) or ()) == 1)
     return not in_rows or sum(output.name != "" for output in node.outputs) == 1
+
+
+@rewrite
+def _with_bias_added(op: Nodes, node: ir.Node) -> ir.Value:
+    """Biases are added to the last axis but one of the reversed dimensions, whatever their number."""
+    (image,) = op.like(node, *node.inputs[:2])
+    return op("Transpose", op("Add", op("Transpose", image), op("Unsqueeze", node.inputs[2], op.constant([1]))))
 
 
 def _clipped(operator: str, expected: float) -> Fault:
@@ -92,15 +101,15 @@ FAULTS = KnownFaults(
             feeds={"x": np.array([1, -3], np.float32)},
             expected=[np.array([0.25, -0.75], np.float32)],
         ),
+        local_response(_fault, "always", "sums for as many channels as there are rows", lambda *_: True),
         _fault(
-            "LRN",
-            "always",
-            "sums for as many channels as there are rows",
-            "g (float[1, 2, 1, 1] x) => (float[1, 2, 1, 1] y) "
-            "{ y = LRN <size = 3, alpha = 3.0, beta = 1.0, bias = 1.0> (x) }",
-            applies=lambda *_: True,
-            feeds={"x": np.ones((1, 2, 1, 1), np.float32)},
-            expected=[np.full((1, 2, 1, 1), 1 / 3, np.float32)],
+            *("ConvTranspose", "`group` > 1 and a bias", "the biases of the first group in each"),
+            "g (float[1, 2, 1] x, float[2, 1, 1] w, float[2] b) => (float[1, 2, n] y) "
+            "{ y = ConvTranspose <group = 2> (x, w, b) }",
+            applies=lambda node, _: attribute_of(node, "group", 1) > 1 and input_of(node, 2) is not None,
+            rewrite=_with_bias_added,
+            feeds={"x": np.ones((1, 2, 1), np.float32), "w": np.ones((2, 1, 1), np.float32), "b": _TWO},
+            expected=[np.array([[[2], [3]]], np.float32)],
         ),
         _fault(
             "LpPool",

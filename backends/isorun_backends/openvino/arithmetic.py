@@ -167,6 +167,16 @@ ROWS = (
         feeds={"x": np.array([[[-1, -2], [-3, 4]]], np.float32)},
     ),
     fault(
+        *("Slice", "computed axes, where starts, ends and steps are constants", "it ends the process"),
+        "g (float[3] x, int64[1] a) => (float[n] y) <int64[1] s = {1}, int64[1] e = {3}, int64[1] p = {1}> "
+        "{ y = Slice (x, s, e, a, p) }",
+        applies=conditions.computes_input(3),
+        rewrite=rewrites.slice_from_computed,
+        feeds={"x": np.arange(3, dtype=np.float32), "a": np.array([0])},
+        ends_process=True,
+        expected=[np.array([1, 2], np.float32)],
+    ),
+    fault(
         "Pad",
         "a computed value of another type than float",
         "it reads the value's bytes as a float",

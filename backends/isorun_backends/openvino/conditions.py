@@ -143,9 +143,9 @@ def same_size(node: ir.Node, _: int) -> bool:
     return str(attribute_of(node, "auto_pad", "NOTSET")).startswith("SAME")
 
 
-def is_even(node: ir.Node, _: int) -> bool:
-    """Whether there is no channel in the middle."""
-    return bool(attribute_of(node, "size", 1) % 2 == 0)
+def has_no_middle_or_bias(node: ir.Node, _: int) -> bool:
+    """Whether there is no channel in the middle, or another bias than 1."""
+    return bool(attribute_of(node, "size", 1) % 2 == 0 or attribute_of(node, "bias", 1.0) != 1)
 
 
 def slopes_by_one_axis(node: ir.Node, _: int) -> bool:

@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 
 from isorun.plugin import Fault
+from isorun_backends.common_images import local_response
 from isorun_backends.openvino import conditions
 from isorun_backends.openvino.row import fault
 
@@ -95,15 +96,9 @@ ROWS = (
         "pads = [1, 1, 1, 1], count_include_pad = 1,",
     ),
     _pool("LpPool", "`ceil_mode` = 1", conditions.rounds_up, expected=[_ROOTS]),
-    fault(
-        "LRN",
-        "an even `size`",
-        "sums of fewer channels",
-        "g (float[1, 3, 1, 1] x) => (float[1, 3, 1, 1] y) "
-        "{ y = LRN <size = 2, alpha = 2.0, beta = 1.0, bias = 1.0> (x) }",
-        applies=conditions.is_even,
-        feeds={"x": np.array([1, 2, 3], np.float32).reshape(1, 3, 1, 1)},
-        expected=[np.array([1 / 6, 2 / 14, 3 / 10], np.float32).reshape(1, 3, 1, 1)],
+    local_response(
+        *(fault, "an even `size`, or a `bias` other than 1", "sums of fewer channels; a bias of 1"),
+        conditions.has_no_middle_or_bias,
     ),
     fault(
         "ConvTranspose",

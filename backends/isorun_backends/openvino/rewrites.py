@@ -176,6 +176,13 @@ def thresholded_relu(op: Nodes, node: ir.Node) -> ir.Value:
 
 
 @rewrite
+def slice_from_computed(op: Nodes, node: ir.Node) -> ir.Value:
+    """The slice from starts that are computed, too."""
+    x, starts, ends, axes, *steps = node.inputs
+    return op("Slice", x, op("Where", op("Equal", axes, axes), starts, starts), ends, axes, *steps)
+
+
+@rewrite
 def slope_of_each(op: Nodes, node: ir.Node) -> ir.Value:
     """The operator with a slope for every element."""
     x, slope = node.inputs
