@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
 
-from isorun_backends.nodes import Nodes, attribute_of, dtype_of, is_small, rewrite, settled, static
+from isorun_backends.nodes import Nodes, attribute_of, dtype_of, input_of, is_small, rewrite, settled, static
 from isorun_backends.onnxruntime.row import fault, fault_before_1_32
 
 if TYPE_CHECKING:
     import onnx_ir as ir
 
+_GREATEST = 2**31 - 1
 _HELD = 2**52  # fp64 holds every integer below, and the difference of two
 _OUTSIDE = 100  # of an image from -1 to 1, whatever its size
 
@@ -47,6 +49,22 @@ def samples_outside(node: ir.Node, _: int) -> bool:
     return attribute_of(node, "padding_mode", "zeros") in ("zeros", "border")
 
 
+def may_slice_down_to_greatest(node: ir.Node, _: int) -> bool:
+    """Whether a slice may have negative steps, and ends at the greatest integer of a type."""
+    steps, ends = settled(input_of(node, 4)), settled(input_of(node, 2))
+    if input_of(node, 4) is None or (steps is not None and (steps > 0).all()):
+        return False
+    return ends is None or bool(np.isin(ends, (_GREATEST, np.iinfo(np.int64).max)).any())
+
+
+@rewrite
+def slice_to_smaller(op: Nodes, node: ir.Node) -> Sequence[ir.Value]:
+    """The slice to smaller ends, which are beyond the last element too."""
+    x, starts, ends, *rest = node.inputs
+    last = op.constant(_GREATEST - 1, dtype_of(ends))
+    return op.like(node, x, starts, op("Where", op("Less", last, ends), last, ends), *rest)
+
+
 @rewrite
 def sample_near(op: Nodes, node: ir.Node) -> ir.Value:
     """Samples of places that are outside by no more than a hundred images."""
@@ -65,6 +83,19 @@ ROWS = (
         rewrite=count_up,
         feeds={"x": np.array(2**60), "l": np.array(2**60 + 3), "d": np.array(2)},
         expected=[np.array([2**60, 2**60 + 2])],
+    ),
+    fault(
+        *(
+            "Slice",
+            "a step that may be negative, to the greatest integer of 32 or 64 bits",
+            "down to the first element",
+        ),
+        "g (float[a] x, int64[1] e) => (float[b] y) <int64[1] s = {2}, int64[1] k = {0}, int64[1] p = {-1}> "
+        "{ y = Slice (x, s, e, k, p) }",
+        applies=may_slice_down_to_greatest,
+        rewrite=slice_to_smaller,
+        feeds={"x": np.arange(4, dtype=np.float32), "e": np.array([_GREATEST])},
+        expected=[np.zeros(0, np.float32)],
     ),
     fault(
         "GridSample",

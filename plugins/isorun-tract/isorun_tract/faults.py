@@ -57,6 +57,18 @@ def _without_value(node: ir.Node) -> list[ir.Node]:
     return [ir.node("Pad", [*node.inputs[:2], None, *node.inputs[3:]], node.attributes)]
 
 
+def _steps_between_computed(node: ir.Node, _: int) -> bool:
+    """Whether a slice has other steps than 1 and a start or an end that is no constant."""
+    import onnx_ir as ir
+
+    starts, ends, _axes, steps = [*node.inputs[1:], None, None, None, None][:4]
+    if steps is None:
+        return False
+    tensor = ir.convenience.get_const_tensor(steps)
+    known = all(value is not None and ir.convenience.get_const_tensor(value) is not None for value in (starts, ends))
+    return not known and (tensor is None or bool((tensor.numpy() != 1).any()))
+
+
 def _is_mixed(value: ir.Value | None) -> bool:
     """Whether a value is a constant with different elements."""
     import onnx_ir as ir
@@ -195,6 +207,18 @@ FAULTS = KnownFaults(
             ),
             feeds={"x": np.array([[1, 2]], np.float32)},
             expected=[np.array([[1, 1, 2, 2]], np.float32)],
+        ),
+        Fault(
+            operator="Slice",
+            condition="steps other than 1, with a computed start or end",
+            result="the input as it is",
+            versions=_VERSIONS,
+            applies=_steps_between_computed,
+            model=(
+                "g (float[a] x, int64[1] e) => (float[b] y) <int64[1] s = {0}, int64[1] k = {0}, int64[1] p = {2}> "
+                "{ y = Slice (x, s, e, k, p) }"
+            ),
+            feeds={"x": np.arange(4, dtype=np.float32), "e": np.array([4])},
         ),
         _activation(
             "Erf",
