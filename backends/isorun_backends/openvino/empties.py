@@ -1,4 +1,4 @@
-"""Memory that OpenVINO does not write for inputs without elements: rows of the table in ``faults``."""
+"""What OpenVINO computes wrongly of inputs without elements: rows of the table in ``faults``."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import numpy as np
 
 from isorun.plugin import Fault
 from isorun_backends.common_empties import other_if_empty
-from isorun_backends.nodes import Nodes, dtype_of, input_of, rewrite
+from isorun_backends.nodes import Nodes, dtype_of, input_of, rewrite, settled, shape_of
 from isorun_backends.openvino.conditions import lengths
 from isorun_backends.openvino.row import fault
 
@@ -27,6 +27,23 @@ def may_have_no_keys(node: ir.Node, _: int) -> bool:
     if isinstance(keys, int) and keys > 0:
         return False
     return queries is None or queries != keys or getattr(queries, "value", None) is None
+
+
+def gathers_nothing(node: ir.Node, _: int) -> bool:
+    """Whether there are no indices or no elements, whatever is fed."""
+    return any(value is not None and 0 in (shape_of(value) or ()) for value in node.inputs)
+
+
+def selects_nothing(node: ir.Node, _: int) -> bool:
+    """Whether all conditions are constants, and false."""
+    conditions = settled(node.inputs[1])
+    return conditions is not None and not conditions.any()
+
+
+def expands_to_nothing(node: ir.Node, _: int) -> bool:
+    """Whether a size to expand to is 0."""
+    sizes = settled(node.inputs[1])
+    return sizes is not None and 0 in sizes
 
 
 @rewrite
@@ -59,6 +76,26 @@ def _row(operator: str, opset: int) -> Fault:
 ROWS = (
     _row("com.microsoft.MultiHeadAttention", 17),
     _row("Attention", 23),
+    fault(
+        *("Gather", "no elements or no indices, by their shapes", "it ends the process, or another shape"),
+        "g (float[2, 3] x) => (float[a, b] y) <int64[0] i = {}> { y = Gather (x, i) }",
+        applies=gathers_nothing,
+        feeds={"x": np.ones((2, 3), np.float32)},
+        ends_process=True,
+    ),
+    fault(
+        *("Compress", "constant conditions, none of which holds", "it ends the process"),
+        "g (float[2, 3] x) => (float[a, b] y) <bool[2] c = {0, 0}> { y = Compress <axis = 0> (x, c) }",
+        applies=selects_nothing,
+        feeds={"x": np.ones((2, 3), np.float32)},
+        ends_process=True,
+    ),
+    fault(
+        *("Expand", "a constant shape without elements", "the input as it is"),
+        "g (float[1, 3] x) => (float[a, b] y) <int64[2] s = {0, 3}> { y = Expand (x, s) }",
+        applies=expands_to_nothing,
+        feeds={"x": np.ones((1, 3), np.float32)},
+    ),
     fault(
         "GridSample",
         "an empty image, in pools, Resize and RoiAlign too; heads of size 0 in Attention",
