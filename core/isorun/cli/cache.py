@@ -37,8 +37,8 @@ def cache(
 ) -> None:
     """Show, verify, trim or clear the cache.
 
-    Removed entries are made again when they are needed. With --verify, the exit code is 1 if an entry is damaged; with
-    --clear, if one that is not in use could not be removed.
+    Removed entries are made again when they are needed. The exit code is 1 if --verify finds a damaged entry, or if
+    one that is not in use could not be removed.
     $ISORUN_CACHE_LIMIT sets the limit that is enforced automatically: 10 GiB or a tenth of the disk by default.
     """
     if clear + verify + (remove is not None) + (limit is not None) > 1:
@@ -80,12 +80,12 @@ def cache(
             )
         elif verify:
             print("no damaged entries")
-    if damaged or any("in use" not in why for why in left.values()):
+    if damaged:
         raise typer.Exit(CHECK_FAILED)
+    _check_removed(left)
 
 
 def _remove_some(held: Cache, model: str | None, limit: str | None, *, as_json: bool) -> None:
-    left: dict[Path, str] = {}
     maintenance.check_used(held.root)
     if model is not None:
         removed, left = maintenance.remove(held.root, *_identity(model))
@@ -94,15 +94,21 @@ def _remove_some(held: Cache, model: str | None, limit: str | None, *, as_json: 
             size = size_in_bytes(limit or "")
         except ValueError as error:
             raise typer.BadParameter(f"--limit: {error}") from error
-        removed = maintenance.trim(held.root, size)
+        removed, left = maintenance.trim(held.root, size)
     freed = sum(item.bytes for item in removed)
     if as_json:
         names = [item.path.relative_to(held.root).as_posix() for item in removed]
         console.json_out({"folder": str(held.root), "removed": names, "bytes": freed, "left": _by_name(held, left)})
-        return
-    print(f"{held.root}\nremoved {len(removed)} entries, {console.size(freed)}")
-    for name, why in _by_name(held, left).items():
-        console.note(f"isorun: did not remove {name}: {why}")
+    else:
+        print(f"{held.root}\nremoved {len(removed)} entries, {console.size(freed)}")
+        for name, why in _by_name(held, left).items():
+            console.note(f"isorun: did not remove {name}: {why}")
+    _check_removed(left)
+
+
+def _check_removed(left: dict[Path, str]) -> None:
+    if any("in use" not in why for why in left.values()):
+        raise typer.Exit(CHECK_FAILED)
 
 
 def _identity(model: str) -> tuple[str, Path | None]:

@@ -49,6 +49,8 @@ def test_clear_reports_entries_in_use(isorun: Callable[..., Any], own_cache: Pat
     ran = isorun("cache", "--clear")
     assert ran.code == 0
     assert "models/key: it is in use" in ran.err
+    limited = isorun("cache", "--limit", "0B", "--json")
+    assert (limited.code, limited.json["left"]) == (0, {"models/key": "it is in use"})
     assert isorun("cache", "--clear", "--json").json["left"] == {"models/key": "it is in use"}
     used.release()
     assert isorun("cache", "--clear", "--json").json["left"] == {}

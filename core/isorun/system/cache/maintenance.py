@@ -147,7 +147,7 @@ def trim_after(root: Path, limit: int | None, added: int) -> None:
         trim(root, limit)
 
 
-def trim(root: Path, limit: int | None = None) -> list[Item]:
+def trim(root: Path, limit: int | None = None) -> tuple[list[Item], dict[Path, str]]:
     """Remove entries until the cache is within a limit: first those that this isorun cannot use, then those that were
     not used for the longest time.
 
@@ -157,26 +157,30 @@ def trim(root: Path, limit: int | None = None) -> list[Item]:
             may stay above it.
 
     Returns:
-        What was removed.
+        What was removed, and what was left above the limit, with the reason.
     """
     allowed = _default_limit(root) if limit is None else limit
     if (size := files.size_of(root)) <= allowed:
         _room[root, limit] = time.monotonic(), (allowed - size) // 2  # others may use the other half
-        return []
+        return [], {}
     _room.pop((root, limit), None)
     items = list(survey(root))
-    total, removed = sum(item.bytes for item in items), []
+    total, removed, left = sum(item.bytes for item in items), [], {}
     for item in sorted(items, key=_usefulness):
         if total <= allowed:
             break
-        if item.kind != _NOTES and not _discard(item):
+        if item.kind == _NOTES:
+            continue
+        if why := _discard(item):
+            left[item.path] = why
+        else:
             total -= item.bytes
             removed.append(item)
     if removed and limit is None:
         _tell_limit(root, allowed)
     if removed:
         _logger.info("removed %d cache entries to stay within %d bytes", len(removed), allowed)
-    return removed
+    return removed, left if total > allowed else {}
 
 
 def _default_limit(root: Path) -> int:

@@ -181,8 +181,8 @@ def test_trim_removes_first_what_this_version_cannot_use(cache, monkeypatch):
     cache.release()
     monkeypatch.setitem(stages.VERSIONS, "lowering", 2)
     sizes = [item.bytes for item in maintenance.survey(cache.root)]
-    assert [item.key for item in maintenance.trim(cache.root, sum(sizes) - 1)] == ["old-lowering1"]
-    assert [item.key for item in maintenance.trim(cache.root, 0)] == ["two", "one", "new-lowering2"]
+    assert [item.key for item in maintenance.trim(cache.root, sum(sizes) - 1)[0]] == ["old-lowering1"]
+    assert [item.key for item in maintenance.trim(cache.root, 0)[0]] == ["two", "one", "new-lowering2"]
 
 
 def test_the_default_limit_is_said_once(cache, monkeypatch, caplog):
@@ -202,6 +202,6 @@ def test_the_default_limit_is_said_once(cache, monkeypatch, caplog):
 def test_the_default_limit_is_at_most_ten_gibibytes(cache, monkeypatch):
     monkeypatch.setattr("shutil.disk_usage", lambda _: SimpleNamespace(total=10**15))
     monkeypatch.setattr("isorun.system.cache.files.size_of", lambda _: 10 * 2**30)
-    assert maintenance.trim(cache.root) == []
+    assert maintenance.trim(cache.root) == ([], {})
     monkeypatch.setattr("isorun.system.cache.files.size_of", lambda _: 10 * 2**30 + 1)
-    assert maintenance.trim(cache.root)
+    assert maintenance.trim(cache.root)[0]
