@@ -160,6 +160,8 @@ def write_atomically(path: Path, content: bytes, mode: int = 0o666) -> None:
             file.flush()
             os.fsync(file.fileno())
         part.replace(path)
-    except BaseException:
+    except BaseException as error:
         part.unlink(missing_ok=True)
+        if isinstance(error, OSError) and error.filename is None:
+            error.filename = os.fspath(path)  # the system does not say which disk is full
         raise

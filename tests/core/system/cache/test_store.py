@@ -265,8 +265,9 @@ def test_write_atomically_replaces_or_keeps_the_file(tmp_path, monkeypatch):
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(os, "fsync", full)
-    with pytest.raises(OSError, match="No space left"):
+    with pytest.raises(OSError, match="No space left") as caught:
         write_atomically(path, b"newer")
+    assert caught.value.filename == str(path)
     assert path.read_bytes() == b"new"
     assert list(tmp_path.iterdir()) == [path]
 
