@@ -97,7 +97,7 @@ class OrtCpu(Backend):
         read = _options(self, model, config)
         if as_text(read["session_config"]).get(_FAST_MATH, "0") != "0":
             raise InvalidOption(self.name, "session_config", f"{_FAST_MATH} is reserved. Use precision='bf16' instead")
-        options = session_options(read, config.threads)
+        options = session_options(self.name, read, config.threads)
         if config.precision == "bf16":
             _fast_math(options)
             precision_probe.require(self.name, "bf16", precision_probe.measure(_PROVIDER, _fast_math))
@@ -168,11 +168,12 @@ def _optimized_operators(backend: OrtCpu, model: LoweredModel, config: CompileCo
     name, options = backend.name, _options(backend, model, config)
     with tempfile.TemporaryDirectory(prefix="isorun-") as folder:
         path = Path(folder) / "optimized.onnx"
-        writing = session_options({**options, "profile_prefix": None}, config.threads)
+        options = {**options, "profile_prefix": None}
+        writing = session_options(name, options, config.threads)
         writing.optimized_model_filepath = str(path)
         writing.add_session_config_entry("session.optimized_model_external_initializers_file_name", "weights.bin")
         open_session(name, model, writing, [_PROVIDER], disabled_optimizers=_SLOWER)
-        reading = session_options({**options, "profile_prefix": None, "graph_optimization_level": "disable"}, threads=1)
+        reading = session_options(name, {**options, "graph_optimization_level": "disable"}, threads=1)
         optimized = open_session(name, replace(model, path=path), reading, [_PROVIDER])
         return placement.count(placement.assigned(name, optimized))
 

@@ -97,7 +97,7 @@ class OrtOpenVINO(Backend):
         load_config = _load_config(self.name, options["properties"], model, config)
         computed = _measured(self.name, package, load_config)
         precision_probe.require(self.name, config.precision, computed)
-        ort_options = session_options(options, config.threads)
+        ort_options = session_options(self.name, options, config.threads)
         try:
             providers = _add_provider(self.name, package, load_config, ort_options)
             session = open_session(self.name, model, ort_options, providers)

@@ -180,7 +180,7 @@ class OrtEp(Backend):
 
         def open_(of: LoweredModel, entries: Mapping[str, str]) -> onnxruntime.InferenceSession:
             merged = {**options, "session_config": {**options["session_config"], **entries}}
-            ort_options = session_options(merged, config.threads)
+            ort_options = session_options(self.name, merged, config.threads)
             return open_session(self.name, of, ort_options, target.add(ort_options, requested))
 
         details = {"provider": target.provider, "devices": target.hardware, "provider_options": requested}

@@ -6,12 +6,14 @@ import os
 import re
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from isorun.plugin import (
     Availability,
     BackendUnavailable,
     InvalidModel,
+    InvalidOption,
     IsorunError,
     LoweredModel,
     Option,
@@ -63,15 +65,17 @@ _NO_KERNEL = r"Could not find an implementation for (\S+?)\("
 _NO_SCHEMA = r"(\S+?)\(-?\d*\) is not a registered function/op"
 
 
-def session_options(options: Mapping[str, Any], threads: int | None) -> onnxruntime.SessionOptions:
+def session_options(name: str, options: Mapping[str, Any], threads: int | None) -> onnxruntime.SessionOptions:
     """ONNX Runtime's session options.
 
     Args:
+        name: the backend's name.
         options: values of :data:`OPTIONS`.
         threads: threads of one run; ``None`` for all usable cores.
 
     Raises:
         BackendFailed: a library of custom operators cannot be registered.
+        InvalidOption: a profile cannot be written; ONNX Runtime would write none without an error.
     """
     onnxruntime = import_runtime("onnxruntime")
     ort_options = onnxruntime.SessionOptions()
@@ -86,6 +90,9 @@ def session_options(options: Mapping[str, Any], threads: int | None) -> onnxrunt
     for key, value in {**_DEFAULTS, **as_text(options["session_config"])}.items():
         ort_options.add_session_config_entry(key, value)
     if options["profile_prefix"] is not None:
+        folder = Path(options["profile_prefix"]).absolute().parent
+        if not os.access(folder, os.W_OK):
+            raise InvalidOption(name, "profile_prefix", f"option 'profile_prefix': {folder} is not a writable folder")
         ort_options.enable_profiling = True
         ort_options.profile_file_prefix = str(options["profile_prefix"])
     for path in options["custom_ops"]:

@@ -151,7 +151,7 @@ class OrtTensorRT(Backend):
             stream = on_stream(handle)
             own = {**provider, "trt_engine_cache_path": str(folder), **more, **stream}
             providers = [(_PROVIDER, own), (_FALLBACK, {**fallback, **stream})]
-            ort_options = session_options(options, config.threads)
+            ort_options = session_options(self.name, options, config.threads)
             ort_options.add_session_config_entry(WEIGHTS_FOLDER, str(model.path.parent))
             session = open_session(self.name, model, ort_options, providers, content=content)
             libraries.require_providers(self.name, session, {_PROVIDER: "tensorrt", _FALLBACK: "cuda"})

@@ -11,6 +11,7 @@ import pytest
 
 import isorun
 import tiny
+from isorun.errors import InvalidOption
 from isorun.plugin import registry
 from isorun_backends.onnxruntime.session import session_options
 from onnx_text import graph
@@ -38,7 +39,7 @@ def test_options_reach_the_runtime():
         "inter_op_threads": 2,
         "session_config": {"session.disable_prepacking": 1},
     }
-    made = session_options(registry.get("ort-cpu").read_options(given), threads=1)
+    made = session_options("ort-cpu", registry.get("ort-cpu").read_options(given), threads=1)
     assert (made.intra_op_num_threads, made.inter_op_num_threads) == (1, 2)
     assert made.graph_optimization_level == onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
     assert made.get_session_config_entry("session.disable_prepacking") == "1"
@@ -48,6 +49,12 @@ def test_bf16_products_are_a_precision_rather_than_an_entry(bert):
     entry = {"mlas.enable_gemm_fastmath_arm64_bfloat16": 1}
     with pytest.raises(isorun.InvalidOption, match="precision='bf16'"):
         isorun.Session(bert, "ort-cpu", options={"session_config": entry})
+
+
+def test_rejects_a_profile_in_a_folder_that_does_not_exist(bert, tmp_path):
+    with pytest.raises(InvalidOption) as caught:
+        isorun.Session(bert, "ort-cpu", options={"profile_prefix": tmp_path / "missing" / "profile"})
+    assert (caught.value.backend, caught.value.key) == ("ort-cpu", "profile_prefix")
 
 
 def test_a_profile_is_written(bert, tmp_path):

@@ -142,7 +142,7 @@ class OrtCuda(Backend):
         shapes = partial(placement.with_inserted, frozenset().union(*on_host), graphs_nodes)
 
         def open_form(form: str, handle: int | None) -> onnxruntime.InferenceSession:
-            ort_options = session_options(options, config.threads)
+            ort_options = session_options(self.name, options, config.threads)
             ort_options.add_session_config_entry(WEIGHTS_FOLDER, str(model.path.parent))
             record = {"enable_cuda_graph": "1"} if graphs and form in forms.recordable else {}
             providers = [(_PROVIDER, {**record, **provider, **on_stream(handle)})]
