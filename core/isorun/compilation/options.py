@@ -8,7 +8,7 @@ from typing import Any
 
 from isorun.errors import InvalidArgument, InvalidType, did_you_mean
 from isorun.system import threads as thread_counts
-from isorun.system.arguments import check_flag, check_items, check_text, is_number
+from isorun.system.arguments import check_flag, check_items, check_text, is_number, number_error
 
 AUTO = "auto"
 PADDINGS = (AUTO, "keep", "remove")
@@ -91,7 +91,7 @@ class Options:
         if self.precision != AUTO:
             raise InvalidArgument(f"{argument} has no effect with precision={self.precision!r}. Use precision='auto'")
         if not (is_number(value) and 0 < value < 1):
-            raise InvalidArgument(f"{argument} must be {what} above 0 and below 1, got {value!r}")
+            raise number_error(value)(f"{argument} must be {what} above 0 and below 1, got {value!r}")
 
     def _check_timeout(self) -> None:
         timeout = self.timeout
@@ -103,6 +103,6 @@ class Options:
                 "or run in an environment"
             )
         if not is_number(timeout) or not 0 < timeout <= _MAX_TIMEOUT:
-            raise InvalidArgument(
+            raise number_error(timeout)(
                 f"timeout must be a number of seconds above 0 and at most {_MAX_TIMEOUT:g}, got {timeout!r}"
             )

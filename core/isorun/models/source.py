@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from isorun.errors import InvalidFeeds, InvalidModel, near_file
+from isorun.errors import InvalidArgument, InvalidModel, InvalidType, near_file
 from isorun.system.cache import Cache, expanded, is_private, sha256
 
 if TYPE_CHECKING:
@@ -57,7 +57,7 @@ def open_model(
 
     Raises:
         InvalidModel: the model is missing, damaged, or refers to files outside its folder.
-        InvalidFeeds: the outputs are not names, are empty, or repeat a name.
+        InvalidArgument: the outputs are not names, are empty, or repeat a name.
     """
     source = _open(model, cache, whole=outputs is None)
     if outputs is None:
@@ -67,12 +67,12 @@ def open_model(
 
 def _output_names(outputs: Sequence[str]) -> tuple[str, ...]:
     if not isinstance(outputs, list | tuple) or not all(isinstance(name, str) for name in outputs):
-        raise InvalidFeeds(f"outputs must be a list of names, got {outputs!r}")
+        raise InvalidType(f"outputs must be a list of names, got {outputs!r}")
     names = tuple(outputs)
     if not names:
-        raise InvalidFeeds("outputs is empty. Name at least one output, or pass None for all")
+        raise InvalidArgument("outputs is empty. Name at least one output, or pass None for all")
     if repeated := next((name for name in names if names.count(name) > 1), None):
-        raise InvalidFeeds(f"outputs repeats {repeated!r}")
+        raise InvalidArgument(f"outputs repeats {repeated!r}")
     return names
 
 

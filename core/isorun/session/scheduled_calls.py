@@ -9,7 +9,7 @@ from concurrent.futures import Future
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from isorun.errors import IsorunError, in_words
+from isorun.errors import InvalidType, IsorunError, in_words
 from isorun.models.feeds import FeedChecker
 from isorun.session.scheduling.calls import Batching, Call
 from isorun.session.scheduling.results import Results
@@ -99,6 +99,8 @@ class ScheduledCalls:
         ``error`` is empty if the run succeeded; if it failed, ``outputs`` is empty and ``error`` says why. Exceptions
         of the callback are logged by the logger ``isorun``.
         """
+        if not callable(callback):
+            raise InvalidType(f"callback must be callable, got {callback!r}")
 
         def called_back(future: Future[list[Any]]) -> None:
             try:

@@ -17,7 +17,7 @@ def check_count(value: Any, name: str, least: int = 1, *, optional: bool = False
         InvalidArgument: it is something else.
     """
     if not (optional and value is None) and not (is_number(value, Integral) and value >= least):
-        raise InvalidArgument(f"{name} must be a whole number of at least {least}, got {value!r}")
+        raise number_error(value)(f"{name} must be a whole number of at least {least}, got {value!r}")
 
 
 def check_seconds(value: Any, name: str, *, optional: bool = False) -> None:
@@ -27,7 +27,12 @@ def check_seconds(value: Any, name: str, *, optional: bool = False) -> None:
         InvalidArgument: it is something else.
     """
     if not (optional and value is None) and not (is_number(value) and value >= 0):
-        raise InvalidArgument(f"{name} must be a number of seconds of at least 0, got {value!r}")
+        raise number_error(value)(f"{name} must be a number of seconds of at least 0, got {value!r}")
+
+
+def number_error(value: Any) -> type[InvalidArgument]:
+    """The error for a value that should be another number: of the type, if it is no number at all."""
+    return InvalidArgument if is_number(value) else InvalidType
 
 
 def check_flag(value: Any, name: str, *, optional: bool = False) -> None:
@@ -92,11 +97,12 @@ def checked_strings(value: Any, name: str) -> list[str]:
     """The texts of an argument.
 
     Raises:
-        InvalidArgument: it is no list of texts, or one of them is not valid Unicode.
+        InvalidType: it is no list of texts.
+        InvalidArgument: one of them is not valid Unicode.
     """
     items = None if isinstance(value, str | bytes) or not isinstance(value, Iterable) else [*value]
     if items is None or not all(isinstance(item, str) for item in items):
-        raise InvalidArgument(f"{name} must be a list of texts, got {value!r}")
+        raise InvalidType(f"{name} must be a list of texts, got {value!r}")
     for item in items:
         if any("\ud800" <= character <= "\udfff" for character in item):
             raise InvalidArgument(f"{name} has {item!r}, which is not valid Unicode")

@@ -13,9 +13,9 @@ from numbers import Integral
 from operator import attrgetter
 from typing import Any
 
-from isorun.errors import InvalidArgument, IsorunError
+from isorun.errors import IsorunError
 from isorun.system import portable
-from isorun.system.arguments import is_number
+from isorun.system.arguments import is_number, number_error
 from isorun.system.cgroup import cpu_quota
 
 MOST = 1024  # runtimes start as many as requested: a million hang them
@@ -48,7 +48,7 @@ def check(threads: Any) -> None:
     if threads is None:
         return
     if not (is_number(threads, Integral) and 1 <= threads <= MOST):
-        raise InvalidArgument(
+        raise number_error(threads)(
             f"threads must be None (all usable cores) or an integer from 1 to {MOST}, got {threads!r}"
         )
 

@@ -17,7 +17,7 @@ from isorun.models.pooling import normalized, pool
 from isorun.models.sentence_settings import NORMALIZE, POOLINGS, Layer, WordWeights
 from isorun.models.tokenizer import Tokens
 from isorun.models.vectors import POOLED, TOKENS, applied
-from isorun.system.arguments import check_count, check_flag, check_text, checked_strings, is_number
+from isorun.system.arguments import check_count, check_flag, check_text, checked_strings, is_number, number_error
 from isorun.system.cleanup import closed_on_error
 from isorun.text import parts, vector_types
 from isorun.text.encoded import Encoded
@@ -310,7 +310,7 @@ class Embedder(PromptedModel):
         if truncate_dim is None:
             return self.dimension
         if not is_number(truncate_dim, Integral) or not 1 <= truncate_dim <= self.dimension:
-            raise InvalidArgument(
+            raise number_error(truncate_dim)(
                 f"truncate_dim must be from 1 to {self.dimension}, the embedder's dimension, got {truncate_dim!r}"
             )
         if self._kind in vector_types.BITS and truncate_dim % 8:

@@ -10,7 +10,7 @@ import pytest
 
 import isorun
 import tiny
-from isorun.errors import InvalidFeeds
+from isorun.errors import InvalidFeeds, InvalidType
 
 
 def embed_as_for_onnxruntime(session, rows):
@@ -83,6 +83,11 @@ def test_run_async_calls_back_with_the_users_data(session):
     np.testing.assert_array_equal(outputs[0], session.run(None, tiny.feeds())[0])
     assert (user_data is mine, error) == (True, "")
     assert thread != threading.get_ident()
+
+
+def test_run_async_rejects_a_callback_that_is_not_callable(session):
+    with pytest.raises(InvalidType):
+        session.run_async(None, tiny.feeds(), "callback", None)
 
 
 def called_back(session, feeds):

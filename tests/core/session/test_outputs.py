@@ -8,7 +8,7 @@ import pytest
 import isorun
 import numpy_bert
 import tiny
-from isorun.errors import InvalidFeeds
+from isorun.errors import InvalidArgument, InvalidFeeds, InvalidType
 from onnx_text import graph
 
 LAYERS = tiny.CONFIG["num_hidden_layers"]
@@ -68,17 +68,17 @@ def test_selects_outputs_of_other_models(any_backend):
 
 
 @pytest.mark.parametrize(
-    ("outputs", "says"),
+    ("outputs", "error"),
     [
-        (["pooled_output"], "no output 'pooled_output'; did you mean 'pooler_output'"),
-        ([], "empty"),
-        (["pooler_output", "pooler_output"], "repeats 'pooler_output'"),
-        ("pooler_output", "list of names, got 'pooler_output'"),
-        ([0], r"list of names, got \[0\]"),
+        (["pooled_output"], InvalidFeeds),
+        ([], InvalidArgument),
+        (["pooler_output", "pooler_output"], InvalidArgument),
+        ("pooler_output", InvalidType),
+        ([0], InvalidType),
     ],
 )
-def test_rejects_invalid_outputs(bert, outputs, says):
-    with pytest.raises(InvalidFeeds, match=says):
+def test_rejects_invalid_outputs(bert, outputs, error):
+    with pytest.raises(error):
         isorun.Session(bert, outputs=outputs)
 
 
