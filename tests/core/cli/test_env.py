@@ -68,6 +68,7 @@ def test_list_shows_broken_environments(isorun: Callable[..., Any], own: str, tm
     ("arguments", "code", "message"),
     [
         (("create", "e", "--python", "3.9"), 3, "isorun does not support Python 3.9"),
+        (("create", "e", "--python", "/missing/python"), 2, "python must be a version"),
         (("create", "e", "--python", "3.42"), 3, "Python 3.42 was not found"),
         (("create", "a/b"), 2, "Invalid environment name"),
         (("remove", "e"), 2, "environment 'e'"),

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from isorun.errors import EnvironmentBroken
+from isorun.errors import EnvironmentBroken, InvalidArgument
 from isorun.system.subprocesses import run
 
 MIN_VERSION = (3, 11)
@@ -46,6 +46,7 @@ def find(python: str | None) -> Interpreter:
 
     Raises:
         EnvironmentBroken: it is not installed, or isorun does not support it.
+        InvalidArgument: it is neither a version nor an executable.
     """
     if python is None:
         return Interpreter(_own(), sys.version_info[:3])
@@ -61,7 +62,7 @@ def find(python: str | None) -> Interpreter:
         )
     program = shutil.which(Path(python).expanduser())
     if program is None:
-        raise EnvironmentBroken(f"python must be a version, such as 3.11, or an executable, got {python!r}")
+        raise InvalidArgument(f"python must be a version, such as 3.11, or an executable, got {python!r}")
     interpreter = _query(Path(program))
     if interpreter is None:
         raise EnvironmentBroken(f"{program} is not a working CPython interpreter")
