@@ -20,7 +20,14 @@ from isorun.compilation import corpus
 from isorun.compilation.compiled_model import CompiledModel
 from isorun.compilation.compiler import Compiler
 from isorun.compilation.options import AUTO, Options
-from isorun.errors import BackendNotFound, BackendUnavailable, InvalidFeeds, UnsupportedModel
+from isorun.errors import (
+    BackendNotFound,
+    BackendUnavailable,
+    InvalidArgument,
+    InvalidFeeds,
+    UnsupportedModel,
+    did_you_mean,
+)
 from isorun.isolation import environments
 from isorun.isolation.worker.backend import Worker
 from isorun.models.vectors import TextVectors
@@ -120,6 +127,7 @@ def choose(
 
     Raises:
         BackendNotFound: there is no backend of a name.
+        InvalidArgument: ``backend="auto"`` never considers a backend.
         BackendUnavailable: no backend can run the model in fp32.
         InvalidFeeds: the model does not accept the samples.
         UnsupportedModel: feeds for the model cannot be generated.
@@ -131,7 +139,11 @@ def choose(
     if names is not None:
         for name in names:
             if name not in {description.name for description in listed}:
-                raise BackendNotFound(name, [description.name for description in listed])
+                known = [description.name for description in listed]
+                if name in registry.names():
+                    hint = did_you_mean(name, known)
+                    raise InvalidArgument(f"backend='auto' never considers {name!r}, so it cannot be chosen{hint}")
+                raise BackendNotFound(name, known)
         skipped = [(name, reason) for name, reason in skipped if name in names]
     considered = [description for description in usable.values() if names is None or description.name in names]
     required = Required.of(options, graphs)
@@ -158,7 +170,7 @@ def choose(
     ]
     show("running the model's own file in fp32")
     reference, base = with_own_file(
-        compiler, considered, lambda run: ReferenceOutputs.of(run, graphs.info, kinds, required)
+        compiler, considered, lambda run: ReferenceOutputs.of(run, graphs.info, kinds, required), skipped
     )
     workers: dict[Key, Worker] = {}
 
@@ -229,18 +241,24 @@ def remembered(compiler: Compiler, listed: Sequence[Description]) -> tuple[Choic
     return None
 
 
-def with_own_file(compiler: Compiler, considered: Sequence[Description], use: Callable[[Run], T]) -> tuple[T, str]:
+def with_own_file(
+    compiler: Compiler,
+    considered: Sequence[Description],
+    use: Callable[[Run], T],
+    skipped: Sequence[tuple[str, str]] = (),
+) -> tuple[T, str]:
     """What ``use`` returns for the model's own file in fp32, and the backend that ran it.
 
     Args:
         compiler: the model, and the session's options.
         considered: the backends to run it on. The first that can does, those on the CPU before others.
         use: is called with a function that runs the model.
+        skipped: other backends, each with the reason, for the error.
 
     Raises:
         BackendUnavailable: none of them runs it.
     """
-    graphs, refusals = compiler.graphs, []
+    graphs, refusals = compiler.graphs, [f"\n  {name}: {reason}" for name, reason in skipped]
     for description in sorted(considered, key=lambda description: description.capabilities.devices[:1] != ("cpu",)):
         worker = Worker(environments.current(), compiler.cache.root, _RUN_SECONDS)
         try:
@@ -254,7 +272,7 @@ def with_own_file(compiler: Compiler, considered: Sequence[Description], use: Ca
         finally:
             worker.close()
     raise BackendUnavailable(
-        " or ".join(description.name for description in considered) or AUTO,
+        " or ".join([*(name for name, _ in skipped), *(description.name for description in considered)]) or AUTO,
         "none of them runs the model's own file in fp32, so there is no baseline",
         f"Install another backend.{''.join(refusals)}",
     )

@@ -13,7 +13,7 @@ import isorun
 import tiny
 from isorun.compilation.compiler import Compiler
 from isorun.compilation.options import Options
-from isorun.errors import BackendNotFound
+from isorun.errors import BackendNotFound, BackendUnavailable, InvalidArgument
 from isorun.models.source import open_model
 from isorun.plugin import listing
 from isorun.system.cache import Cache
@@ -141,6 +141,14 @@ def test_a_named_backend_is_not_replaced(chosen: Chosen, bert: Path):
 def test_rejects_an_unknown_backend(bert: Path, tmp_path: Path):
     with pytest.raises(BackendNotFound, match=r"'openvio'.*'openvino'"):
         _choose(bert, tmp_path, ["ort-cpu", "openvio"])
+    with pytest.raises(InvalidArgument, match="'reference'"):
+        _choose(bert, tmp_path, ["ort-cpu", "reference"])
+
+
+def test_says_why_no_named_backend_is_available(bert: Path, tmp_path: Path):
+    with pytest.raises(BackendUnavailable, match="onnxruntime") as caught:
+        _choose(bert, tmp_path, ["ort-cuda"])
+    assert caught.value.backend == "ort-cuda"
 
 
 @pytest.mark.long
