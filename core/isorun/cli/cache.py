@@ -10,6 +10,7 @@ from typing import Annotated
 import typer
 
 from isorun.cli import CHECK_FAILED, console, options
+from isorun.errors import in_words
 from isorun.system.cache import Cache, maintenance
 from isorun.system.cache.files import size_in_bytes
 
@@ -56,7 +57,8 @@ def cache(
     damaged: dict[Path, str] = {}
     if verify:
         with console.transfer("Verifying") as progress:
-            damaged = maintenance.damaged(held.root, full=True, progress=progress)
+            errors = maintenance.damaged(held.root, full=True, progress=progress)
+        damaged = {path: in_words(error) for path, error in errors.items()}
     if as_json:
         listed = {kind: {"entries": count, "bytes": sizes[kind]} for kind, count in counts.items()}
         document = {"folder": str(held.root), "bytes": sizes.total(), "kinds": listed, "cleared": clear}

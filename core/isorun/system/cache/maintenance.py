@@ -67,24 +67,22 @@ def survey(root: Path) -> Iterator[Item]:
 
 def damaged(
     root: Path, *, full: bool = False, progress: Callable[[str, int, int], None] | None = None
-) -> dict[Path, str]:
-    """The damaged entries, each with the reason. Nothing is changed.
+) -> dict[Path, Exception]:
+    """The damaged entries, and those that are not trusted, each with the reason. Nothing is changed.
 
     Args:
         root: the folder of the cache.
         full: hash every file, which finds bit rot; otherwise only files whose stamp has changed.
         progress: called with the cache folder, the number of bytes checked, and the total.
     """
-    reasons = {}
+    reasons: dict[Path, Exception] = {}
     items = [item for item in survey(root) if item.kind != _NOTES and item.kind not in _UNRECORDED]
     done, total = 0, sum(item.bytes for item in items)
     for item in items:
         try:
             entries.read(item.path, item.kind, item.key, full=full, refresh=False)
-        except entries.DAMAGE as error:
-            reasons[item.path] = f"{type(error).__name__}: {error}"
-        except CacheError as error:
-            reasons[item.path] = str(error)
+        except (*entries.DAMAGE, CacheError) as error:
+            reasons[item.path] = error
         done += item.bytes
         if progress:
             progress(str(root), done, total)

@@ -7,12 +7,24 @@ import os
 import pytest
 
 from isorun.cli.doctor import entries
+from isorun.errors import CacheError
 from isorun.system.cache import Cache
 
 
 def test_missing_cache_is_no_finding(tmp_path):
     assert list(entries.findings(Cache(tmp_path / "deep" / "down"))) == []
     assert list(tmp_path.iterdir()) == []
+
+
+def test_an_entry_that_others_can_write_is_an_error(tmp_path):
+    cache = Cache(tmp_path)
+    entry = cache.get_or_make("engines", "0" * 64, lambda folder: (folder / "engine").write_text("content"))
+    (entry.folder / "engine").chmod(0o666)
+    (finding,) = entries.findings(cache)
+    assert finding.severity == "error"
+    assert "damaged" not in finding.what
+    with pytest.raises(CacheError):
+        cache.get("engines", "0" * 64)
 
 
 def test_cache_folder_in_place_of_a_file(tmp_path):
