@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 import math
-import os
+import shutil
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -30,8 +30,8 @@ def stdout() -> Console:
     """The console for results. Lines are not wrapped to a terminal's width in a pipe."""
     from rich.console import Console
 
-    piped = not sys.stdout.isatty() and "COLUMNS" not in os.environ
-    return Console(width=_PIPED_WIDTH if piped else None, highlight=False, markup=False, emoji=False, soft_wrap=False)
+    width = shutil.get_terminal_size((_PIPED_WIDTH, 0)).columns  # rich prints nothing where COLUMNS is 0
+    return Console(width=width, highlight=False, markup=False, emoji=False, soft_wrap=False)
 
 
 def stderr() -> Console:

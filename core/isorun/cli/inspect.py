@@ -86,7 +86,7 @@ def show(described: dict[str, Any]) -> None:
             "parameters": counts or "none",
             "fingerprint": described["fingerprint"],
             "opset": described["opset"],
-            "producer": described["producer"] or "not said",
+            "producer": described["producer"] or "unknown",
             "fused": ", ".join(f"{count} {name}" for name, count in described["fused"].items()) or "none",
             "other nodes": listed or "none",
             "mask": described["mask"] or "none known",
