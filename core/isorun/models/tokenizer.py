@@ -195,7 +195,7 @@ class Tokenizer:
         if max_tokens is not None:
             special = self.added_tokens(pair=any(isinstance(text, tuple) for text in texts))
             if max_tokens <= special:
-                raise InvalidFeeds(f"length must exceed the {special} special tokens, got {max_tokens}")
+                raise InvalidFeeds(f"max_length must exceed the {special} special tokens, got {max_tokens}")
         library = self._truncated(max_tokens, overlap, second=overlap is not None and isinstance(texts[0], tuple))
         slowly = offsets or library.post_processor is None  # else the second text of a pair would be of type 0
         encode_batch = library.encode_batch if slowly else library.encode_batch_fast

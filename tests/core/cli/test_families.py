@@ -21,6 +21,11 @@ TWINS = {"mt5": ("t5", ""), "new": ("gte", "new.")}
 """The types whose tensors are named as those of a type with fixtures, and the prefix that differs, if any."""
 
 
+def test_prints_where_the_terminal_has_no_known_width(isorun, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "0")
+    assert "bert" in isorun("models").out
+
+
 def test_lists_every_family_with_its_heads(isorun):
     ran = isorun("models")
     assert ran.code == 0
