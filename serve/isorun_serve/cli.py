@@ -164,8 +164,12 @@ def _check(context: typer.Context, *, ray: bool, prepare: bool, warmup: bool) ->
     ):
         passed = [name for name in names if _is_passed(context, name)]
         if unused and passed:
-            options = " and ".join(f"--{name.replace('_', '-')}" for name in passed)
+            options = " and ".join(_flag(name, context.params[name]) for name in passed)
             raise InvalidArgument(f"{options}: no effect {why}")
+
+
+def _flag(name: str, value: object) -> str:
+    return f"--{'no-' if value is False else ''}{name.replace('_', '-')}"
 
 
 def _is_passed(context: typer.Context, name: str) -> bool:
