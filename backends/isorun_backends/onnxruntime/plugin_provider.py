@@ -23,6 +23,7 @@ from isorun.plugin import (
     Capabilities,
     CompileConfig,
     Finding,
+    InvalidOption,
     LoweredModel,
     Option,
     StaticShapes,
@@ -301,6 +302,7 @@ class OrtEp(Backend):
 
         Raises:
             BackendUnavailable: it has none here; or a library is required.
+            InvalidOption: there is no file of that name.
         """
         if self._member:
             return plugin_packages.devices(self.name, self._module(), options["ep_name"])
@@ -310,7 +312,10 @@ class OrtEp(Backend):
                 f"it needs the name of a plugin execution provider, {self.name}:NAME{self._known()}",
                 "Install a package such as onnxruntime-ep-openvino, or set options={'library': PATH}.",
             )
-        return plugin_packages.library_devices(self.name, Path(options["library"]), options["ep_name"])
+        library = Path(options["library"])
+        if not library.is_file():
+            raise InvalidOption(self.name, "library", f"option 'library': there is no file {library}")
+        return plugin_packages.library_devices(self.name, library, options["ep_name"])
 
     def _module(self) -> str:
         """The module of this member.

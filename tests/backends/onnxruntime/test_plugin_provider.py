@@ -11,7 +11,7 @@ import pytest
 import isolation
 import isorun
 import sites
-from isorun.errors import BackendNotFound, BackendUnavailable, UnsupportedModel
+from isorun.errors import BackendNotFound, BackendUnavailable, InvalidOption, UnsupportedModel
 from isorun.isolation import environments
 from isorun.isolation.worker.backend import Worker
 from isorun.plugin import registry
@@ -184,8 +184,12 @@ def test_a_wrong_declaration_costs_its_own_provider(worker, member, problem):
 def test_the_name_alone_requires_a_library(bert, tmp_path):
     with pytest.raises(BackendUnavailable, match="ort-ep:NAME"):
         isorun.Session(bert, "ort-ep")
-    with pytest.raises(BackendUnavailable, match=r"libnone\.so"):
+    with pytest.raises(InvalidOption, match=r"libnone\.so"):
         isorun.Session(bert, "ort-ep", options={"library": tmp_path / "libnone.so"})
+    damaged = tmp_path / "libdamaged.so"
+    damaged.write_text("")
+    with pytest.raises(BackendUnavailable, match=r"libdamaged\.so"):
+        isorun.Session(bert, "ort-ep", options={"library": damaged})
     assert registry.get("ort-ep").capabilities.priority is None
 
 
