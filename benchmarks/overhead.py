@@ -41,7 +41,7 @@ def narrow_bert(folder: Path) -> tuple[Path, dict[str, np.ndarray]]:
         vocab_size=1000, hidden_size=32, num_hidden_layers=2, num_attention_heads=2, intermediate_size=64
     )
     path = folder / "bert.onnx"
-    files.write(encoder.encoder(config, presets.SeededWeights(0), "bert"), path, beside_above=files.SINGLE_FILE_LIMIT)
+    files.write(encoder.encoder(config, presets.SeededWeights(0), "bert"), path)
     feeds = {
         "input_ids": RNG.integers(0, 1000, (1, 128)),
         "attention_mask": np.ones((1, 128), np.int64),

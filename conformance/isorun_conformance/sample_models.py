@@ -207,7 +207,7 @@ class Encoder(SampleModel):
         if not self.dynamic:
             self._fix_shapes(model.graph.inputs)
             self._fix_shapes(model.graph.outputs)
-        files.write(model, path, beside_above=files.SINGLE_FILE_LIMIT)
+        files.write(model, path)
 
     def _fix_shapes(self, values: Sequence[Any]) -> None:
         import onnx_ir as ir

@@ -112,7 +112,7 @@ def test_reports_the_executed_precision_of_a_quantized_model(bert: Path, tmp_pat
     from isorun.graph.io import files
     from isorun.graph.ops import lower
 
-    files.write(lower.lower(files.read(bert), "primitive"), lowered, beside_above=files.SINGLE_FILE_LIMIT)
+    files.write(lower.lower(files.read(bert), "primitive"), lowered)
     tool.quantize_dynamic(lowered, quantized, op_types_to_quantize=["MatMul"])
     options = {"profile_prefix": str(tmp_path / "profile")}
     with isorun.Session(quantized, "ort-cpu", options=options) as session:

@@ -132,7 +132,7 @@ def run_lowered(
 ) -> list[np.ndarray]:
     """What a backend answers to a model in the fused form, lowered and written to a file."""
     info = model_info.describe(model)
-    files.write(lower.lower(model, dialect), path, beside_above=files.SINGLE_FILE_LIMIT)
+    files.write(lower.lower(model, dialect), path)
     made = registry.get(backend).compile(
         LoweredModel(path, dialect, "", info, False), CompileConfig(threads=1, precision=precision)
     )

@@ -30,7 +30,7 @@ def renamed(model: ir.Model, name: str | None) -> ir.Model:
 
 def write(path: Path, name: str | None, **settings: int) -> Path:
     """A small BERT of that mask as a file."""
-    files.write(renamed(small_bert.build(**settings), name), path, beside_above=files.SINGLE_FILE_LIMIT)
+    files.write(renamed(small_bert.build(**settings), name), path)
     return path
 
 

@@ -41,7 +41,7 @@ def build(**settings: Any) -> ir.Model:
 
 def write(path: Path, **settings: Any) -> Path:
     """The same as a file."""
-    files.write(build(**settings), path, beside_above=files.SINGLE_FILE_LIMIT)
+    files.write(build(**settings), path)
     return path
 
 

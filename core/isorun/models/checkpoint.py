@@ -7,7 +7,6 @@ import shutil
 import warnings
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, fields, replace
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -82,7 +81,7 @@ def build(folder: Path, output: Path) -> list[str]:
         raise UnsupportedModel(
             f"{folder} has routes, each with a graph of its own: {', '.join(map(str, routes))}. Open the folder itself"
         )
-    left_out = _build(folder, output, partial(files.write, beside_above=files.SINGLE_FILE_LIMIT))
+    left_out = _build(folder, output, files.write)
     return sorted(left_out.heads + left_out.layers)
 
 

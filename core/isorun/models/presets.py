@@ -67,7 +67,7 @@ def write(name: str, seed: int, output: Path) -> None:
     """
     from isorun.graph.io import files
 
-    files.write(graph(sizes(name), seed, name), output, beside_above=files.SINGLE_FILE_LIMIT)
+    files.write(graph(sizes(name), seed, name), output)
 
 
 def graph(settings: Mapping[str, Any], seed: int, name: str) -> ir.Model:

@@ -51,7 +51,7 @@ def bert(tmp_path_factory: pytest.TempPathFactory) -> Callable[[float], Path]:
             model = encoder.encoder(config, Weights(), "one-layer")
             if sparsity:
                 prune(model, sparsity)
-            files.write(model, path, beside_above=files.SINGLE_FILE_LIMIT)
+            files.write(model, path)
         return path
 
     return write

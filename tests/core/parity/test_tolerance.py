@@ -63,7 +63,7 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
     for name, value in graph.graph.initializers.items():
         if name == "encoder.layer.1.output.LayerNorm.bias" and value.const_value is not None:
             value.const_value = ir.tensor(np.random.default_rng(0).standard_normal(64).astype(np.float32))
-    files.write(graph, path, beside_above=files.SINGLE_FILE_LIMIT)
+    files.write(graph, path)
     return path
 
 

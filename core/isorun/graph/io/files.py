@@ -181,7 +181,7 @@ def reading(name: str, *, except_for: type[Exception] = IsorunError) -> Iterator
         ) from error
 
 
-def write(model: ir.Model, path: Path, *, beside_above: int) -> None:
+def write(model: ir.Model, path: Path, *, beside_above: int = SINGLE_FILE_LIMIT) -> None:
     """Write a model atomically. With external weights, one tensor at a time is in memory.
 
     Args:

@@ -237,7 +237,7 @@ def test_does_not_change_the_model() -> None:
 def test_packed_graphs_are_independent(dialect: str, tmp_path: Path) -> None:
     model = small_bert.build()
     transform(model, Target(packed=True, dialect=dialect))
-    files.write(model, tmp_path / "packed.onnx", beside_above=files.SINGLE_FILE_LIMIT)
+    files.write(model, tmp_path / "packed.onnx")
     assert batch_independence.find(files.read(tmp_path / "packed.onnx")).mixed_by == ""
 
 

@@ -54,7 +54,6 @@ def test_activation_with_and_without_bias_and_as_a_gate(name: str, tmp_path: Pat
     files.write(
         builder.graph("activations", {"value": value}, outputs),
         tmp_path / "model.onnx",
-        beside_above=files.SINGLE_FILE_LIMIT,
     )
     with Session(tmp_path / "model.onnx", backend="ort-cpu") as session:
         plain, biased, gated = session.run(None, {"value": values})

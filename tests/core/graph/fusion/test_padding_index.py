@@ -35,7 +35,7 @@ def test_padding_removal_preserves_results(label: str, dialect: str, tmp_path: P
     fuse(model)
     padding_removal.remove(model)
     path = tmp_path / "model.onnx"
-    files.write(lower.lower(model, dialect), path, beside_above=files.SINGLE_FILE_LIMIT)
+    files.write(lower.lower(model, dialect), path)
     given = exports.given(label)
     real = given["attention_mask"] != 0
     expected = [np.where(real[..., None], each, 0) if each.ndim == 3 else each for each in exports.answers(label)]

@@ -35,7 +35,6 @@ def test_a_model_above_two_gigabytes_is_fused_and_run(backend: str, padding: str
     files.write(
         lower.lower(encoder.encoder(SIZES, presets.SeededWeights(0), "large"), "primitive"),
         plain,
-        beside_above=files.SINGLE_FILE_LIMIT,
     )
     assert sum((tmp_path / name).stat().st_size for name in files.external_files(files.read_proto(plain))) > 2**31
     assert pipeline.fuse(files.read(plain)).complete

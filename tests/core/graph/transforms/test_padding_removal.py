@@ -60,7 +60,7 @@ def model(task: str | None = None) -> ir.Model:
 
 def open_on(backend: str, dialect: str, made: ir.Model, path: Path) -> Executable:
     info = model_info.describe(made)
-    files.write(lower.lower(made, dialect), path, beside_above=files.SINGLE_FILE_LIMIT)
+    files.write(lower.lower(made, dialect), path)
     lowered = LoweredModel(path, dialect, "", info, cached=False)
     return BACKENDS[backend](backend).compile(lowered, CompileConfig())
 

@@ -127,7 +127,7 @@ def test_weights_and_activations_are_fp16_and_the_rest_stays(bert: Path):
 def test_what_is_read_back_is_what_was_written(bert: Path, tmp_path: Path):
     model = files.read(bert)
     convert(model)
-    files.write(model, tmp_path / "half.onnx", beside_above=files.SINGLE_FILE_LIMIT)
+    files.write(model, tmp_path / "half.onnx")
     feeds = tiny.feeds(kind="holes")
     for dialect in functions.dialects():
         proto = ir.serde.serialize_model(lower.lower(files.read(tmp_path / "half.onnx"), dialect))
