@@ -33,7 +33,15 @@ _DOES_NOT_APPLY = "does not apply"  # concerns backends that declare something e
 
 @app.command()
 def conformance(
-    backend: Annotated[str, typer.Argument(metavar="BACKEND", help="The name of the backend.", show_default=False)],
+    backend: Annotated[
+        str,
+        typer.Argument(
+            metavar="BACKEND",
+            help="The name of the backend.",
+            show_default=False,
+            autocompletion=options.complete_backends,
+        ),
+    ],
     environment: options.Environment = None,
     option: Annotated[
         list[str] | None,

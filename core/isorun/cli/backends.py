@@ -23,7 +23,11 @@ def backends(
     options: Annotated[bool, typer.Option("--options", help="Describe each backend's options.")] = False,
     environment: Annotated[
         str | None,
-        typer.Option(metavar="NAME", help="List the backends of an isolated environment (see `isorun env`)."),
+        typer.Option(
+            metavar="NAME",
+            help="List the backends of an isolated environment (see `isorun env`).",
+            autocompletion=options.complete_environments,
+        ),
     ] = None,
     as_json: options.AsJson = False,
 ) -> None:

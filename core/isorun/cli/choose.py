@@ -53,7 +53,12 @@ def choose(
         ),
     ] = None,
     backend: Annotated[
-        str | None, typer.Option(metavar="A,B", help="Measure these backends only. Default: all available ones.")
+        str | None,
+        typer.Option(
+            metavar="A,B",
+            help="Measure these backends only. Default: all available ones.",
+            autocompletion=options.complete_backends,
+        ),
     ] = None,
     threads: options.Threads = None,
     outputs: Annotated[str | None, typer.Option(metavar="A,B", help="The outputs to compute. Default: all.")] = None,

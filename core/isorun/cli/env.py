@@ -16,7 +16,12 @@ app = typer.Typer(rich_markup_mode=None, add_completion=False, no_args_is_help=T
 
 Name = Annotated[
     str,
-    typer.Argument(metavar="NAME", show_default=False, help="Its name: letters, digits, dots, dashes, underscores."),
+    typer.Argument(
+        metavar="NAME",
+        show_default=False,
+        help="Its name: letters, digits, dots, dashes, underscores.",
+        autocompletion=options.complete_environments,
+    ),
 ]
 
 

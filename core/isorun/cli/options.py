@@ -16,17 +16,17 @@ from isorun.system.threads import MOST
 from isorun.types import PRECISIONS
 
 
-def _backends(incomplete: str) -> list[str]:
+def complete_backends(incomplete: str) -> list[str]:
     """What a shell completes ``ort-cpu,op`` to."""
     before, comma, last = incomplete.rpartition(",")
     return [f"{before}{comma}{name}" for name in ("auto", *registry.names()) if name.startswith(last)]
 
 
-def _precisions(incomplete: str) -> list[str]:
+def complete_precisions(incomplete: str) -> list[str]:
     return [name for name in ("auto", *PRECISIONS) if name.startswith(incomplete)]
 
 
-def _environments(incomplete: str) -> list[str]:
+def complete_environments(incomplete: str) -> list[str]:
     return [name for name in environments.names() if name.startswith(incomplete)]
 
 
@@ -36,7 +36,7 @@ BackendNames = Annotated[
     typer.Option(
         metavar="NAME",
         help="A backend, several in order of preference (A,B), or auto.",
-        autocompletion=_backends,
+        autocompletion=complete_backends,
     ),
 ]
 Precision = Annotated[
@@ -44,7 +44,7 @@ Precision = Annotated[
     typer.Option(
         metavar="NAME",
         help="fp32, bf16, fp16, int8, fp64, or auto (the fastest accurate one).",
-        autocompletion=_precisions,
+        autocompletion=complete_precisions,
     ),
 ]
 Threads = Annotated[
@@ -53,7 +53,9 @@ Threads = Annotated[
 Environment = Annotated[
     str | None,
     typer.Option(
-        metavar="NAME", help="Run in this isolated environment (see `isorun env`).", autocompletion=_environments
+        metavar="NAME",
+        help="Run in this isolated environment (see `isorun env`).",
+        autocompletion=complete_environments,
     ),
 ]
 Settings = Annotated[list[str] | None, typer.Option(metavar="KEY=VALUE", help="A setting of the backend; repeatable.")]

@@ -31,11 +31,23 @@ _GIVEN = "given"  # the kind of mask of feeds from a file
 @app.command()
 def parity(
     model: models.Model,
-    backends: Annotated[str, typer.Option(metavar="A,B", help="The backends to compare.")],
+    backends: Annotated[
+        str, typer.Option(metavar="A,B", help="The backends to compare.", autocompletion=options.complete_backends)
+    ],
     against: Annotated[
-        str, typer.Option(metavar="NAME", help="The reference backend, in fp64 if it supports that.")
+        str,
+        typer.Option(
+            metavar="NAME",
+            help="The reference backend, in fp64 if it supports that.",
+            autocompletion=options.complete_backends,
+        ),
     ] = "reference",
-    precision: Annotated[str, typer.Option(metavar="NAME", help="Precision of the compared backends.")] = "fp32",
+    precision: Annotated[
+        str,
+        typer.Option(
+            metavar="NAME", help="Precision of the compared backends.", autocompletion=options.complete_precisions
+        ),
+    ] = "fp32",
     batch: Annotated[
         int | None, typer.Option(metavar="N", min=1, help="Batch size. Default: 4, or the model's fixed size.")
     ] = None,
