@@ -243,6 +243,6 @@ def _plain(backend: str, key: str, value: Any) -> Any:
         return [_plain(backend, key, item) for item in value]
     raise BackendUnavailable(
         backend,
-        f"its option {key!r} holds a {type(value).__name__}, which cannot be sent to an environment",
+        f"its option {key!r} holds a value of type {type(value).__name__}, which cannot be sent to an environment",
         "Use numbers, strings, paths, lists and mappings.",
     )
