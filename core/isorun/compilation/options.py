@@ -59,6 +59,7 @@ class Options:
         check_text(self.precision, "precision")
         check_text(self.padding, "padding")
         check_text(self.environment, "environment", optional=True)
+        check_text(self.device, "device", optional=True)
         if self.padding not in PADDINGS:
             raise InvalidArgument(f"Invalid padding {self.padding!r}{did_you_mean(self.padding, PADDINGS)}")
         check_flag(self.deterministic, "deterministic")

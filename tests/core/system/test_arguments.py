@@ -40,6 +40,12 @@ def test_a_session_is_not_opened_with_something_else(bert: Path, name: str, valu
         isorun.Session(bert, **arguments)
 
 
+@pytest.mark.parametrize("name", ["device", "threads", "max_queue", "tolerance", "outputs", "padding"])
+def test_a_value_of_the_wrong_type_is_a_type_error(bert: Path, name: str) -> None:
+    with pytest.raises(InvalidType):
+        isorun.Session(bert, "ort-cpu", **{"precision": "auto", name: [5]})
+
+
 def test_a_wrong_type_is_a_type_error_and_an_invalid_argument(bert: Path) -> None:
     with pytest.raises(TypeError, match="options") as caught:
         isorun.Session(bert, "ort-cpu", options=["threads"])  # type: ignore[arg-type]
