@@ -11,9 +11,10 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
-from isorun.errors import InvalidModel, IsorunError, UnsupportedModel
+from isorun.errors import InvalidModel, UnsupportedModel
 from isorun.models.tokenizer import FILE as TOKENIZER_FILE
 from isorun.models.tokenizer import Text, Tokenizer
+from isorun.system.packages import require
 
 FILE = "chat_template.jinja"
 QUERY, DOCUMENT = "query", "document"
@@ -52,13 +53,10 @@ class ChatTemplate:
     """
 
     def __init__(self, source: str, name: str, variables: Mapping[str, Any]) -> None:
-        try:
-            from jinja2 import TemplateError
-            from jinja2.sandbox import ImmutableSandboxedEnvironment
-        except ModuleNotFoundError as error:
-            raise IsorunError(
-                "The model's chat template needs the package 'jinja2'. Install it: pip install 'isorun[graph]'"
-            ) from error
+        require("The model's chat template", "jinja2")
+        from jinja2 import TemplateError
+        from jinja2.sandbox import ImmutableSandboxedEnvironment
+
         environment = ImmutableSandboxedEnvironment(
             trim_blocks=True, lstrip_blocks=True, extensions=["jinja2.ext.loopcontrols"]
         )

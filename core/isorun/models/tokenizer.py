@@ -18,10 +18,11 @@ from typing import TYPE_CHECKING, Any, Protocol, Self
 import numpy as np
 import numpy.typing as npt
 
-from isorun.errors import InvalidFeeds, InvalidModel, IsorunError, TokenizerError
+from isorun.errors import InvalidFeeds, InvalidModel, TokenizerError
 from isorun.models import tokenizer_config, tokenizer_file, vocabulary_files
 from isorun.models.text_starts import CHARACTERS, Start, Starts, of_few_windows, pair_starts
 from isorun.models.tokenizer_config import TokenizerSettings
+from isorun.system.packages import require
 from isorun.types import ModelInfo
 
 if TYPE_CHECKING:
@@ -89,7 +90,7 @@ class Tokenizer:
     ) -> None:
         self.path: Path = Path(path)
         self.limit = limit
-        _require_package()
+        require("Reading text", "tokenizers")
         if not self.path.is_file():
             raise InvalidModel(f"There is no tokenizer {self.path}")
         from isorun.models import tokenizer_classes
@@ -369,15 +370,6 @@ def places_of(model: Path) -> Iterator[Path]:
             place = prefix.with_name(prefix.name + name) if prefix in prefixes else prefix / name
             if name != vocabulary_files.BYTE_PAIRS or vocabulary_files.merges_of(place).is_file():
                 yield place
-
-
-def _require_package() -> None:
-    try:
-        import tokenizers  # noqa: F401
-    except ModuleNotFoundError as error:
-        raise IsorunError(
-            "Reading text needs the package 'tokenizers'. Install it: pip install 'isorun[graph]'"
-        ) from error
 
 
 def _copy(library: tokenizers.Tokenizer) -> tokenizers.Tokenizer:

@@ -24,11 +24,12 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from isorun.errors import InvalidArgument, IsorunError
+from isorun.errors import InvalidArgument
 from isorun.quality import interval
 from isorun.quality.interval import Interval
 from isorun.quality.neighbours import FEWEST, ROUNDING, K, Vectors, units, without_rounding
 from isorun.system import text_files
+from isorun.system.packages import require
 
 Rows = npt.NDArray[np.intp]
 _KINDS = {"pairs": {"texts", "score"}, "queries": {"query", "relevant"}, "classes": {"text", "class"}}
@@ -148,12 +149,9 @@ class Labels:
         return Measured({"Spearman": correlation(np.arange(len(scores)))}, correlation)
 
     def _queries(self, vectors: npt.NDArray[np.float64]) -> Measured:
-        try:
-            import ir_measures
-        except ModuleNotFoundError as error:
-            raise IsorunError(
-                "Labels of queries need the package 'ir_measures'. Install it: pip install 'isorun[labels]'"
-            ) from error
+        require("Measuring labels of queries", "ir_measures", extra="labels")
+        import ir_measures
+
         documents = np.array(self.documents)
         relevant, ranking = {}, {}
         for number, (query, *own) in enumerate(self.rows):

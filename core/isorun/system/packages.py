@@ -91,12 +91,13 @@ def package_version(package: str) -> str | None:
     return " or ".join(dict.fromkeys(map(version, package_owners(package)))) or None
 
 
-def require(what: str, *packages: str) -> None:
+def require(what: str, *packages: str, extra: str = "graph") -> None:
     """Reject an operation whose packages are not installed.
 
     Args:
         what: the operation.
-        packages: packages of the extra ``graph``.
+        packages: the packages.
+        extra: the extra of isorun that they belong to.
 
     Raises:
         IsorunError: with the missing packages and the command that installs them.
@@ -104,5 +105,5 @@ def require(what: str, *packages: str) -> None:
     if missing := [package for package in packages if not is_importable(package)]:
         raise IsorunError(
             f"{what} requires {' and '.join(missing)}, which {'is' if len(missing) == 1 else 'are'} not installed. "
-            f"{how_to_install('isorun[graph]')}"
+            f"{how_to_install(f'isorun[{extra}]')}"
         )

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn, Self, TypeVar
 import numpy as np
 import numpy.typing as npt
 
-from isorun.errors import InvalidArgument, IsorunError
+from isorun.errors import InvalidArgument
 from isorun.models import checkpoint, modules, sentence_settings, sentences
 from isorun.models.lowering import info_of
 from isorun.models.modules import Modules
@@ -26,6 +26,7 @@ from isorun.session.session import Session
 from isorun.system.arguments import check_count, check_flag
 from isorun.system.cache import Cache
 from isorun.system.cleanup import closed_on_error
+from isorun.system.packages import require
 from isorun.text.encoded import Encoded, encoded_ids
 from isorun.text.inputs import checked, text_or_pair, texts_of, texts_or_pairs_of
 from isorun.text.model_files import find_model
@@ -384,10 +385,9 @@ def windows(texts: Iterable[Text]) -> Iterator[Sequence[Text]]:
 def progress_bar(total: int, progress: bool | None) -> Any:
     """A progress bar on standard error: ``None`` shows it on a terminal once the work takes long."""
     check_flag(progress, "progress", optional=True)
-    try:
-        from tqdm import tqdm
-    except ModuleNotFoundError as error:
-        raise IsorunError("Embedding text needs the package 'tqdm'. Install it: pip install 'isorun[graph]'") from error
+    require("Embedding text", "tqdm")
+    from tqdm import tqdm
+
     disable = None if progress is None else not progress
     delay = _BAR_AFTER if progress is None else 0
     return tqdm(total=total, unit=" texts", disable=disable, delay=delay, leave=False)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from isorun.errors import IsorunError
+from isorun.system.packages import require
 from isorun.text.model import Array
 
 if TYPE_CHECKING:
@@ -64,10 +64,9 @@ class SparseVectors:
         Raises:
             IsorunError: SciPy is not installed.
         """
-        try:
-            from scipy.sparse import csr_array
-        except ModuleNotFoundError as error:
-            raise IsorunError("to_scipy() needs the package 'scipy'. Install it: pip install scipy") from error
+        require("to_scipy()", "scipy")
+        from scipy.sparse import csr_array
+
         starts = np.cumsum([0, *(len(row.indices) for row in self._rows)])
         indices = np.concatenate([np.empty(0, np.int64), *(row.indices for row in self._rows)])
         values = np.concatenate([np.empty(0, np.float32), *(row.values for row in self._rows)])
