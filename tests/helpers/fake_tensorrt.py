@@ -1,6 +1,6 @@
 """A fake of TensorRT on ONNX Runtime's CPU provider, with the device memory of :mod:`fake_device_memory`.
 
-It has the parts of the API that isorun uses (``isorun_backends.tensorrt.api``) and rejects what TensorRT rejects:
+It has the parts of the API that isorun uses and rejects what TensorRT rejects:
 shapes outside the profile, missing or unaligned addresses, two threads in one context.
 """
 

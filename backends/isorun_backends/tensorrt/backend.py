@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 from functools import partial
-from typing import Any, cast
+from typing import Any
 
 from isorun.plugin import (
     Availability,
@@ -30,7 +30,6 @@ from isorun_backends.nvidia.graph_precision import graph_precision
 from isorun_backends.nvidia.output_shapes import output_shapes
 from isorun_backends.nvidia.shape_profiles import Profile, declared
 from isorun_backends.tensorrt import builder, cuda_graph
-from isorun_backends.tensorrt.api import Module
 from isorun_backends.tensorrt.engine import Engine, load
 from isorun_backends.tensorrt.executable import TensorRTExecutable
 
@@ -143,7 +142,7 @@ class TensorRT(Backend):
 
 def _engine(
     name: str,
-    trt: Module,
+    trt: Any,
     model: LoweredModel,
     config: CompileConfig,
     options: Mapping[str, Any],
@@ -179,11 +178,11 @@ def _precision(model: LoweredModel) -> str:
     return graph_precision(onnx.load(model.path, load_external_data=False).graph)
 
 
-def _import(name: str) -> Module:
+def _import(name: str) -> Any:
     try:
         import tensorrt
     except ImportError as error:
         raise BackendUnavailable(
             name, f"the package 'tensorrt' does not import: {error}", f"Install it: {_INSTALL}"
         ) from error
-    return cast(Module, tensorrt)
+    return tensorrt

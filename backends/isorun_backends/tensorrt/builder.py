@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from isorun.plugin import (
     BackendFailed,
@@ -15,7 +15,6 @@ from isorun.plugin import (
     write_atomically,
 )
 from isorun_backends.nvidia.shape_profiles import Profile, Range, shapes_for
-from isorun_backends.tensorrt.api import Builder, BuilderConfig, Module, Parser
 from isorun_backends.tensorrt.log import Log, logger
 
 _SHOWN = 8  # parser errors in one exception
@@ -24,7 +23,7 @@ _T = TypeVar("_T")
 
 def build(
     name: str,
-    trt: Module,
+    trt: Any,
     model: LoweredModel,
     profiles: Sequence[Profile],
     timings: Path,
@@ -65,8 +64,8 @@ def build(
     if serialized is None:
         raise BackendFailed(f"{name} cannot build an engine of {model.path}: {log}") from log.error()
     timings.parent.mkdir(parents=True, exist_ok=True)
-    write_atomically(timings, bytes(memoryview(config.get_timing_cache().serialize())))  # type: ignore[arg-type]
-    return bytes(memoryview(serialized))  # type: ignore[arg-type]
+    write_atomically(timings, bytes(memoryview(config.get_timing_cache().serialize())))
+    return bytes(memoryview(serialized))
 
 
 def start(name: str, create: Callable[[], _T]) -> _T:
@@ -86,7 +85,7 @@ def start(name: str, create: Callable[[], _T]) -> _T:
         ) from error
 
 
-def _load_timings(name: str, config: BuilderConfig, timings: Path, log: Log) -> None:
+def _load_timings(name: str, config: Any, timings: Path, log: Log) -> None:
     """Use the timings of an earlier build. A file that TensorRT rejects is ignored; the build replaces it."""
     kept = timings.read_bytes() if timings.is_file() else b""
     for content in (kept, b""):
@@ -98,8 +97,8 @@ def _load_timings(name: str, config: BuilderConfig, timings: Path, log: Log) -> 
 
 def _add_profile(
     name: str,
-    builder: Builder,
-    config: BuilderConfig,
+    builder: Any,
+    config: Any,
     declared: Profile,
     shapes: Mapping[str, Range],
     log: Log,
@@ -113,7 +112,7 @@ def _add_profile(
         raise InvalidOption(name, "shapes", f"TensorRT rejects the profile {declared}: {log}") from log.error()
 
 
-def _refusal(name: str, model: LoweredModel, parser: Parser, log: Log) -> UnsupportedModel:
+def _refusal(name: str, model: LoweredModel, parser: Any, log: Log) -> UnsupportedModel:
     errors = [parser.get_error(index) for index in range(parser.num_errors)]
     operators = dict.fromkeys(error.node_operator() for error in errors)
     messages = "; ".join(f"{error.node_operator()} {error.node_name()}: {error.desc()}" for error in errors[:_SHOWN])

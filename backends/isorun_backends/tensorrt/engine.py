@@ -11,7 +11,6 @@ import numpy as np
 
 from isorun.plugin import BackendFailed, ModelInfo, runtime_errors
 from isorun_backends.nvidia.shape_profiles import Profile
-from isorun_backends.tensorrt import api
 from isorun_backends.tensorrt.builder import start
 from isorun_backends.tensorrt.log import Log, logger
 
@@ -23,12 +22,12 @@ class Engine:
         tensors: the names of its inputs and outputs. An input that no output depends on may be missing.
     """
 
-    def __init__(self, engine: api.Engine, profiles: Sequence[Profile]) -> None:
+    def __init__(self, engine: Any, profiles: Sequence[Profile]) -> None:
         self._engine, self.profiles = engine, list(profiles)
         self._lock = threading.Lock()  # no TensorRT object may be used by two threads at once
         self.tensors = {engine.get_tensor_name(index) for index in range(engine.num_io_tensors)}
 
-    def create_context(self) -> api.Context | None:
+    def create_context(self) -> Any:
         """A new context; ``None`` if there is no memory for it."""
         with self._lock:
             return self._engine.create_execution_context()
@@ -36,12 +35,10 @@ class Engine:
     def layers(self, format: Any) -> str:
         """TensorRT's description of the engine's layers."""
         with self._lock:
-            return self._engine.create_engine_inspector().get_engine_information(format)
+            return str(self._engine.create_engine_inspector().get_engine_information(format))
 
 
-def load(
-    name: str, trt: api.Module, content: bytes, folder: Path, info: ModelInfo, profiles: Sequence[Profile]
-) -> Engine:
+def load(name: str, trt: Any, content: bytes, folder: Path, info: ModelInfo, profiles: Sequence[Profile]) -> Engine:
     """Load an engine from its bytes, which were read from a folder.
 
     Raises:

@@ -28,7 +28,6 @@ from isorun_backends.nvidia.device_memory import DeviceMemory
 from isorun_backends.nvidia.gpu import GpuExecutable
 from isorun_backends.nvidia.output_shapes import output_shapes, sizes_of
 from isorun_backends.nvidia.shape_profiles import Profile, observed, select
-from isorun_backends.tensorrt.api import Module
 from isorun_backends.tensorrt.context_pool import ContextPool
 from isorun_backends.tensorrt.engine import Engine
 from isorun_backends.tensorrt.execution_contexts import ContextKey, ExecutionContext, Shapes
@@ -54,7 +53,7 @@ class TensorRTExecutable(GpuExecutable):
     def __init__(
         self,
         name: str,
-        trt: Module,
+        trt: Any,
         info: ModelInfo,
         engine: Engine,
         memory: DeviceMemory,

@@ -19,7 +19,6 @@ from isorun_backends.nvidia.device_memory import Buffer, DeviceMemory
 from isorun_backends.nvidia.gpu import check_device, input_address
 from isorun_backends.nvidia.output_shapes import output_shapes
 from isorun_backends.tensorrt import cuda_graph
-from isorun_backends.tensorrt.api import Context
 from isorun_backends.tensorrt.engine import Engine
 from isorun_backends.tensorrt.log import Log
 
@@ -68,7 +67,7 @@ class ExecutionContext:
         context = engine.create_context()
         if context is None:
             raise BackendFailed(f"{name} has no device memory for another context: {self._log}") from self._log.error()
-        self._context: Context = context
+        self._context = context
         self._records = key.shapes is not None
         self._shapes: dict[str, tuple[int, ...]] = {}
         self.stream = memory.stream()
