@@ -134,7 +134,6 @@ def _extremum(operator: str) -> Fault:
         applies=has_negative_axis,
         rewrite=count_from_start,
         feeds={"x": np.zeros((0, 5), np.float32)},
-        expected=[np.zeros((0, 1), np.int64)],
     )
 
 
@@ -156,7 +155,6 @@ ROWS = (
             "z": np.zeros((40, 0), np.uint8),
             "u": np.zeros((0, 40), np.uint8),
         },
-        expected=[np.zeros((40, 40), np.int32), np.full((40, 40), 225, np.int32)],
     ),
     fault(
         "QLinearMatMul",
@@ -170,7 +168,6 @@ ROWS = (
             **{"x": np.zeros((2, 0), np.uint8), "w": np.zeros((0, 3), np.uint8)},
             **{"s": np.array(0.5, np.float32), "z": np.array(7, np.uint8)},
         },
-        expected=[np.full((2, 3), 7, np.uint8)],
     ),
     fault_before_1_32(
         *("Conv", "padding around an image that may have no channels", "it never returns"),
@@ -178,7 +175,6 @@ ROWS = (
         applies=pads_what_may_have_no_channels,
         rewrite=with_channels,
         feeds={"x": np.zeros((1, 0, 4), np.float32), "w": np.zeros((2, 0, 3), np.float32)},
-        expected=[np.zeros((1, 2, 4), np.float32)],
         ends_process=True,
     ),
     fault(
@@ -197,7 +193,6 @@ ROWS = (
             "z": np.zeros((40, 0, 40), np.uint8),
             "u": np.zeros((40, 0, 3), np.uint8),
         },
-        expected=[np.zeros((40, 40, 40), np.int32)] * 2,
     ),
     fault(
         "QLinearConv",
@@ -211,7 +206,6 @@ ROWS = (
             **{"x": np.zeros((1, 0, 4), np.uint8), "w": np.zeros((2, 0, 3), np.uint8)},
             **{"s": np.array(0.5, np.float32), "z": np.array(7, np.uint8), "i": np.array([0, 4], np.int32)},
         },
-        expected=[np.array([[[7] * 4, [9] * 4]], np.uint8)],
     ),
     fault_before_1_32(
         *("Gemm", "sums without terms, and a factor `beta`", "what is added is not multiplied by it"),
@@ -223,7 +217,6 @@ ROWS = (
             **{"x": np.zeros((0, 2), np.float32), "w": np.zeros((0, 3), np.float32)},
             "i": np.array([2, 4, 6], np.float32),
         },
-        expected=[np.array([[1, 2, 3]] * 2, np.float32)],
     ),
     fault(
         *("STFT", "frames of a computed length of 0", "it ends the process"),

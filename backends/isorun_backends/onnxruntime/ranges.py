@@ -82,7 +82,6 @@ ROWS = (
         applies=may_be_of_large_integers,
         rewrite=count_up,
         feeds={"x": np.array(2**60), "l": np.array(2**60 + 3), "d": np.array(2)},
-        expected=[np.array([2**60, 2**60 + 2])],
     ),
     fault(
         *(
@@ -108,7 +107,6 @@ ROWS = (
             "x": np.arange(1, 10, dtype=np.float32).reshape(1, 1, 3, 3),
             "p": np.full((1, 1, 1, 2), 1e20, np.float32),
         },
-        expected=[np.zeros((1, 1, 1, 1), np.float32)],
     ),
     fault(
         *("ReduceMax", "NaN and other numbers, in ReduceMin, ArgMax, ArgMin and Hardmax too"),

@@ -120,7 +120,6 @@ ROWS = (
         "the number itself: it is neither rounded nor infinite above 65,504",
         "g (float[n] x) => (float[n] y) { h = Cast <to = 10> (x) y = Cast <to = 1> (h) }",
         feeds={"x": np.array([1.9, 1e6], np.float32)},
-        expected=[np.array([1.9003906, np.inf], np.float32)],
     ),
     fault(
         "Relu",
@@ -202,6 +201,5 @@ ROWS = (
         applies=conditions.computes_range,
         rewrite=rewrites.range_towards,
         feeds={"x": np.array(0), "l": np.array(5)},
-        expected=[np.zeros(0, np.int64)],
     ),
 )

@@ -109,6 +109,5 @@ ROWS = (
             "p": np.zeros((1, 40, 40, 2), np.float32),
             "q": np.ones((1, 1, 40, 40), np.float32),
         },
-        expected=[np.zeros((1, 1, 40, 40), np.float32)],
     ),
 )

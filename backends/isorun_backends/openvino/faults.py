@@ -66,7 +66,6 @@ def _extremum(operator: str, infinity: float) -> Fault:
         applies=conditions.is_float,
         rewrite=rewrites.infinite_extremum,
         feeds={"x": np.array([[infinity, infinity], [1, infinity]], np.float32)},
-        expected=[np.array([[infinity], [1]], np.float32)],
     )
 
 
@@ -252,7 +251,6 @@ ROWS = (
         "a number",
         "g (float[n] x) => (float[n] y) { y = Relu (x) }",
         feeds={"x": np.array([np.nan, 1], np.float32)},
-        expected=[np.array([np.nan, 1], np.float32)],
     ),
     fault(
         "Cast",
@@ -285,7 +283,6 @@ ROWS = (
             "b": np.array([[[0, 0, 1, 1], [0, 0, 1, 0.5]]], np.float32),
             "s": np.array([[[0.9, 0.8]]], np.float32),
         },
-        expected=[np.array([[0, 0, 0], [0, 0, 1]])],
     ),
 )
 

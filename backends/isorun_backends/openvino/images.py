@@ -67,7 +67,6 @@ ROWS = (
         "{ y, i = MaxPool <kernel_shape = [2, 2], strides = [2, 2], storage_order = 1> (x) }",
         applies=conditions.column_indices,
         feeds={"x": _IMAGE.reshape(1, 1, 2, 8)},
-        expected=[np.array([[[[10, 12, 14, 16]]]], np.float32), np.array([[[[3, 7, 11, 15]]]])],
     ),
     fault(
         "MaxPool",
@@ -87,7 +86,6 @@ ROWS = (
         "{ y = MaxPool <kernel_shape = [1, 1], strides = [2, 2], ceil_mode = 1> (x) }",
         applies=conditions.pools_beyond,
         feeds={"x": np.arange(4, dtype=np.float32).reshape(1, 1, 2, 2)},
-        expected=[np.zeros((1, 1, 1, 1), np.float32)],
     ),
     _pool(
         "AveragePool",
