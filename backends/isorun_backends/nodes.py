@@ -75,9 +75,9 @@ def number(value: ir.Value | None) -> float | None:
     return None if array is None or array.size != 1 else float(array.reshape(-1)[0])
 
 
-def has(name: str, value: Any) -> Condition:
-    """Whether an attribute has a value."""
-    return lambda node, _: bool(attribute_of(node, name) == value)
+def has(name: str, *values: Any) -> Condition:
+    """Whether an attribute has one of some values."""
+    return lambda node, _: attribute_of(node, name) in values
 
 
 def differs(name: str, default: Any) -> Condition:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -15,23 +15,13 @@ from isorun_backends.common_faults import (
     without_lengths,
 )
 from isorun_backends.common_images import local_response
-from isorun_backends.nodes import GATES, Nodes, Rows, attribute_of, every, input_of, rewrite, shape_of
+from isorun_backends.nodes import GATES, Nodes, Rows, attribute_of, differs, every, has, input_of, rewrite, shape_of
 
 if TYPE_CHECKING:
     import onnx_ir as ir
 
 _fault = Rows("onnx 1.23.2")
 _TWO = np.array([1, 2], np.float32)
-
-
-def _has(name: str, *values: Any) -> Any:
-    """Whether an attribute has one of some values; any but its default if there are none."""
-
-    def applies(node: ir.Node, _: int) -> bool:
-        attribute = node.attributes.get(name)
-        return attribute is not None and (not values or attribute.is_ref() or attribute.value in values)
-
-    return applies
 
 
 def _is_unsorted(node: ir.Node, _: int) -> bool:
@@ -51,11 +41,11 @@ def _with_bias_added(op: Nodes, node: ir.Node) -> ir.Value:
 
 
 def _clipped(operator: str, expected: float) -> Fault:
-    return of_one_step(_fault, operator, "`clip`", "it ignores it", _has("clip"), "clip = 0.5", expected)
+    return of_one_step(_fault, operator, "`clip`", "it ignores it", differs("clip", None), "clip = 0.5", expected)
 
 
 def _activated(operator: str, names: str, expected: float) -> Fault:
-    applies = _has("activations")
+    applies = differs("activations", None)
     return of_one_step(
         *(_fault, operator, "`activations`", "it computes the usual ones"),
         *(applies, f"activations = [{names}]", expected),
@@ -97,7 +87,7 @@ FAULTS = KnownFaults(
             "`p` = 1",
             "it adds signed numbers",
             "g (float[n] x) => (float[n] y) { y = LpNormalization <p = 1> (x) }",
-            applies=_has("p", 1),
+            applies=has("p", 1),
             feeds={"x": np.array([1, -3], np.float32)},
             expected=[np.array([0.25, -0.75], np.float32)],
         ),
@@ -117,7 +107,7 @@ FAULTS = KnownFaults(
             "a last window that ends outside counts as a whole one",
             "g (float[1, 1, n] x) => (float[1, 1, m] y) "
             "{ y = LpPool <p = 2, ceil_mode = 1, kernel_shape = [2], strides = [2]> (x) }",
-            applies=_has("ceil_mode", 1),
+            applies=has("ceil_mode", 1),
             opset=18,
             feeds={"x": np.array([[[3, 4, 5]]], np.float32)},
             expected=[np.array([[[5, 5]]], np.float32)],
@@ -128,7 +118,7 @@ FAULTS = KnownFaults(
             "an output of another shape",
             "g (float[1, 1, n] x) => (float[1, 1, m] y) "
             '{ y = MaxPool <auto_pad = "SAME_LOWER", kernel_shape = [3], strides = [2]> (x) }',
-            applies=_has("auto_pad", "SAME_LOWER"),
+            applies=has("auto_pad", "SAME_LOWER"),
             feeds={"x": np.arange(7, dtype=np.float32).reshape(1, 1, 7)},
             expected=[np.array([[[1, 3, 5, 6]]], np.float32)],
         ),
@@ -171,7 +161,7 @@ FAULTS = KnownFaults(
             "values of other places",
             "g (float[1, 1, 4, 4] x, float[1, 1, 2, 2] p) => (float[1, 1, 1, 2] y) "
             '{ y = GridSample <mode = "cubic", padding_mode = "border"> (x, p) }',
-            applies=every(_has("mode", "cubic", "bicubic"), _has("padding_mode", "border")),
+            applies=every(has("mode", "cubic", "bicubic"), has("padding_mode", "border")),
             opset=20,
             feeds={
                 "x": np.arange(16, dtype=np.float32).reshape(1, 1, 4, 4),

@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 
 from isorun.plugin import Fault
+from isorun_backends.nodes import differs, every, has
 from isorun_backends.openvino import conditions, rewrites
 from isorun_backends.openvino.row import fault
 
@@ -110,7 +111,7 @@ ROWS = (
         "NaN to a boolean",
         "false",
         "g (float[n] x) => (bool[n] y) { y = Cast <to = 9> (x) }",
-        applies=conditions.casts_float_to_bool,
+        applies=every(has("to", 9), conditions.is_known_float),
         rewrite=rewrites.is_not_zero,
         feeds={"x": _NUMBERS},
     ),
@@ -135,7 +136,7 @@ ROWS = (
         "`fmod` = 1 by an infinity",
         "NaN",
         "g (float[n] x, float[m] z) => (float[n] y) { y = Mod <fmod = 1> (x, z) }",
-        applies=conditions.is_fmod,
+        applies=every(differs("fmod", 0), conditions.is_known_float),
         rewrite=rewrites.fmod,
         feeds={"x": _NUMBERS, "z": np.array([np.inf], np.float32)},
     ),

@@ -13,9 +13,6 @@ from isorun_backends import common_faults
 from isorun_backends.nodes import (
     array_of,
     attribute_of,
-    differs,
-    every,
-    has,
     input_of,
     is_constant,
     is_small,
@@ -234,26 +231,6 @@ def number_beyond_32_bits(value: ir.Value, _: int) -> bool:
     return value.is_graph_output() or not uses or not all(harmless)
 
 
-def _has_input(index: int) -> Condition:
-    """Whether an input is there."""
-    return lambda node, _: input_of(node, index) is not None
-
-
-def _returns_indices(node: ir.Node, _: int) -> bool:
+def returns_indices(node: ir.Node, _: int) -> bool:
+    """Whether a pool returns where its maxima are."""
     return len(node.outputs) > 1
-
-
-is_fmod = every(differs("fmod", 0), is_known_float)
-casts_float_to_bool = every(has("to", 9), is_known_float)
-rounds_up = differs("ceil_mode", 0)
-counts_padding = every(rounds_up, differs("count_include_pad", 0))
-indices_of_same_size = every(_returns_indices, same_size)
-column_indices = every(_returns_indices, differs("storage_order", 0))
-dft_onesided = differs("onesided", 0)
-batchwise = differs("layout", 0)
-peepholes = _has_input(7)
-antialias = differs("antialias", 0)
-excludes_outside = every(differs("exclude_outside", 0), has("mode", "cubic"))
-keeps_ratio = differs("keep_aspect_ratio_policy", "stretch")
-maximum = has("mode", "max")
-crd = has("mode", "CRD")

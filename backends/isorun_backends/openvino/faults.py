@@ -13,7 +13,7 @@ import numpy as np
 from isorun.plugin import CONSTANTS, Fault, KnownFailure, KnownFaults
 from isorun_backends.common_empties import recurrent_of_nothing
 from isorun_backends.common_faults import flattened, nonzero_of_scalar, with_coupled_gates, without_lengths
-from isorun_backends.nodes import GATES
+from isorun_backends.nodes import GATES, differs, input_of
 from isorun_backends.openvino import (
     activations,
     arithmetic,
@@ -77,7 +77,7 @@ def _recurrent(operator: str) -> Fault:
         "it reads the batch as the sequence",
         f"g (float[3, 2, 2] x, float[1, {rows}, 2] w, float[1, {rows}, 2] r) => (float[3, 2, 1, 2] y) "
         f"{{ y = {operator} <hidden_size = 2, layout = 1> (x, w, r) }}",
-        applies=conditions.batchwise,
+        applies=differs("layout", 0),
         feeds={
             "x": random.normal(size=(3, 2, 2)).astype(np.float32),
             "w": random.normal(size=(1, rows, 2)).astype(np.float32),
@@ -119,7 +119,7 @@ ROWS = (
         "`onesided` = 1",
         "an output of another rank",
         "g (float[1, 4, 3, 1] x) => (float[1, a, 3, 2] y) { y = DFT <onesided = 1, axis = 1> (x) }",
-        applies=conditions.dft_onesided,
+        applies=differs("onesided", 0),
         feeds={"x": np.arange(12, dtype=np.float32).reshape(1, 4, 3, 1)},
     ),
     fault(
@@ -181,7 +181,7 @@ ROWS = (
         "g (float[1, 1, 1] x, float[1, 4, 1] w, float[1, 4, 1] r, float[1, 3] p) => (float[1, 1, 1, 1] y) "
         "<float[1, 8] b = {0, 0, 0, 0, 0, 0, 0, 0}, int32[1] l = {1}, float[1, 1, 1] h = {0}, "
         "float[1, 1, 1] c = {1}> { y = LSTM <hidden_size = 1> (x, w, r, b, l, h, c, p) }",
-        applies=conditions.peepholes,
+        applies=lambda node, _: input_of(node, 7) is not None,
         feeds={
             "x": np.ones((1, 1, 1), np.float32),
             "w": np.ones((1, 4, 1), np.float32),

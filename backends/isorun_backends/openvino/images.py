@@ -8,6 +8,7 @@ import numpy as np
 
 from isorun.plugin import Fault
 from isorun_backends.common_images import local_response
+from isorun_backends.nodes import differs, every, has
 from isorun_backends.openvino import conditions
 from isorun_backends.openvino.row import fault
 
@@ -45,17 +46,17 @@ def _pool(operator: str, condition: str, applies: Any, attributes: str = "", exp
 
 
 ROWS = (
-    _resize("`antialias` = 1", "another filter", conditions.antialias, 'mode = "cubic", antialias = 1'),
+    _resize("`antialias` = 1", "another filter", differs("antialias", 0), 'mode = "cubic", antialias = 1'),
     _resize(
         "cubic with `exclude_outside` = 1",
         "it weighs positions outside",
-        conditions.excludes_outside,
+        every(differs("exclude_outside", 0), has("mode", "cubic")),
         'mode = "cubic", exclude_outside = 1',
     ),
     _resize(
         "`keep_aspect_ratio_policy` other than `stretch`",
         "it stretches",
-        conditions.keeps_ratio,
+        differs("keep_aspect_ratio_policy", "stretch"),
         'mode = "nearest", keep_aspect_ratio_policy = "not_larger"',
         "x, n, n, z",
     ),
@@ -65,7 +66,7 @@ ROWS = (
         "indices in rows",
         "g (float[1, 1, 2, 8] x) => (float[1, 1, 1, 4] y, int64[1, 1, 1, 4] i) "
         "{ y, i = MaxPool <kernel_shape = [2, 2], strides = [2, 2], storage_order = 1> (x) }",
-        applies=conditions.column_indices,
+        applies=every(conditions.returns_indices, differs("storage_order", 0)),
         feeds={"x": _IMAGE.reshape(1, 1, 2, 8)},
     ),
     fault(
@@ -74,7 +75,7 @@ ROWS = (
         "it pads at the other end",
         "g (float[1, 1, w] x) => (float[1, 1, n] y, int64[1, 1, n] i) "
         '{ y, i = MaxPool <auto_pad = "SAME_UPPER", kernel_shape = [3]> (x) }',
-        applies=conditions.indices_of_same_size,
+        applies=every(conditions.returns_indices, conditions.same_size),
         feeds={"x": np.arange(1, 8, dtype=np.float32).reshape(1, 1, 7)},
         expected=[np.array([[[2, 3, 4, 5, 6, 7, 7]]], np.float32), np.array([[[1, 2, 3, 4, 5, 6, 6]]])],
     ),
@@ -90,10 +91,10 @@ ROWS = (
     _pool(
         "AveragePool",
         "`ceil_mode` = 1 with `count_include_pad` = 1",
-        conditions.counts_padding,
+        every(differs("ceil_mode", 0), differs("count_include_pad", 0)),
         "pads = [1, 1, 1, 1], count_include_pad = 1,",
     ),
-    _pool("LpPool", "`ceil_mode` = 1", conditions.rounds_up, expected=[_ROOTS]),
+    _pool("LpPool", "`ceil_mode` = 1", differs("ceil_mode", 0), expected=[_ROOTS]),
     local_response(
         *(fault, "an even `size`, or a `bias` other than 1", "sums of fewer channels; a bias of 1"),
         conditions.has_no_middle_or_bias,
@@ -113,7 +114,7 @@ ROWS = (
         "another maximum",
         "g (float[1, 1, 4, 4] x, float[1, 4] r) => (float[1, 1, 2, 2] y) <int64[1] i = {0}> "
         '{ y = RoiAlign <mode = "max", output_height = 2, output_width = 2, sampling_ratio = 2> (x, r, i) }',
-        applies=conditions.maximum,
+        applies=has("mode", "max"),
         feeds={"x": _IMAGE, "r": np.array([[0, 0, 3, 3]], np.float32)},
     ),
     fault(
@@ -121,7 +122,7 @@ ROWS = (
         "`mode` = CRD",
         "the order of DCR",
         'g (float[1, 2, 2, 2] x) => (float[1, 8, 1, 1] y) { y = SpaceToDepth <blocksize = 2, mode = "CRD"> (x) }',
-        applies=conditions.crd,
+        applies=has("mode", "CRD"),
         opset=28,
         feeds={"x": np.arange(8, dtype=np.float32).reshape(1, 2, 2, 2)},
     ),
