@@ -87,7 +87,7 @@ def main() -> None:
             else:
                 cache = Cache()
                 model = presets.build(arguments.preset, 0, cache)
-                bare_file = lowering.lower(source.open_model(model, cache), (dialect,), cache).path
+                bare_file = lowering.ModelGraphs(source.open_model(model, cache), cache).lower((dialect,)).path
                 taken = rounds(backend, model, bare_file, (RAW, CACHED), arguments.rounds, None)
         results[backend] = {
             who: {key: statistics.median(trial[key] for trial in trials) for key in ("ms", "peak_mib")}

@@ -130,9 +130,11 @@ def main() -> None:
     plain = arguments.export
     if plain is None:
         cache = Cache()
-        plain = lowering.lower(
-            model.open_model(presets.build(arguments.preset, 0, cache), cache), ("primitive",), cache
-        ).path
+        plain = (
+            lowering.ModelGraphs(model.open_model(presets.build(arguments.preset, 0, cache), cache), cache)
+            .lower(("primitive",))
+            .path
+        )
     inputs = [value.name for value in onnx.load(plain, load_external_data=False).graph.input]
     known = arguments.export and arguments.preset.startswith("bert-")
     peers_of = {mine: [peer for peer in peers if peer != OPTIMIZER or known] for mine, peers in PEERS.items()}

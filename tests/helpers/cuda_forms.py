@@ -18,7 +18,7 @@ def lower(path, dialect="fused", precision="fp32", packed=False, outputs=None):
     """A model file lowered for the backend."""
     cache = Cache()
     source = models.open_model(path, cache, outputs)
-    return lowering.lower(source, (dialect,), cache, packed=packed, precision=precision)
+    return lowering.ModelGraphs(source, cache).lower((dialect,), packed=packed, precision=precision)
 
 
 def cpu_session(content, lowered):

@@ -361,21 +361,6 @@ def info_of(model: Path, cache: Cache) -> ModelInfo:
     return ModelGraphs(open_model(model, cache), cache).info
 
 
-def lower(
-    source: ModelSource,
-    dialects: tuple[str, ...],
-    cache: Cache,
-    *,
-    packed: bool = False,
-    precision: str = OWN_TYPES,
-    quantized: Quantized | None = None,
-    faults: Sequence[Fault] = (),
-) -> LoweredModel:
-    """:meth:`ModelGraphs.lower` for a single graph of a model."""
-    graphs = ModelGraphs(source, cache)
-    return graphs.lower(dialects, packed=packed, precision=precision, quantized=quantized, faults=faults)
-
-
 def _digest(faults: Sequence[Fault]) -> str:
     """SHA-256 of the code of a table, which may change without a release."""
     functions = [function for fault in faults for function in (fault.applies, fault.rewrite) if function is not None]

@@ -25,7 +25,7 @@ def lowered(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("model")
     cache = Cache(folder / "cache")
     model = encoder("bert-2x32", dynamic=False, shape=SHAPE).path(folder)
-    return lowering.lower(models.open_model(model, cache), ("primitive",), cache).path
+    return lowering.ModelGraphs(models.open_model(model, cache), cache).lower(("primitive",)).path
 
 
 def test_copy_has_folded_constants(lowered: Path, tmp_path: Path) -> None:

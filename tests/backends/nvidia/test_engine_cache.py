@@ -14,7 +14,7 @@ from isorun_backends.nvidia.shape_profiles import Profile
 def test_every_part_of_the_key_matters(bert, tmp_path):
 
     cache = Cache(tmp_path)
-    model = lowering.lower(models.open_model(bert, cache), ("onnx",), cache)
+    model = lowering.ModelGraphs(models.open_model(bert, cache), cache).lower(("onnx",))
     target = Target("10.16", "A GPU", "9.0", "13.0")
     wide, narrow = Profile({"batch": (1, 1, 4)}), Profile({"batch": (1, 1, 1)})
     keys = [

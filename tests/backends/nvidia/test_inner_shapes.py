@@ -21,7 +21,7 @@ PROFILE = Profile({"batch": (1, 2, 4), "sequence": (1, 8, 16)})
 @pytest.mark.parametrize("dialect", ["primitive", "onnx"])
 def test_are_those_of_runs_at_both_ends(bert, tmp_path, dialect):
     cache = Cache(tmp_path)
-    lowered = lowering.lower(open_model(bert, cache), (dialect,), cache)
+    lowered = lowering.ModelGraphs(open_model(bert, cache), cache).lower((dialect,))
     model = onnx.load(lowered.path)
     rename_inner_tensors(model)
     shapes = inner_shapes(model, PROFILE)

@@ -45,7 +45,7 @@ def build(tmp_path, monkeypatch):
 @pytest.fixture
 def lowered(bert, tmp_path):
     cache = Cache(tmp_path)
-    return lowering.lower(models.open_model(bert, cache), ("primitive",), cache)
+    return lowering.ModelGraphs(models.open_model(bert, cache), cache).lower(("primitive",))
 
 
 def test_names_a_tensorrt_version_that_does_not_fit(build, monkeypatch):

@@ -150,7 +150,7 @@ def test_an_input_that_openvino_renames(operator):
 def test_failures_name_the_backend_as_requested(tmp_path):
     cache = Cache(tmp_path)
     onnx.save(graph("g (float[N] x, float[M] y) => (float[K] z) { z = Add (x, y) }"), tmp_path / "add.onnx")
-    lowered = lowering.lower(models.open_model(tmp_path / "add.onnx", cache), ("primitive",), cache)
+    lowered = lowering.ModelGraphs(models.open_model(tmp_path / "add.onnx", cache), cache).lower(("primitive",))
     executable = OpenVINO("renamed").compile(lowered, CompileConfig())
     feeds = {"x": np.ones(2, np.float32), "y": np.ones(3, np.float32)}
     with pytest.raises(BackendFailed, match=r"^renamed"):
@@ -250,7 +250,7 @@ def test_an_import_that_fails_without_a_home_names_the_remedy(tmp_path, monkeypa
     onnx.save(graph("agraph (float[1] x) => (float[1] y) { y = Relu (x) }"), model)
     monkeypatch.delitem(sys.modules, "openvino")
     monkeypatch.setattr(sys, "meta_path", [NoHome(), *sys.meta_path])
-    lowered = lowering.lower(models.open_model(model, Cache(tmp_path)), ("onnx",), Cache(tmp_path))
+    lowered = lowering.ModelGraphs(models.open_model(model, Cache(tmp_path)), Cache(tmp_path)).lower(("onnx",))
     with pytest.raises(BackendUnavailable, match=r"importing openvino failed: Could not .* Set HOME to a folder\.$"):
         OpenVINO("openvino").compile(lowered, CompileConfig("fp32", "cpu", 1))
 

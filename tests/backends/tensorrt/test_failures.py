@@ -26,7 +26,7 @@ def test_names_the_operators_that_the_parser_does_not_support(bert, tmp_path):
     from isorun.models import source as models
 
     cache = Cache(tmp_path)
-    lowered = lowering.lower(models.open_model(bert, cache), ("com.microsoft",), cache)
+    lowered = lowering.ModelGraphs(models.open_model(bert, cache), cache).lower(("com.microsoft",))
     backend = registry.get("tensorrt")
     with pytest.raises(UnsupportedModel, match="no importer") as caught:
         backend.compile(lowered, CompileConfig(threads=None, cache_dir=str(tmp_path)))

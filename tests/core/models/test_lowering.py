@@ -42,7 +42,7 @@ def own(bert, tmp_path):
 
 
 def lower(path, cache, dialects=DIALECTS):
-    return lowering.lower(open_model(path, cache), dialects, cache)
+    return lowering.ModelGraphs(open_model(path, cache), cache).lower(dialects)
 
 
 def test_models_with_other_weights_have_other_entries(cache, tmp_path):
@@ -77,7 +77,7 @@ def test_the_forms_of_a_model_share_their_weights(bert, tmp_path):
     for dialect in ("onnx", "com.microsoft"):
         for packed in (False, True):
             cache = Cache(tmp_path / "cache")  # another process, which reads the model again
-            lowered = lowering.lower(open_model(bert, cache), (dialect,), cache, packed=packed)
+            lowered = lowering.ModelGraphs(open_model(bert, cache), cache).lower((dialect,), packed=packed)
             written = onnx.load(lowered.path)
             assert all(tensor.raw_data or not tensor.dims for tensor in written.graph.initializer)
     folder = lowered.path.parent
@@ -90,7 +90,8 @@ def test_the_forms_of_a_model_share_their_weights(bert, tmp_path):
 
 def test_a_model_that_was_built_shares_its_weights_with_its_forms(checkpoint, cache):
     lowered = [
-        lowering.lower(open_model(checkpoint, cache), ("onnx",), cache, packed=packed) for packed in (False, True)
+        lowering.ModelGraphs(open_model(checkpoint, cache), cache).lower(("onnx",), packed=packed)
+        for packed in (False, True)
     ]
     assert {form.path.parent.parent.name for form in lowered} == {"built"}
     assert len(list(lowered[0].path.parent.glob("*.onnx"))) == 3
@@ -101,11 +102,11 @@ def test_a_model_that_was_built_shares_its_weights_with_its_forms(checkpoint, ca
 @pytest.mark.parametrize("damaged", ["the model", "a form"])
 def test_a_damaged_model_is_built_and_lowered_again(checkpoint, cache, damaged):
     source = open_model(checkpoint, cache)
-    lowered = lowering.lower(source, ("onnx",), cache)
+    lowered = lowering.ModelGraphs(source, cache).lower(("onnx",))
     (source.path if damaged == "the model" else lowered.path).write_bytes(b"damaged")
     again = Cache(cache.root)
     source = open_model(checkpoint, again)
-    lowered = lowering.lower(source, ("onnx",), again)
+    lowered = lowering.ModelGraphs(source, again).lower(("onnx",))
     assert onnx.load(source.path).graph.node
     assert onnx.load(lowered.path).graph.node
     assert open_model(checkpoint, again).path == source.path
@@ -201,7 +202,7 @@ def test_rewrites_what_a_runtime_computes_wrongly(tmp_path):
     path, cache = two_nodes(tmp_path), Cache(tmp_path / "cache")
 
     def lowered(*faults):
-        return lowering.lower(open_model(path, cache), ("onnx",), cache, faults=faults)
+        return lowering.ModelGraphs(open_model(path, cache), cache).lower(("onnx",), faults=faults)
 
     assert lowered().path == lowered(always("Relu")).path == path, "it has no such operator"
     rewritten = lowered(always("Neg", identity))
@@ -217,7 +218,7 @@ def test_refuses_what_a_runtime_computes_wrongly(tmp_path):
     path, cache = two_nodes(tmp_path), Cache(tmp_path / "cache")
     for _ in range(2):  # cached the second time
         with pytest.raises(UnsupportedModel, match=r"'z' \(Abs\).*always: nothing") as caught:
-            lowering.lower(open_model(path, cache), ("onnx",), cache, faults=[always("Abs")])
+            lowering.ModelGraphs(open_model(path, cache), cache).lower(("onnx",), faults=[always("Abs")])
         assert caught.value.operators == ("Abs",)
 
 
@@ -236,7 +237,7 @@ def test_rewrites_in_branches_and_functions(tmp_path):
     path, cache = tmp_path / "branches.onnx", Cache(tmp_path / "cache")
     onnx.save(onnx.parser.parse_model(text), path)
     source = open_model(path, cache)
-    lowered = lowering.lower(source, ("onnx",), cache, faults=[always("Neg", identity)])
+    lowered = lowering.ModelGraphs(source, cache).lower(("onnx",), faults=[always("Neg", identity)])
     assert len(lowered.notes["worked_around"]) == 2
     assert b"Neg" not in lowered.path.read_bytes()
 

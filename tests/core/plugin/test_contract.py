@@ -35,7 +35,7 @@ def plugins() -> Iterator[None]:
 
 def test_optional_abilities_are_those_that_an_executable_implements(bert, tmp_path):
     cache = Cache(tmp_path)
-    model = lowering.lower(source.open_model(bert, cache), ("primitive",), cache)
+    model = lowering.ModelGraphs(source.open_model(bert, cache), cache).lower(("primitive",))
     executables = {name: registry.get(name).compile(model, CompileConfig()) for name in ("reference", "ort-cpu")}
     assert not isinstance(executables["reference"], SupportsBinding | SupportsDeviceArrays | SupportsDeviceTimes)
     assert isinstance(executables["ort-cpu"], SupportsBinding)

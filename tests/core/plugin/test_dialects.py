@@ -128,7 +128,7 @@ def test_engine_with_its_own_operator(bert, name, dialect, padding):
 def test_functions_that_cannot_be_used_are_an_error_about_them(bert, tmp_path, old, new, named):
     dialect = Dialect("my-engine", functions=GELU.replace(old, new))
     with pytest.raises(InvalidArgument, match=f"functions of the dialect 'my-engine' cannot be used: .*{named}"):
-        lowering.lower(open_model(bert, Cache(tmp_path)), (dialect,), Cache(tmp_path))
+        lowering.ModelGraphs(open_model(bert, Cache(tmp_path)), Cache(tmp_path)).lower((dialect,))
 
 
 def test_functions_that_cannot_be_used_are_not_passed_over_for_another_dialect(bert):
@@ -138,7 +138,7 @@ def test_functions_that_cannot_be_used_are_not_passed_over_for_another_dialect(b
 
 def test_lower_rejects_an_unknown_dialect(bert, tmp_path):
     with pytest.raises(InvalidArgument, match="Unknown dialect 'latin'"):
-        lowering.lower(open_model(bert, Cache(tmp_path)), ("latin",), Cache(tmp_path))
+        lowering.ModelGraphs(open_model(bert, Cache(tmp_path)), Cache(tmp_path)).lower(("latin",))
 
 
 def test_known_dialects_are_those_with_a_file():
@@ -172,7 +172,7 @@ def test_operators_of_primitive_are_documented():
 @pytest.mark.parametrize("packed", [False, True])
 def test_primitive_is_folded(bert, tmp_path, packed):
     cache = Cache(tmp_path)
-    lowered = lowering.lower(open_model(bert, cache), ("primitive",), cache, packed=packed)
+    lowered = lowering.ModelGraphs(open_model(bert, cache), cache).lower(("primitive",), packed=packed)
     graph = onnx.load(lowered.path).graph
     constants = {tensor.name for tensor in graph.initializer}
     outputs = {value.name for value in graph.output}

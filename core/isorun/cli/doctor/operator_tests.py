@@ -69,7 +69,7 @@ def try_row(name: str, fault: Fault, *, with_raw: bool = True) -> Tested:
 
         def raw() -> list[Any]:
             backend = registry.get(name)
-            lowered = lowering.lower(models.open_model(path, cache), ("onnx",), cache)
+            lowered = lowering.ModelGraphs(models.open_model(path, cache), cache).lower(("onnx",))
             config = CompileConfig(threads=1 if backend.capabilities.sets_threads else None)
             executable = backend.compile(lowered, config)
             try:

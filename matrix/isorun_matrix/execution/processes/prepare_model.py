@@ -26,7 +26,7 @@ def prepare(job: ModelJob, *_: object) -> PreparedModel:
         if dialects[0] not in DIALECTS:  # a plugin's variant, which its cells lower to themselves
             continue
         try:
-            lowering.lower(source, tuple(dialects), cache)
+            lowering.ModelGraphs(source, cache).lower(tuple(dialects))
         except UnsupportedModel as error:  # each cell of that backend reports it
             print(error, flush=True)
     return PreparedModel(str(source.path), str(origin), source.outputs, source.fingerprint)

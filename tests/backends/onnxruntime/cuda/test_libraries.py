@@ -160,7 +160,7 @@ def test_loads_cudas_libraries_from_wheels_in_order(tmp_path, monkeypatch):
 @pytest.mark.parametrize("name", ["ort-cuda", "ort-tensorrt"])
 def test_the_gpu_is_selected_by_one_option(gpu, bert, tmp_path, name):
     cache = Cache(tmp_path)
-    model = lowering.lower(open_model(bert, cache), ("primitive",), cache)
+    model = lowering.ModelGraphs(open_model(bert, cache), cache).lower(("primitive",))
     config = CompileConfig("fp16", options={"provider_options": {"device_id": 1}}, cache_dir=str(tmp_path))
     with pytest.raises(InvalidOption, match="Use the option device_id"):
         registry.get(name).compile(model, config)
@@ -168,7 +168,7 @@ def test_the_gpu_is_selected_by_one_option(gpu, bert, tmp_path, name):
 
 def test_cuda_graphs_have_a_stream_of_their_own(gpu, bert, tmp_path):
     cache = Cache(tmp_path)
-    model = lowering.lower(open_model(bert, cache), ("fused",), cache)
+    model = lowering.ModelGraphs(open_model(bert, cache), cache).lower(("fused",))
     options = {"cuda_graphs": 1, "provider_options": {"user_compute_stream": 7}}
     with pytest.raises(InvalidOption, match="got user_compute_stream"):
         registry.get("ort-cuda").compile(model, CompileConfig(options=options, cache_dir=str(tmp_path)))
