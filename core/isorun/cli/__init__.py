@@ -23,7 +23,7 @@ import sys
 import tempfile
 import warnings
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, nullcontext, suppress
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -117,35 +117,19 @@ def _separate_results() -> None:
 
 @contextmanager
 def _only_results() -> Iterator[None]:
-    """Keep everything but JSON off standard output, what C code and plugins print included: it goes to standard error.
+    """Keep everything but JSON off standard output, what plugins print included: it goes to standard error.
 
     :func:`isorun.cli.console.json_out` gets the stream that standard output was.
     """
     from isorun.cli import console
 
-    stream, copy = sys.stdout, None
-    try:
-        is_descriptor = stream.fileno() == 1
-    except (OSError, ValueError):
-        is_descriptor = False
-    if is_descriptor:
-        stream.flush()
-        copy = os.dup(1)
-        os.dup2(2, 1)
-        console.results = open(copy, "w", encoding=stream.encoding, errors=stream.errors)  # noqa: PTH123, SIM115
-    else:
-        console.results = stream
+    stream = console.results = sys.stdout
     sys.stdout = sys.stderr
     try:
         yield
-        console.results.flush()
+        stream.flush()
     finally:
-        sys.stdout = stream
-        if copy is not None:
-            os.dup2(copy, 1)
-            with suppress(OSError):
-                console.results.close()
-        console.results = None
+        sys.stdout, console.results = stream, None
 
 
 def _check_import(entry: Entry) -> None:
