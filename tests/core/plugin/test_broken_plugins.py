@@ -111,7 +111,7 @@ def command(site: Path, *arguments: str) -> tuple[int, Any]:
     ran = in_python(
         site,
         f"from isorun.cli.doctor import installation; installation.SECONDS = {SECONDS}\n"
-        f"from isorun.cli import main\nmain({[*arguments, '--json']!r})",
+        f"import sys; sys.argv[1:] = {[*arguments, '--json']!r}\nfrom isorun.cli import main\nmain()",
     )
     assert ran.stdout, ran.stderr
     return ran.returncode, json.loads(ran.stdout)
