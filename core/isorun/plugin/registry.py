@@ -202,13 +202,8 @@ def _requestable(cls: type[Backend], entry: Entry) -> tuple[str, ...]:
 
 def _members(cls: type[Backend], entry: Entry, method: str = "members") -> tuple[str, ...] | None:
     """The names that a class method of a family returns; ``None`` for a single backend."""
-    try:
+    with _blamed(entry.name, f"its {method}()", entry.report()):
         members: Any = getattr(cls, method)()
-    except BaseException as error:
-        if interrupts(error):
-            raise
-        reason = f"its {method}() raises {in_words(error)}"
-        raise BackendUnavailable(entry.name, reason, entry.report()) from error
     if members is None:
         return None
     listed = isinstance(members, tuple | list)
@@ -273,20 +268,26 @@ def ask(backend: Backend, method: str, kind: Any, *arguments: Any) -> Any:
     Raises:
         BackendUnavailable: it raises, or returns something else.
     """
-    try:
+    with _blamed(backend.name, f"its {method}()", _report(backend)):
         result = getattr(backend, method)(*arguments)
-    except BackendUnavailable:  # it says more than the line below
-        raise
-    except BaseException as error:  # a bug of a plugin is the reason
-        if interrupts(error):
-            raise
-        reason = f"its {method}() raises {in_words(error)}"
-    else:
-        if isinstance(result, kind):
-            return result
+    if not isinstance(result, kind):
         expected = getattr(kind, "__name__", str(kind))
         reason = f"its {method}() must return {expected}, got {type(result).__name__}"
-    raise BackendUnavailable(backend.name, reason, _report(backend))
+        raise BackendUnavailable(backend.name, reason, _report(backend))
+    return result
+
+
+@contextmanager
+def _blamed(name: str, what: str, remedy: str) -> Iterator[None]:
+    """Convert an exception of a plugin to an error about ``what`` of it raised one."""
+    try:
+        yield
+    except BackendUnavailable:  # it says more than the line below
+        raise
+    except BaseException as error:
+        if interrupts(error):
+            raise
+        raise BackendUnavailable(name, f"{what} raises {in_words(error)}", remedy) from error
 
 
 def _report(backend: Backend) -> str:
@@ -349,25 +350,13 @@ def _create(cls: Any, name: str, entry: Entry) -> Backend:
     declared = getattr(cls, "contract", None)
     if problem := contract.problem(declared):
         raise BackendUnavailable(name, f"{entry.owner} {problem}", _other_contract(entry, declared))
-    try:
+    with _blamed(name, "its class cannot be instantiated: it", entry.report()):
         backend = cls(name)
-    except BackendUnavailable:  # it says more than the line below
-        raise
-    except BaseException as error:
-        if interrupts(error):
-            raise
-        reason = f"its class cannot be instantiated ({in_words(error)})"
-        raise BackendUnavailable(name, reason, entry.report()) from error
     if getattr(backend, "name", None) != name:
         reason = f"its __init__() must call super().__init__(name), and its name is {getattr(backend, 'name', None)!r}"
         raise BackendUnavailable(name, reason, entry.report())
-    try:
+    with _blamed(name, "its attribute `capabilities`", entry.report()):
         capabilities = backend.capabilities
-    except BaseException as error:
-        if interrupts(error):
-            raise
-        reason = f"its attribute `capabilities` raises {in_words(error)}"
-        raise BackendUnavailable(name, reason, entry.report()) from error
     for problem in (*validation.problems(capabilities), *signatures.problems(backend, Backend, _METHODS)):
         raise BackendUnavailable(name, f"it is invalid: {problem}", entry.report())
     return backend
