@@ -7,8 +7,8 @@ Requests of more rows than the largest of the set are split. All other sizes sta
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import NamedTuple
+from collections.abc import Iterator, Sequence
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -93,14 +93,10 @@ class Buckets:
         """The smallest bucket; ``None`` if it is unknown."""
         shapes = []
         for spec in self._specs:
-            sizes = list(spec.shape or (None,) * (spec.shape is None))
-            if spec.name in self.by_row:
-                sizes[0] = 0
-            if spec.name in self.by_token:
-                sizes[1] = 0
+            sizes = self._sized(spec.name, spec.shape or (None,) * (spec.shape is None), 0, 0)
             if not all(isinstance(size, int) for size in sizes):
                 return None
-            shapes.append((spec.name, tuple(size for size in sizes if isinstance(size, int))))
+            shapes.append((spec.name, sizes))
         batch = self._static.batches[0] if self.by_row else 0
         return Bucket(batch, self._round(1) if self.by_token else 0, tuple(shapes))
 
@@ -112,8 +108,9 @@ class Buckets:
         """
         rows, length = self._size(feeds, self.by_row, 0), self._size(feeds, self.by_token, 1)
         self._check_limits(feeds, rows)
+        rounded = [None if size is None else 0 for size in (rows, length)]
         shapes = tuple(
-            (spec.name, self._exact(spec.name, feeds[spec.name].shape, rows, length))
+            (spec.name, self._sized(spec.name, feeds[spec.name].shape, *rounded))
             for spec in self._specs
             if spec.name in feeds
         )
@@ -130,15 +127,8 @@ class Buckets:
 
     def shapes(self, bucket: Bucket) -> dict[str, tuple[int, ...]]:
         """The shape of each input in a bucket."""
-        shapes = {}
-        for name, exact in bucket.shapes:
-            sizes = list(exact)
-            if bucket.batch and name in self.by_row:
-                sizes[0] = bucket.batch
-            if bucket.length and name in self.by_token:
-                sizes[1] = bucket.length
-            shapes[name] = tuple(sizes)
-        return shapes
+        batch, length = bucket.batch or None, bucket.length or None
+        return {name: self._sized(name, exact, batch, length) for name, exact in bucket.shapes}
 
     def padded(self, feeds: Feeds, part: Part, bucket: Bucket) -> dict[str, np.ndarray]:
         """The feeds of a part in the shape of a bucket."""
@@ -185,12 +175,13 @@ class Buckets:
         sizes = {feeds[name].shape[axis] if name in feeds else None for name in inputs}
         return sizes.pop() if len(sizes) == 1 else None
 
-    def _exact(self, name: str, shape: tuple[int, ...], rows: int | None, length: int | None) -> tuple[int, ...]:
+    def _sized(self, name: str, shape: Sequence[Any], batch: int | None, length: int | None) -> tuple[Any, ...]:
+        """The shape of an input with other sizes where they are rounded; ``None`` for the size that it has."""
         sizes = list(shape)
-        if rows is not None and name in self.by_row:
-            sizes[0] = 0
+        if batch is not None and name in self.by_row:
+            sizes[0] = batch
         if length is not None and name in self.by_token:
-            sizes[1] = 0
+            sizes[1] = length
         return tuple(sizes)
 
     def _round(self, length: int) -> int:
