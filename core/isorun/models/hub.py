@@ -174,12 +174,8 @@ def _listed(identity: str) -> tuple[list[str], str | None, dict[str, int]]:
     """The files on the hub that isorun reads, the commit, and the sizes of all files. One request without retries."""
     import huggingface_hub
 
-    try:
+    with _fetching():
         info = huggingface_hub.HfApi().model_info(identity, files_metadata=True, timeout=_HUB_SECONDS)
-    except Exception as error:  # the exceptions of two HTTP libraries, depending on the version
-        if interrupts(error):
-            raise
-        raise FetchFailed(f"{type(error).__name__}: {_one_line(error)}") from error
     sizes = {file.rfilename: file.size or 0 for file in info.siblings or []}
     return _wanted(sizes), info.sha, sizes
 
@@ -195,21 +191,26 @@ def _from_hub(identity: str, folder: Path, progress: Progress) -> Path:
         disable_progress_bars()
     try:
         wanted, commit, sizes = _listed(identity)
-        with _watched(folder, identity, sum(sizes[name] for name in wanted), progress):
+        with _fetching(), _watched(folder, identity, sum(sizes[name] for name in wanted), progress):
             for name in wanted:
                 huggingface_hub.hf_hub_download(
                     identity, name, revision=commit, local_dir=folder, etag_timeout=_HUB_SECONDS
                 )
-    except FetchFailed:
-        raise
-    except Exception as error:  # the exceptions of two HTTP libraries, depending on the version
-        if interrupts(error):
-            raise
-        raise FetchFailed(f"{type(error).__name__}: {_one_line(error)}") from error
     finally:
         if shown:
             enable_progress_bars()
     return folder
+
+
+@contextmanager
+def _fetching() -> Iterator[None]:
+    """Convert the exceptions of a download, which are those of two HTTP libraries, depending on the version."""
+    try:
+        yield
+    except Exception as error:
+        if interrupts(error):
+            raise
+        raise FetchFailed(f"{type(error).__name__}: {_one_line(error)}") from error
 
 
 def _wanted(names: Iterable[str]) -> list[str]:
