@@ -11,6 +11,7 @@ import typer
 
 from isorun.cli import console, models, options
 from isorun.cli.inspect import describe, show
+from isorun.system.arguments import check_choice
 from isorun.system.cache import Cache, is_private, scratch_folder
 from isorun.system.cache.files import PRIVATE
 
@@ -47,7 +48,7 @@ def build(
     if preset is not None:
         from isorun.models import presets
 
-        models.check_choice("preset", preset, [*presets.NAMES])
+        check_choice(preset, "preset", presets.NAMES)
         with console.working(f"Building {preset}"), whole(output) as temporary:
             presets.write(preset, seed or 0, temporary)
     elif checkpoint is not None:

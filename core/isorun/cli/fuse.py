@@ -12,6 +12,7 @@ import typer
 from isorun.cli import CHECK_FAILED, console, models, options
 from isorun.cli.build import whole
 from isorun.errors import BackendUnavailable, InvalidModel, UnsupportedModel
+from isorun.system.arguments import check_choice
 
 if TYPE_CHECKING:
     import onnx_ir as ir
@@ -70,9 +71,9 @@ def fuse(
     from isorun.graph.transforms import precision as precisions
     from isorun.graph.transforms.precision import int8
 
-    models.check_choice("dialect", dialect, (FUSED, *functions.dialects()))
-    models.check_choice("padding", padding, PADDINGS)
-    models.check_choice("precision", precision, (AS_GIVEN, *precisions.PRECISIONS, INT8))
+    check_choice(dialect, "dialect", (FUSED, *functions.dialects()))
+    check_choice(padding, "padding", PADDINGS)
+    check_choice(precision, "precision", (AS_GIVEN, *precisions.PRECISIONS, INT8))
     if calibrate is not None:
         models.check_input(calibrate, "--calibrate")
         if precision != INT8:

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import shutil
 import tempfile
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from isorun.cli import console
-from isorun.errors import InvalidModel, IsorunError, UnsupportedModel, did_you_mean, near_file
+from isorun.errors import InvalidModel, IsorunError, UnsupportedModel, near_file
 from isorun.models.hub import KNOWN, checkpoint_folder
 from isorun.models.tokenizer import FILE, places_of
 from isorun.system.cache import Cache, expanded
@@ -112,12 +112,6 @@ def check_graph_output(path: Path, reads: Iterable[Path]) -> Path:
     checked = check_output(path, reads)
     check_output(path.with_name(f"{path.stem}.weights.bin"), reads)
     return checked
-
-
-def check_choice(what: str, value: str, choices: Sequence[str]) -> None:
-    """Reject a value that is not one of the choices."""
-    if value not in choices:
-        raise IsorunError(f"Invalid {what} {value!r}{did_you_mean(value, choices)}")
 
 
 def text_files(model: Path) -> dict[str, Path]:

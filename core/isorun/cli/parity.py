@@ -18,6 +18,7 @@ from isorun.parity import DEFAULT_TOLERANCES, Parity, compare
 from isorun.parity.samples import fixed_size, masked_cases
 from isorun.plugin import registry
 from isorun.reduction import Request
+from isorun.system.arguments import check_choice
 from isorun.system.cache import Cache
 from isorun.system.threads import MOST
 from isorun.types import ModelInfo
@@ -86,7 +87,7 @@ def parity(
     """
     requested = options.backend_names(backends)
     names = [requested] if isinstance(requested, str) else requested
-    models.check_choice("precision", precision, [*DEFAULT_TOLERANCES])
+    check_choice(precision, "precision", DEFAULT_TOLERANCES)
     offers = registry.get(against).capabilities
     widest = "fp64" if "fp64" in offers.precisions else "fp32"
     path = models.model_path(model, Cache())

@@ -20,6 +20,7 @@ from isorun.models.pooling import cosine_matrix, pool
 from isorun.models.sentence_settings import METADATA, POOLINGS, SentenceSettings
 from isorun.models.text_reader import TextReader
 from isorun.models.tokenizer import TruncationWarning, feeds_of
+from isorun.system.arguments import check_choice
 from isorun.system.cache import Cache, write_atomically
 from isorun.text.inputs import texts_of
 from isorun.types import threads_in_words
@@ -73,10 +74,10 @@ def run(
     if (feeds is None) == (not text):
         raise typer.BadParameter("pass either --feeds or --text")
     if pooling is not None:
-        models.check_choice("pooling", pooling, POOLINGS)
+        check_choice(pooling, "pooling", POOLINGS)
         if len(text or ()) < 2:
             raise typer.BadParameter("--pooling is for comparing texts. Pass --text twice or more")
-    models.check_choice("padding", padding, PADDINGS)
+    check_choice(padding, "padding", PADDINGS)
     if feeds is not None:
         models.check_input(feeds, "--feeds")
     cache = Cache()

@@ -6,9 +6,9 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from isorun.errors import InvalidArgument, InvalidType, did_you_mean
+from isorun.errors import InvalidArgument, InvalidType
 from isorun.system import threads as thread_counts
-from isorun.system.arguments import check_flag, check_items, check_text, is_number, number_error
+from isorun.system.arguments import check_choice, check_flag, check_items, check_text, is_number, number_error
 
 AUTO = "auto"
 PADDINGS = (AUTO, "keep", "remove")
@@ -57,11 +57,9 @@ class Options:
             check_items(self.calibration, "calibration", "texts or of feeds")
         thread_counts.check(self.threads)
         check_text(self.precision, "precision")
-        check_text(self.padding, "padding")
+        check_choice(self.padding, "padding", PADDINGS)
         check_text(self.environment, "environment", optional=True)
         check_text(self.device, "device", optional=True)
-        if self.padding not in PADDINGS:
-            raise InvalidArgument(f"Invalid padding {self.padding!r}{did_you_mean(self.padding, PADDINGS)}")
         check_flag(self.deterministic, "deterministic")
         if self.calibration is not None and self.precision not in _CALIBRATED:
             raise InvalidArgument(

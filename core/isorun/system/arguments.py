@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from numbers import Integral, Real
 from typing import Any
 
-from isorun.errors import InvalidArgument, InvalidType
+from isorun.errors import InvalidArgument, InvalidType, did_you_mean
 
 
 def check_count(value: Any, name: str, least: int = 1, *, optional: bool = False) -> None:
@@ -53,6 +53,18 @@ def check_text(value: Any, name: str, *, optional: bool = False) -> None:
     """
     if not (optional and value is None) and not isinstance(value, str):
         raise InvalidType(f"{name} must be a str{' or None' if optional else ''}, got {value!r}")
+
+
+def check_choice(value: Any, name: str, choices: Iterable[str]) -> None:
+    """Reject what is not one of the choices.
+
+    Raises:
+        InvalidType: it is no text.
+        InvalidArgument: it is another text.
+    """
+    check_text(value, name)
+    if value not in choices:
+        raise InvalidArgument(f"Invalid {name} {value!r}{did_you_mean(value, choices)}")
 
 
 def check_path(value: Any, name: str) -> None:

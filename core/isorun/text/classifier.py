@@ -9,11 +9,10 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from isorun.errors import InvalidArgument, did_you_mean
 from isorun.graph.tasks import SEQUENCE
 from isorun.models.activations import ACTIVATIONS, softmax
 from isorun.models.tokenizer import Text
-from isorun.system.arguments import check_count, check_text
+from isorun.system.arguments import check_choice, check_count
 from isorun.system.cleanup import closed_on_error
 from isorun.text.encoded import Encoded
 from isorun.text.heads import head_outputs, labels_of, reject_modules
@@ -150,7 +149,5 @@ class Classifier(TextModel):
 
 
 def _named(function: str) -> Callable[[Array], Array]:
-    check_text(function, "function")
-    if function not in FUNCTIONS:
-        raise InvalidArgument(f"Invalid function {function!r}{did_you_mean(function, FUNCTIONS)}")
+    check_choice(function, "function", FUNCTIONS)
     return FUNCTIONS[function]

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from isorun.errors import InvalidArgument, InvalidFeeds, UnsupportedModel, did_you_mean
+from isorun.errors import InvalidFeeds, UnsupportedModel
 from isorun.graph.tasks import SEQUENCE
 from isorun.models import checkpoint
 from isorun.models.activations import ACTIVATIONS
@@ -19,7 +19,7 @@ from isorun.models.chat_template import ChatTemplate, yes_or_no
 from isorun.models.dense import activation_named
 from isorun.models.sentence_settings import SentenceSettings
 from isorun.models.tokenizer import Text, Tokens
-from isorun.system.arguments import check_flag
+from isorun.system.arguments import check_choice, check_flag
 from isorun.system.cleanup import closed_on_error
 from isorun.text.encoded import Encoded, TokenIds
 from isorun.text.heads import LOGITS, head_outputs, labels_of, reject_modules
@@ -203,8 +203,7 @@ class CrossEncoder(TextModel):
 
 
 def _named(activation: str) -> Callable[[Array], Array]:
-    if not isinstance(activation, str) or activation not in ACTIVATIONS:
-        raise InvalidArgument(f"Invalid activation {activation!r}{did_you_mean(str(activation), ACTIVATIONS)}")
+    check_choice(activation, "activation", ACTIVATIONS)
     return ACTIVATIONS[activation]
 
 

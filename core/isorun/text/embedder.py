@@ -12,12 +12,20 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from isorun.errors import InvalidArgument, InvalidFeeds, InvalidModel, did_you_mean
+from isorun.errors import InvalidArgument, InvalidFeeds, InvalidModel
 from isorun.models.pooling import normalized, pool
 from isorun.models.sentence_settings import NORMALIZE, POOLINGS, Layer, WordWeights
 from isorun.models.tokenizer import Tokens
 from isorun.models.vectors import POOLED, TOKENS, applied
-from isorun.system.arguments import check_count, check_flag, check_text, checked_strings, is_number, number_error
+from isorun.system.arguments import (
+    check_choice,
+    check_count,
+    check_flag,
+    check_text,
+    checked_strings,
+    is_number,
+    number_error,
+)
 from isorun.system.cleanup import closed_on_error
 from isorun.text import parts, vector_types
 from isorun.text.encoded import Encoded
@@ -96,8 +104,7 @@ class Embedder(PromptedModel):
         listed = [pooling] if isinstance(pooling, str) else pooling
         modes = tuple(checked_strings(() if listed is None else listed, "pooling"))
         for mode in modes:
-            if mode not in POOLINGS:
-                raise InvalidArgument(f"Invalid pooling {mode!r}{did_you_mean(mode, POOLINGS)}")
+            check_choice(mode, "pooling", POOLINGS)
         check_count(truncate_dim, "truncate_dim", optional=True)
         check_flag(normalize, "normalize", optional=True)
         check_text(task, "task", optional=True)

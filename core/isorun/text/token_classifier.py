@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable
 
-from isorun.errors import InvalidArgument, did_you_mean
+from isorun.errors import InvalidArgument
 from isorun.graph.tasks import TOKENS
 from isorun.models.activations import softmax
-from isorun.system.arguments import check_text, checked_strings
+from isorun.system.arguments import check_choice, checked_strings
 from isorun.text.entities import STRATEGIES, Entity, Token, entities, without_overlaps
 from isorun.text.heads import head_outputs, labels_of
 from isorun.text.inputs import texts_of
@@ -93,9 +93,7 @@ class TokenClassifier(TokenModel):
     def _finisher(
         self, strategy: str, stride: int | None, ignore_labels: Collection[str]
     ) -> Callable[[Part, list[Array]], list[Entity]]:
-        check_text(strategy, "strategy")
-        if strategy not in STRATEGIES:
-            raise InvalidArgument(f"Invalid strategy {strategy!r}{did_you_mean(strategy, STRATEGIES)}")
+        check_choice(strategy, "strategy", STRATEGIES)
         ignored = frozenset(checked_strings(ignore_labels, "ignore_labels"))
         if stride is not None and strategy == "none":
             raise InvalidArgument('strategy must not be "none" with a stride: windows share tokens. Use "simple"')

@@ -7,7 +7,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from isorun.errors import InvalidArgument, did_you_mean
+from isorun.errors import InvalidArgument
+from isorun.system.arguments import check_choice
 
 INT8, UINT8, BINARY, UBINARY = KINDS = ("int8", "uint8", "binary", "ubinary")
 BITS = (BINARY, UBINARY)
@@ -31,8 +32,7 @@ def check(kind: str | None, ranges: Any, dimension: int) -> npt.NDArray[np.float
         if ranges is not None:
             raise InvalidArgument("ranges has no effect without quantize='int8' or 'uint8'. Omit it")
         return None
-    if kind not in KINDS:
-        raise InvalidArgument(f"Invalid quantize {kind!r}{did_you_mean(kind, KINDS)}")
+    check_choice(kind, "quantize", KINDS)
     if kind in BITS:
         if ranges is not None:
             raise InvalidArgument(f"ranges has no effect with quantize={kind!r}, which keeps signs. Omit it")

@@ -99,6 +99,7 @@ def bisect(
     from isorun.models.lowering import ModelGraphs
     from isorun.models.source import open_model
     from isorun.parity import DEFAULT_TOLERANCES
+    from isorun.system.arguments import check_choice
     from isorun.system.cache import Cache
     from isorun_matrix.execution import progress
     from isorun_matrix.execution.bisection import record, releases, search
@@ -111,7 +112,7 @@ def bisect(
         raise typer.BadParameter("--max-rel has no effect without --differs")
     if differs and (reference, rounds) != (None, None):
         raise typer.BadParameter("--reference and --rounds have no effect with --differs, which measures no time")
-    models.check_choice("precision", precision, [*DEFAULT_TOLERANCES])
+    check_choice(precision, "precision", DEFAULT_TOLERANCES)
     path = models.model_path(model, Cache()).absolute()
     settings = options.settings_of(option)
     named = package or _package(backend)

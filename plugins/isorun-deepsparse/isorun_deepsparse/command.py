@@ -12,6 +12,7 @@ from isorun.cli import console, models, options
 from isorun.cli.build import whole
 from isorun.cli.inspect import describe
 from isorun.models import source as model_module
+from isorun.system.arguments import check_choice
 from isorun.system.cache import Cache
 
 app = typer.Typer(rich_markup_mode=None, add_completion=False)
@@ -43,7 +44,7 @@ def prune(
     from isorun.graph.io import files
     from isorun_deepsparse import prune as pruning
 
-    models.check_choice("pattern", pattern, pruning.PATTERNS)
+    check_choice(pattern, "pattern", pruning.PATTERNS)
     cache = Cache()
     path = model_module.open_model(models.model_path(model, cache), cache).path
     weights = files.external_files(files.read_proto(path))
