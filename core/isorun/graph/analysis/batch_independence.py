@@ -15,7 +15,7 @@ import numpy as np
 import onnx_ir as ir
 
 from isorun.graph.analysis.batch_sizes import BATCHES, BatchSizes
-from isorun.graph.analysis.evaluate import subgraphs
+from isorun.graph.analysis.evaluate import reads, subgraphs
 from isorun.graph.ops import functions
 
 _MICROSOFT = "com.microsoft"
@@ -116,7 +116,7 @@ class _Search:
         """
         for node in graph:
             graphs = subgraphs(node)
-            captured = {value.name for inner in graphs for node in inner for value in node.inputs if value is not None}
+            captured = {value.name for body in graphs for inner in body for value in reads(inner)}
             data = node.inputs[: _READS.get(node.op_type)] if node.domain == "" else node.inputs
             read = [value for value in data if value is not None and value.name in dependent]
             if not read and dependent.isdisjoint(captured):

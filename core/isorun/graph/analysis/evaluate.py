@@ -236,6 +236,15 @@ def subgraphs(node: ir.Node) -> list[ir.Graph]:
     return graphs
 
 
+def reads(node: ir.Node) -> Iterator[ir.Value]:
+    """What a node reads, and what the graphs of its attributes read and return, at any depth."""
+    yield from (value for value in node.inputs if value is not None)
+    for graph in subgraphs(node):
+        yield from graph.outputs
+        for inner in graph:
+            yield from reads(inner)
+
+
 def data_inputs(value: ir.Value, stop: frozenset[ir.Value] = frozenset()) -> Set[ir.Value]:
     """The graph inputs whose data, not only shape, a value depends on, other than through the values to stop at.
 

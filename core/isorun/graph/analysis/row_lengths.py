@@ -10,7 +10,7 @@ import numpy as np
 import onnx_ir as ir
 
 from isorun.graph.analysis import mask_input, numbers
-from isorun.graph.analysis.evaluate import CannotEvaluate, Evaluator, array, is_constant
+from isorun.graph.analysis.evaluate import CannotEvaluate, Evaluator, array, is_constant, reads, subgraphs
 from isorun.graph.analysis.intervals import dtype_of, scalar
 from isorun.graph.ops import functions
 
@@ -29,7 +29,8 @@ def find(graph: ir.Graph) -> ir.Node | None:
             if not _is_known(node):
                 lengths.update(node.outputs)
             continue
-        captured = {value for attribute in node.attributes.values() for value in _captured(attribute)}
+        captured = {value for body in subgraphs(node) for inner in body for value in reads(inner)}
+        captured = {value for value in captured if not is_constant(value)}
         if _reads_later_places(node):
             return node
         read = {index for index, value in enumerate(node.inputs) if value in lengths}
@@ -61,7 +62,7 @@ def added(graph: ir.Graph) -> ir.Node | None:
     alike = set(from_inputs)
     for node in graph:
         data = [value for value in node.inputs if value is not None and not is_constant(value)]
-        if data and from_inputs.issuperset(data) and not functions.is_fused(node) and not _has_subgraphs(node):
+        if data and from_inputs.issuperset(data) and not functions.is_fused(node) and not subgraphs(node):
             from_inputs.update(node.outputs)
             read = [value for value in node.outputs if value.is_graph_output()]
         else:
@@ -71,10 +72,6 @@ def added(graph: ir.Graph) -> ir.Node | None:
                 return node
             alike.add(value)
     return None
-
-
-def _has_subgraphs(node: ir.Node) -> bool:
-    return any(attribute.type == ir.AttributeType.GRAPH for attribute in node.attributes.values())
 
 
 def _changes(graph: ir.Graph, node: ir.Node, value: ir.Value) -> bool:
@@ -187,11 +184,3 @@ def _is_known(node: ir.Node) -> bool:
     if all(use.op_type == "Gather" and scalar(use.inputs[1]) == 0 for use in node.outputs[0].consumers()):
         return begin == 0 and not node.outputs[0].is_graph_output()
     return shape is not None and all(isinstance(size, int) for size in shape[begin:end])
-
-
-def _captured(attribute: ir.Attr) -> list[ir.Value]:
-    """What the nodes of a subgraph read."""
-    if attribute.type != ir.AttributeType.GRAPH:
-        return []
-    nodes = attribute.as_graph().all_nodes()
-    return [value for node in nodes for value in node.inputs if value is not None and not is_constant(value)]

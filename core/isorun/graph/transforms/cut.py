@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 import onnx_ir as ir
 
 from isorun.errors import UnsupportedModel
-from isorun.graph.analysis.evaluate import subgraphs
+from isorun.graph.analysis.evaluate import reads
 
 
 def expose_values(model: ir.Model) -> list[str]:
@@ -38,7 +38,7 @@ class Cutter:
         self._model, self._known = model, known
         self._readers: dict[ir.Value, set[ir.Node]] = defaultdict(set)
         for node in model.graph:
-            for value in _reads(node):
+            for value in reads(node):
                 self._readers[value].add(node)
 
     def cut(self, nodes: Sequence[ir.Node]) -> ir.Model:
@@ -51,7 +51,7 @@ class Cutter:
         """
         inside = set(nodes)
         computed = {value for node in nodes for value in node.outputs}
-        read = dict.fromkeys(value for node in nodes for value in _reads(node) if value.graph is self._model.graph)
+        read = dict.fromkeys(value for node in nodes for value in reads(node) if value.graph is self._model.graph)
         inputs = [value for value in read if value not in computed and not _is_constant(value)]
         outputs = [value for node in nodes for value in node.outputs if value.name and self._leaves(value, inside)]
         for value in (*inputs, *outputs):
@@ -80,15 +80,6 @@ def _type_of(value: ir.Value) -> ir.TensorType:
         integers = [read.dtype for read in node.inputs if read is not None and read.dtype and read.dtype.is_integer()]
         return ir.TensorType(integers[-1] if integers else ir.DataType.UINT8)
     return ir.TensorType(ir.DataType.FLOAT)
-
-
-def _reads(node: ir.Node) -> Iterator[ir.Value]:
-    """What a node reads, in the graphs of its attributes too."""
-    yield from (value for value in node.inputs if value is not None)
-    for graph in subgraphs(node):
-        yield from graph.outputs
-        for inner in graph:
-            yield from _reads(inner)
 
 
 def _is_constant(value: ir.Value) -> bool:

@@ -5,11 +5,12 @@ What a node reads is kept, so its result does not depend on whether that positio
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 
 import onnx_ir as ir
 
 from isorun.graph.analysis import tokens
+from isorun.graph.analysis.evaluate import reads
 from isorun.graph.transforms.packed_values import PackedValues
 
 
@@ -109,7 +110,7 @@ class PackedReads(PackedValues):
                 return False
             visited.add(value)
             producer = value.producer()
-            pending.extend(() if producer is None else _operands(producer))
+            pending.extend(() if producer is None else reads(producer))
         return True
 
     def _flat_positions(self, node: ir.Node, index: ir.Value) -> ir.Value:
@@ -162,12 +163,3 @@ class PackedReads(PackedValues):
 
 def _is_shape(node: ir.Node) -> bool:
     return (node.domain, node.op_type) == ("", "Shape")
-
-
-def _operands(node: ir.Node) -> Iterable[ir.Value | None]:
-    """What a node reads, in its bodies too."""
-    yield from node.inputs
-    for attribute in node.attributes.values():
-        if attribute.type == ir.AttributeType.GRAPH:
-            for inner in attribute.as_graph():
-                yield from _operands(inner)

@@ -144,6 +144,14 @@ MIXING = {
         "  else_branch = b () => (float[B, S, 4] v) { v = Neg (x) }>",
         "ReduceMax",
     ),
+    "within a branch of a branch": (
+        "n = Size (x)  c = Greater (n, one_s)  s = Shape (x)  e = Expand (one_f, s)"
+        "  y = If (c) <then_branch = a () => (float[B, S, 4] u) {"
+        "  u = If (c) <then_branch = a () => (float[B, S, 4] t) { m = ReduceMax <axes = [0]> (x)  t = Sub (x, m) },"
+        "  else_branch = b () => (float[B, S, 4] v) { v = Neg (x) }> },"
+        "  else_branch = b () => (float[B, S, 4] w) { w = Neg (e) }>",
+        "ReduceMax",
+    ),
 }
 CONSTANTS = """int64[1] zero = {0}, int64[1] one = {1}, int64[1] last = {-1}, int64[1] lowest = {-100},
     int64[2] both = {1, 2}, float[1] one_f = {1}, int64 one_s = {1}, float[4] four = {1, 1, 1, 1},
