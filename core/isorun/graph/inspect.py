@@ -15,7 +15,7 @@ from isorun.errors import UnsupportedModel
 from isorun.graph import pipeline
 from isorun.graph.analysis import tokens
 from isorun.graph.analysis.layers import Layer, layers, precision
-from isorun.graph.io import files
+from isorun.graph.io import files, nodes
 from isorun.graph.io.shape_inference import infer_shapes
 from isorun.graph.model_info import describe
 from isorun.graph.ops import functions, lower
@@ -65,7 +65,7 @@ def inspect(model: str | os.PathLike[str] | ir.Model) -> Inspection:
 
 
 def _inspect(model: ir.Model) -> Inspection:
-    info, operators = describe(model), _operators(model)
+    info, operators = describe(model), dict(Counter(map(nodes.operator, model.graph)).most_common())
     common.LiftConstantsToInitializersPass(lift_all_constants=True, size_limit=0)(model)
     infer_shapes(model)
     model_layers = layers(model)
@@ -81,11 +81,6 @@ def _inspect(model: ir.Model) -> Inspection:
         operations_per_token_and_key=_attention(model) if known else None,
         dialects=_dialects(model, is_encoder=bool(info.fused)),
     )
-
-
-def _operators(model: ir.Model) -> dict[str, int]:
-    names = (f"{node.domain}.{node.op_type}" if node.domain else node.op_type for node in model.graph)
-    return dict(Counter(names).most_common())
 
 
 def _parameters(model: ir.Model) -> dict[str, int]:

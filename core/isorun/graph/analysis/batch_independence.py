@@ -16,6 +16,7 @@ import onnx_ir as ir
 
 from isorun.graph.analysis.batch_sizes import BATCHES, BatchSizes
 from isorun.graph.analysis.evaluate import reads, subgraphs
+from isorun.graph.io.nodes import label
 from isorun.graph.ops import functions
 
 _MICROSOFT = "com.microsoft"
@@ -86,11 +87,8 @@ def find(model: ir.Model) -> Rows:
     if not sizes.batched:
         return Rows()
     without = tuple(value.name or "" for value in model.graph.outputs if not sizes.has_rows(value))
-    node = _Search(model, sizes).first(model.graph, set(sizes.batched))
-    if node is None:
-        return Rows(without=without)
-    operator = f"{node.domain}.{node.op_type}" if node.domain else node.op_type
-    return Rows(f"{operator} {node.name!r}" if node.name else operator, without)
+    mixing = _Search(model, sizes).first(model.graph, set(sizes.batched))
+    return Rows("" if mixing is None else label(mixing), without)
 
 
 class _RowAxis(NamedTuple):

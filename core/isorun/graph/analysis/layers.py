@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 import onnx_ir as ir
 
+from isorun.graph.io import nodes
 from isorun.graph.ops import functions
 
 BLOCK = 4
@@ -120,7 +121,7 @@ def layers(model: ir.Model) -> tuple[Layer, ...]:
             result.append(
                 Layer(
                     name=node.name or node.outputs[0].name or "",
-                    operator=f"{node.domain}.{node.op_type}" if node.domain else node.op_type,
+                    operator=nodes.operator(node),
                     kind=kind,
                     weight=matrix.value.name or "",
                     shape=tuple(int(size) for size in tensor.shape),  # type: ignore[arg-type]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import onnx_ir as ir
 
 from isorun.graph.analysis import tokens
+from isorun.graph.io.nodes import label
 
 _DRAWING = ("Bernoulli", "Multinomial", "RandomNormal", "RandomNormalLike", "RandomUniform", "RandomUniformLike")
 
@@ -16,7 +17,7 @@ def find(model: ir.Model) -> str:
         model: the model, its functions inlined.
     """
     nodes = model.graph.all_nodes()
-    return next((f"{node.op_type} {node.name!r}" if node.name else node.op_type for node in nodes if _draws(node)), "")
+    return next((label(node) for node in nodes if _draws(node)), "")
 
 
 def _draws(node: ir.Node) -> bool:

@@ -8,6 +8,7 @@ from __future__ import annotations
 from functools import lru_cache
 
 import onnx
+import onnx_ir as ir
 
 from isorun.errors import InvalidModel
 
@@ -21,6 +22,16 @@ _ALIAS = "ai.onnx"
 def domain(name: str) -> str:
     """The domain of a name: ONNX's own operators have two, ``ai.onnx`` and the empty one."""
     return "" if name == _ALIAS else name
+
+
+def operator(node: onnx.NodeProto | ir.Node) -> str:
+    """A node's operator, after its domain unless that is ONNX's."""
+    return f"{node.domain}.{node.op_type}" if node.domain else node.op_type
+
+
+def label(node: onnx.NodeProto | ir.Node) -> str:
+    """A node's operator, and its name if it has one, for messages."""
+    return f"{operator(node)} {node.name!r}" if node.name else operator(node)
 
 
 def check(name: str, node: onnx.NodeProto, opsets: dict[str, int]) -> None:
@@ -51,8 +62,7 @@ def check(name: str, node: onnx.NodeProto, opsets: dict[str, int]) -> None:
 
 
 def _invalid(name: str, node: onnx.NodeProto, what: str) -> InvalidModel:
-    label = f"{node.op_type} {node.name!r}" if node.name else node.op_type
-    return InvalidModel(f"{name} is not a valid graph: {label} {what}")
+    return InvalidModel(f"{name} is not a valid graph: {label(node)} {what}")
 
 
 @lru_cache(maxsize=1024)  # names of operators are those of files

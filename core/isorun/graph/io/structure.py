@@ -16,6 +16,7 @@ import onnx
 
 from isorun.errors import InvalidModel
 from isorun.graph.io import nodes
+from isorun.graph.io.nodes import label
 
 MAX_NODES = 100_000
 """The maximum number of nodes after inlining functions; a few nested functions can expand to 2^40."""
@@ -195,7 +196,7 @@ def _sort(name: str, graph: _GraphLike, known: set[str]) -> None:
         sources = _sources_of(node)
         for value in sources:
             if value not in known:
-                raise InvalidModel(f"{name} is not a valid graph: {_label(node)} reads {value!r}, which is not defined")
+                raise InvalidModel(f"{name} is not a valid graph: {label(node)} reads {value!r}, which is not defined")
         needed[index] = {producers[value]: None for value in sources if value in producers}
     if all(before < index for index, others in needed.items() for before in others):
         return
@@ -203,7 +204,7 @@ def _sort(name: str, graph: _GraphLike, known: set[str]) -> None:
         order = list(TopologicalSorter(needed).static_order())
     except CycleError as error:
         node = graph.node[error.args[1][0]]
-        raise InvalidModel(f"{name} is not a valid graph: {_label(node)} depends on its own result (a cycle)") from None
+        raise InvalidModel(f"{name} is not a valid graph: {label(node)} depends on its own result (a cycle)") from None
     rank = {index: position for position, index in enumerate(order)}
     positions = {value: rank[index] for value, index in producers.items()}
 
@@ -273,7 +274,3 @@ def _key(domain: str, name: str, overload: str) -> _Key:
 def _qualified(key: _Key) -> str:
     domain, name, overload = key
     return f"{domain}.{name}{f':{overload}' if overload else ''}"
-
-
-def _label(node: onnx.NodeProto) -> str:
-    return f"{node.op_type} {node.name!r}" if node.name else node.op_type

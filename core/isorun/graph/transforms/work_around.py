@@ -10,6 +10,7 @@ from onnx import defs
 
 from isorun.errors import UnsupportedModel
 from isorun.graph.canonicalize import constants, opset_upgrade
+from isorun.graph.io.nodes import operator
 from isorun.graph.io.shape_inference import infer_shapes
 from isorun.types.faults import CONSTANTS, Fault
 
@@ -20,7 +21,7 @@ _READ = 2**20  # elements; a larger integer tensor is a table of weights, which 
 
 def operators(model: ir.Model) -> list[str]:
     """The operators of a model, with :data:`CONSTANTS` if it has integers that 32 bits cannot hold."""
-    operators = {_name(node) for node in _nodes(model)}
+    operators = {operator(node) for node in _nodes(model)}
     return sorted(operators | ({CONSTANTS} if any(True for _ in _wide_constants(model)) else set()))
 
 
@@ -69,7 +70,7 @@ def _rewrite(nodes: Sequence[ir.Node], faults: Sequence[Fault], opset: int) -> l
     rewritten = []
     for node in nodes:
         for fault in faults:
-            if fault.operator != _name(node) or fault.applies is None or not fault.applies(node, opset):
+            if fault.operator != operator(node) or fault.applies is None or not fault.applies(node, opset):
                 continue
             label = f"The node {node.name or (node.outputs[0].name if node.outputs else '')!r} ({node.op_type})"
             if fault.rewrite is None or node.graph is None:
@@ -93,11 +94,6 @@ def _exists(node: ir.Node, opset: int) -> bool:
     except defs.SchemaError:
         return False
     return len(node.inputs) <= schema.max_input and node.attributes.keys() <= schema.attributes.keys()
-
-
-def _name(node: ir.Node) -> str:
-    """An operator's name, after its domain unless that is the standard one."""
-    return f"{node.domain}.{node.op_type}" if node.domain else node.op_type
 
 
 def _refused(fault: Fault, what: str) -> UnsupportedModel:
