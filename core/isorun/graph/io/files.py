@@ -74,7 +74,8 @@ def parse(content: bytes, name: str, path: Path | None = None) -> onnx.ModelProt
     if not proto.opset_import:
         raise InvalidModel(f"{name} is truncated: it has no opset_import. Download or export the model again")
     with reading(name):
-        tensors = structure.check(proto, name)
+        structure.check(proto, name)
+        tensors = structure.tensors(proto)
         _check_sizes(tensors, name, len(content))
         external.check(tensors, name, path)
     return proto

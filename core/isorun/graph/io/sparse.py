@@ -13,12 +13,11 @@ import onnx
 import onnx_ir as ir
 
 from isorun.errors import InvalidModel
-from isorun.graph.io import nodes
+from isorun.graph.io import nodes, structure
 
 MAX_ELEMENTS = 2**28
 """The maximum number of elements of a sparse tensor, which a file of a few bytes can declare."""
 
-_GraphLike = onnx.GraphProto | onnx.FunctionProto
 _VALUE = "sparse_value"  # the attribute of Constant
 
 
@@ -26,7 +25,7 @@ def among(proto: onnx.ModelProto) -> bool:
     """Whether a model has sparse constants or initializers."""
     return any(
         (isinstance(graph, onnx.GraphProto) and graph.sparse_initializer) or any(_constants(graph))
-        for graph in _graphs(proto)
+        for graph in structure.with_subgraphs(proto.graph, *proto.functions)
     )
 
 
@@ -44,7 +43,7 @@ def densified(proto: onnx.ModelProto, name: str) -> onnx.ModelProto:
         return proto
     copy = onnx.ModelProto()
     copy.CopyFrom(proto)
-    for graph in _graphs(copy):
+    for graph in structure.with_subgraphs(copy.graph, *copy.functions):
         for attribute in _constants(graph):
             dense = _dense(attribute.sparse_tensor, name)
             attribute.Clear()
@@ -56,20 +55,7 @@ def densified(proto: onnx.ModelProto, name: str) -> onnx.ModelProto:
     return copy
 
 
-def _graphs(proto: onnx.ModelProto) -> Iterator[_GraphLike]:
-    """The main graph, the functions, and the subgraphs of both."""
-    graphs: list[_GraphLike] = [proto.graph, *proto.functions]
-    while graphs:
-        graph = graphs.pop()
-        yield graph
-        for node in graph.node:
-            for attribute in node.attribute:
-                graphs.extend(attribute.graphs)
-                if attribute.HasField("g"):
-                    graphs.append(attribute.g)
-
-
-def _constants(graph: _GraphLike) -> Iterator[onnx.AttributeProto]:
+def _constants(graph: structure.GraphLike) -> Iterator[onnx.AttributeProto]:
     """The sparse values of a graph's constants."""
     for node in graph.node:
         if node.op_type == "Constant" and nodes.domain(node.domain) == "":

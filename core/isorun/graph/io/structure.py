@@ -25,36 +25,37 @@ MAX_ELEMENTS = 2**31
 """The maximum number of elements of an input whose dimensions are fixed: a feed of that size could not be made."""
 
 _Key = tuple[str, str, str]  # domain, name, overload
-_GraphLike = onnx.GraphProto | onnx.FunctionProto
+GraphLike = onnx.GraphProto | onnx.FunctionProto
 
 
 def tensors(proto: onnx.ModelProto) -> list[onnx.TensorProto]:
     """Every tensor of a model: in graphs, functions, default attributes and training information, at any depth."""
-    collected: list[onnx.TensorProto] = []
-    graphs: list[_GraphLike] = [proto.graph, *proto.functions]
-    for info in proto.training_info:
-        graphs += [info.initialization, info.algorithm]
-    while graphs:
-        graphs += _collect(graphs.pop(), collected)
-    return collected
+    training = [graph for info in proto.training_info for graph in (info.initialization, info.algorithm)]
+    graphs = with_subgraphs(proto.graph, *proto.functions, *training)
+    return [tensor for graph in graphs for tensor in _tensors(graph)]
 
 
-def check(proto: onnx.ModelProto, name: str) -> list[onnx.TensorProto]:
+def with_subgraphs(*graphs: GraphLike) -> Iterator[GraphLike]:
+    """Graphs and functions, and the graphs in their nodes, at any depth."""
+    pending = [*graphs]
+    while pending:
+        graph = pending.pop()
+        yield graph
+        pending += _subgraphs(graph)
+
+
+def check(proto: onnx.ModelProto, name: str) -> None:
     """Check a model's structure and sort nodes that are out of order, in place.
 
     Args:
         proto: the model.
         name: its name in error messages.
 
-    Returns:
-        Its tensors, as :func:`tensors` returns them.
-
     Raises:
         InvalidModel: a node lacks an input that it needs, two values have the same name, a node reads a value that is
             not defined or depends on the node itself, a function is recursive, functions expand to more than
             :data:`MAX_NODES` nodes, or two versions of a domain are imported.
     """
-    collected: list[onnx.TensorProto] = []
     functions: dict[_Key, onnx.FunctionProto] = {}
     for node, opsets in _all_nodes(proto, name):
         nodes.check(name, node, opsets)
@@ -64,26 +65,18 @@ def check(proto: onnx.ModelProto, name: str) -> list[onnx.TensorProto]:
             raise InvalidModel(f"{name} defines the function {_qualified(key)} twice")
         functions[key] = function
         where = f"{name}, function {_qualified(key)},"
-        _check_graph(where, function, list(function.input), list(function.output), frozenset(), collected)
-    _check_main(name, proto.graph, frozenset(), collected)
-    for info in proto.training_info:  # neither isorun nor an inference runtime executes it
-        training_graphs = [info.initialization, info.algorithm]
-        while training_graphs:
-            training_graphs += _collect(training_graphs.pop(), collected)
+        _check_graph(where, function, list(function.input), list(function.output), frozenset())
+    _check_main(name, proto.graph, frozenset())  # and not training_info: no inference runtime executes it
     if functions:
         _check_expansion(proto, functions, name)
-    return collected
 
 
 def _all_nodes(proto: onnx.ModelProto, name: str) -> Iterator[tuple[onnx.NodeProto, dict[str, int]]]:
     """The nodes of graphs and functions, in subgraphs too, with the opsets that they have."""
-    pending: list[tuple[_GraphLike, dict[str, int]]] = [(proto.graph, _opsets(proto, name))]
-    pending += [(function, _opsets(function, f"{name}, function {function.name},")) for function in proto.functions]
-    while pending:
-        graph, opsets = pending.pop()
-        for node in graph.node:
-            yield node, opsets
-            pending += [(inner, opsets) for attribute in node.attribute for inner in _graphs(attribute)]
+    opsets_of: list[tuple[GraphLike, dict[str, int]]] = [(proto.graph, _opsets(proto, name))]
+    opsets_of += [(function, _opsets(function, f"{name}, function {function.name},")) for function in proto.functions]
+    for graph, opsets in opsets_of:
+        yield from ((node, opsets) for part in with_subgraphs(graph) for node in part.node)
 
 
 def _opsets(proto: onnx.ModelProto | onnx.FunctionProto, name: str) -> dict[str, int]:
@@ -99,30 +92,33 @@ def _opsets(proto: onnx.ModelProto | onnx.FunctionProto, name: str) -> dict[str,
     return opsets
 
 
-def _collect(graph: _GraphLike, collected: list[onnx.TensorProto]) -> list[onnx.GraphProto]:
-    """Add the tensors of a graph to ``collected``, and return the subgraphs of its nodes."""
-    attributes: list[onnx.AttributeProto] = []
-    if isinstance(graph, onnx.GraphProto):
-        collected.extend(graph.initializer)
-        collected.extend(_tensors_of(graph.sparse_initializer))
-    else:
-        attributes.extend(graph.attribute_proto)
+def _subgraphs(graph: GraphLike) -> list[onnx.GraphProto]:
+    return [inner for attribute in _attributes(graph) for inner in _graphs(attribute)]
+
+
+def _attributes(graph: GraphLike) -> Iterator[onnx.AttributeProto]:
+    """Those of its nodes, and the defaults of a function's."""
+    if isinstance(graph, onnx.FunctionProto):
+        yield from graph.attribute_proto
     for node in graph.node:
-        attributes += node.attribute
-    subgraphs: list[onnx.GraphProto] = []
-    for attribute in attributes:  # regardless of `type`, which some readers ignore
+        yield from node.attribute
+
+
+def _tensors(graph: GraphLike) -> Iterator[onnx.TensorProto]:
+    """The tensors of a graph, without those of subgraphs."""
+    if isinstance(graph, onnx.GraphProto):
+        yield from graph.initializer
+        yield from _tensors_of(graph.sparse_initializer)
+    for attribute in _attributes(graph):  # regardless of `type`, which some readers ignore
         if attribute.HasField("t"):
-            collected.append(attribute.t)
+            yield attribute.t
         if attribute.HasField("sparse_tensor"):
-            collected.extend(_tensors_of([attribute.sparse_tensor]))
-        if attribute.tensors or attribute.sparse_tensors:
-            collected.extend((*attribute.tensors, *_tensors_of(attribute.sparse_tensors)))
-        if attribute.HasField("g") or attribute.graphs:
-            subgraphs += _graphs(attribute)
-    return subgraphs
+            yield from _tensors_of([attribute.sparse_tensor])
+        yield from attribute.tensors
+        yield from _tensors_of(attribute.sparse_tensors)
 
 
-def _check_main(name: str, graph: onnx.GraphProto, outer: frozenset[str], collected: list[onnx.TensorProto]) -> None:
+def _check_main(name: str, graph: onnx.GraphProto, outer: frozenset[str]) -> None:
     """Check the main graph or a subgraph."""
     inputs = [value.name for value in graph.input]
     weights = [tensor.name for tensor in graph.initializer]
@@ -137,24 +133,16 @@ def _check_main(name: str, graph: onnx.GraphProto, outer: frozenset[str], collec
                 f"{name} declares the input {value.name!r} with {size:,} elements, maximum {MAX_ELEMENTS:,}"
             )
     outputs = [value.name for value in graph.output]
-    _check_graph(name, graph, [*inputs, *weights], outputs, outer, collected)
+    _check_graph(name, graph, [*inputs, *weights], outputs, outer)
 
 
-def _check_graph(
-    name: str,
-    graph: _GraphLike,
-    inputs: list[str],
-    outputs: list[str],
-    outer: frozenset[str],
-    collected: list[onnx.TensorProto],
-) -> None:
+def _check_graph(name: str, graph: GraphLike, inputs: list[str], outputs: list[str], outer: frozenset[str]) -> None:
     """Check the values that the nodes of a graph read and compute.
 
     Args:
         inputs: the graph's inputs and initializers.
         outputs: its outputs.
         outer: the values of enclosing graphs.
-        collected: receives its tensors.
     """
     known = {"", *outer, *inputs}
     distinct = len(known)
@@ -171,11 +159,11 @@ def _check_graph(
     for value in outputs:
         if value not in known:
             raise InvalidModel(f"{name} is not a valid graph: its output {value!r} is not defined")
-    subgraphs = _collect(graph, collected)
+    subgraphs = _subgraphs(graph)
     if subgraphs or not in_order:
         _sort(name, graph, known)
     for subgraph in subgraphs:
-        _check_main(name, subgraph, frozenset(known), collected)
+        _check_main(name, subgraph, frozenset(known))
 
 
 def _repeated(names: Iterable[str]) -> str:
@@ -188,7 +176,7 @@ def _repeated(names: Iterable[str]) -> str:
     return ""
 
 
-def _sort(name: str, graph: _GraphLike, known: set[str]) -> None:
+def _sort(name: str, graph: GraphLike, known: set[str]) -> None:
     """Sort the nodes of a graph topologically if they are out of order."""
     producers = {value: index for index, node in enumerate(graph.node) for value in node.output if value}
     needed: dict[int, dict[int, None]] = {}
@@ -248,13 +236,10 @@ def _check_expansion(proto: onnx.ModelProto, functions: dict[_Key, onnx.Function
         )
 
 
-def _calls(graph: _GraphLike) -> Iterator[_Key]:
+def _calls(graph: GraphLike) -> Iterator[_Key]:
     """The operator of each node, including nodes in subgraphs."""
-    for node in graph.node:
-        yield _key(node.domain, node.op_type, node.overload)
-        for attribute in node.attribute:
-            for inner in _graphs(attribute):
-                yield from _calls(inner)
+    for part in with_subgraphs(graph):
+        yield from (_key(node.domain, node.op_type, node.overload) for node in part.node)
 
 
 def _graphs(attribute: onnx.AttributeProto) -> list[onnx.GraphProto]:
