@@ -127,13 +127,6 @@ def _type_name(kind: ir.TypeProtocol | None) -> str:
     return f"sparse_tensor({name})" if isinstance(kind, ir.SparseTensorType) else f"tensor({name})"
 
 
-def _rows(table: ir.Value | None) -> int | None:
-    if table is None or not table.is_initializer() or table.shape is None:
-        return None
-    size = table.shape[0]
-    return size if isinstance(size, int) else None
-
-
 def _limits(graph: ir.Graph) -> dict[str, int | None]:
     """The named dimensions of a fused graph's ids, with the maximum length of its position table."""
     limits: dict[str, int | None] = {}
@@ -211,7 +204,7 @@ def _max_length(graph: ir.Graph, embedding: ir.Node) -> int | None:
     """The maximum number of tokens of an embedding; ``None`` if the positions are an input."""
     if len(embedding.inputs) <= TABLES.positions:  # no position table
         return None
-    rows, positions = _rows(embedding.inputs[TABLES.positions]), embedding.inputs[TABLES.at]
+    rows, positions = index_bounds.rows_of(embedding.inputs[TABLES.positions]), embedding.inputs[TABLES.at]
     if rows is None or positions is None or positions.is_graph_input():
         return None
     # Models that count the ids other than padding begin after the padding id. At most one of the rows is padding.

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import NamedTuple
 
 import numpy as np
@@ -310,13 +310,12 @@ class _Search:
         }
         return not letters <= set(result)
 
-    def _reverses(self, node: ir.Node, axes: set[int], at: object) -> bool:
+    def _reverses(self, node: ir.Node, axes: set[int], at: Callable[[int], int]) -> bool:
         steps = self._sizes.array(node.inputs[4]) if len(node.inputs) > 4 else None
         along = self._sizes.array(node.inputs[3]) if len(node.inputs) > 3 else None
         if steps is None:
             return False
         positions = range(steps.size) if along is None else map(int, along.reshape(-1))
-        assert callable(at)
         return any(step < 0 and at(axis) in axes for step, axis in zip(steps.reshape(-1), positions, strict=True))
 
     def _shifts(self, node: ir.Node, axes: set[int]) -> bool:

@@ -65,12 +65,12 @@ def lookups(graph: ir.Graph) -> list[Lookup]:
         if is_fused(node) and node.op_type in EMBEDDINGS:
             for slot, table in (*TABLES.ids, (TABLES.at, TABLES.positions)):
                 if table < len(node.inputs) and node.inputs[slot] is not None:
-                    rows = _rows(node.inputs[table], 0)
+                    rows = rows_of(node.inputs[table])
                     lookups.append(Lookup(node, slot, None if rows is None else (0, rows - 1)))
         elif node.domain == "" and node.op_type in _INDICES:
             slot, rows = _INDICES[node.op_type], None
             if node.op_type in ("Gather", "GatherElements"):
-                rows = _rows(node.inputs[0], node.attributes.get_int("axis", 0))
+                rows = rows_of(node.inputs[0], node.attributes.get_int("axis", 0))
             lookups.append(Lookup(node, slot, None if rows is None else (-rows, rows - 1)))
     return lookups
 
@@ -177,7 +177,7 @@ class _Narrowing:
                 self._inputs[value] = rest
 
 
-def _rows(table: ir.Value | None, axis: int) -> int | None:
+def rows_of(table: ir.Value | None, axis: int = 0) -> int | None:
     """The size of a table of the model along an axis."""
     if table is None or table.shape is None or (not table.is_initializer() and tokens.constant(table) is None):
         return None

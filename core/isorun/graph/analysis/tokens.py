@@ -134,12 +134,12 @@ def is_mask(value: ir.Value | None, mask: ir.Value) -> bool:
     return expanded and (value, inverted) == origin(mask)
 
 
-def source(mask: ir.Value) -> ir.Value:
-    """The value that a mask is cast from."""
-    while (node := mask.producer()) is not None and node.domain == "" and node.op_type in ("Cast", "Identity"):
+def source(value: ir.Value) -> ir.Value:
+    """The value that a mask, or ids, are cast from."""
+    while (node := value.producer()) is not None and node.domain == "" and node.op_type in ("Cast", "Identity"):
         assert node.inputs[0] is not None
-        mask = node.inputs[0]
-    return mask
+        value = node.inputs[0]
+    return value
 
 
 def origin(mask: ir.Value) -> tuple[ir.Value, bool]:

@@ -24,7 +24,7 @@ from functools import cache
 import numpy as np
 import onnx_ir as ir
 
-from isorun.graph.analysis import numbers
+from isorun.graph.analysis import numbers, tokens
 from isorun.graph.analysis.evaluate import CannotEvaluate, ancestors, array, data_inputs, is_constant, sizes
 from isorun.graph.fusion.skip_layer_normalization import norm
 from isorun.graph.matching import subgraph
@@ -240,7 +240,7 @@ def _positions(probes: Probes, node: ir.Node, rows: _Rows, ids: ir.Value) -> ir.
         results = [probes.evaluator(probes.feeds(length))(index) for length in (*probes.lengths, longest)]
         if all((result == np.arange(result.shape[-1])).all() for result in results):
             return position_ops.in_order(subgraph.Before(node), ids)
-    elif inputs == {source := _source(ids)} and source.dtype is not None and not _looks_up(index):
+    elif inputs == {source := tokens.source(ids)} and source.dtype is not None and not _looks_up(index):
         near = {number + step for number in numbers.whole([index]) for step in (-1, 0, 1)}
         known = sorted({0, 1, 2, 3} | {number for number in near if number >= 0})
         shape = (probes.rows, max(probes.lengths[-1], 0 if probes.fixed else 2 * len(known)))
@@ -301,13 +301,6 @@ def _longest(probes: Probes, value: ir.Value, rows: int) -> int:
 def _looks_up(index: ir.Value) -> bool:
     """Whether what is computed from ids depends on a table of numbers by id, or on a long list of ids."""
     return any(math.prod(sizes(constant)) > numbers.FEW for constant in ancestors(index) if is_constant(constant))
-
-
-def _source(ids: ir.Value) -> ir.Value:
-    """The graph input that ids are cast from."""
-    while (node := ids.producer()) is not None and node.op_type == "Cast" and node.inputs[0] is not None:
-        ids = node.inputs[0]
-    return ids
 
 
 def _whole_numbers(value: ir.Value) -> list[int]:

@@ -112,15 +112,15 @@ def _nodes(model: ir.Model) -> Iterator[ir.Node]:
 
 def _wide_constants(model: ir.Model) -> Iterator[ir.Value]:
     """The constants that have integers outside 32 bits; of ``Constant`` and ``ConstantOfShape``, their outputs."""
-    graphs = {id(model.graph): model.graph}
+    graphs = dict.fromkeys(model.graphs())
     for node in _nodes(model):
-        if isinstance(node.graph, ir.Graph):
-            graphs[id(node.graph)] = node.graph
+        if isinstance(node.graph, ir.Graph):  # of a function's node
+            graphs[node.graph] = None
         if not node.domain and node.op_type in ("Constant", "ConstantOfShape"):
             for attribute in node.attributes.values():
                 if _is_wide(_integers(attribute)):
                     yield node.outputs[0]
-    for graph in graphs.values():
+    for graph in graphs:
         yield from (value for value in graph.initializers.values() if _is_wide(_tensor_integers(value.const_value)))
 
 

@@ -22,18 +22,18 @@ _STANDARD = ("", "ai.onnx.ml", "com.microsoft", functions.DOMAIN)
 
 def has_halves(model: ir.Model) -> bool:
     """Whether a graph has weights or constants in 16 bits that no feed replaces, and no operator that may need them."""
-    graphs = _graphs(model)
+    nodes = [*model.graph.all_nodes()]
     if any(value.is_initializer() and value.dtype in HALVES for value in model.graph.inputs):
         return False
     ends = (value for value in (*model.graph.inputs, *model.graph.outputs) if value.dtype in HALVES)
     if any(not isinstance(value.type, ir.TensorType) for value in ends):
         return False  # nothing casts a sequence
-    if any(node.domain not in _STANDARD for node in _nodes(graphs)):
+    if any(node.domain not in _STANDARD for node in nodes):
         return False
-    if any(node.op_type == "BitCast" for node in _nodes(graphs)):
+    if any(node.op_type == "BitCast" for node in nodes):
         return False
-    stored = (value.dtype for graph in graphs for value in graph.initializers.values())
-    constants = (tensor.dtype for node in _nodes(graphs) for tensor in _tensors(node))
+    stored = (value.dtype for graph in model.graphs() for value in graph.initializers.values())
+    constants = (tensor.dtype for node in nodes for tensor in _tensors(node))
     return any(dtype in HALVES for dtype in (*stored, *constants))
 
 
@@ -47,7 +47,7 @@ def convert(model: ir.Model) -> int:
     graph, count = model.graph, 0
     inputs = [value for value in graph.inputs if value.dtype in HALVES]
     outputs = [(index, value, value.dtype) for index, value in enumerate(graph.outputs) if value.dtype in HALVES]
-    for part in _graphs(model):
+    for part in model.graphs():
         count += sum(map(_widen, _values(part, model)))
         for value in part.initializers.values():
             if value.const_value is not None and value.const_value.dtype in HALVES:
@@ -62,15 +62,6 @@ def convert(model: ir.Model) -> int:
         functions.carry(model)
     common.RemoveUnusedNodesPass()(model)
     return count
-
-
-def _graphs(model: ir.Model) -> list[ir.Graph]:
-    """The graph and those of nodes in it."""
-    return [model.graph, *model.graph.subgraphs()]
-
-
-def _nodes(graphs: Iterable[ir.Graph]) -> Iterable[ir.Node]:
-    return (node for graph in graphs for node in graph)
 
 
 def _values(graph: ir.Graph, model: ir.Model) -> Iterable[ir.Value]:
