@@ -246,7 +246,8 @@ class _Removal(PackedReads):
             factor = self.node("CastLike", f"{name}.guard", [self._has_key(attributes, pairs), packed])
             packed = self.node("Mul", f"{name}.guarded", [packed, factor])
         self.pack(packed, 3)
-        self._replace(node, packed)
+        self._replace_uses(node.outputs[0], packed)
+        self.graph.remove(node, safe=True)
 
     def _has_key(self, attributes: Mapping[str, object], pairs: ir.Value | None) -> ir.Value:
         """Whether the query of a token has any key, (1, T, 1)."""
@@ -331,16 +332,6 @@ class _Removal(PackedReads):
         of_tokens = self.once("ids", self.mask)
         column = self.node("Unsqueeze", f"{value.name}.mask", [of_tokens, self.ints((-1,))])
         return self.node("CastLike", f"{value.name}.factor", [column, value])
-
-    def _replace(self, node: ir.Node, value: ir.Value) -> None:
-        """Replace a node's only output."""
-        old = node.outputs[0]
-        if value not in self.packed:
-            value.shape, value.type = old.shape, old.type
-        name, old.name = old.name, None
-        old.replace_all_uses_with(value, replace_graph_outputs=True)
-        self.graph.remove(node, safe=True)
-        value.name = name
 
 
 def _is_zero_at_padding(embedding: ir.Node, reader: ir.Node) -> bool:
