@@ -11,10 +11,10 @@ import warnings
 from collections.abc import Iterator
 
 import numpy as np
-import onnxruntime
 import pytest
 from onnx.reference import ReferenceEvaluator
 
+import exports
 import isorun
 from isorun.errors import IsorunError
 from operator_variants import Variant, variants
@@ -57,8 +57,7 @@ def by_reference(variant: Variant) -> list[np.ndarray]:
 
 
 def by_onnxruntime(variant: Variant) -> list[np.ndarray]:
-    session = onnxruntime.InferenceSession(variant.model.SerializeToString(), providers=["CPUExecutionProvider"])
-    return list(session.run(None, variant.feeds))
+    return exports.run(variant.model, variant.feeds)
 
 
 def expected(variant: Variant) -> list[np.ndarray] | str:

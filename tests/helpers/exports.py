@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import tarfile
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -112,19 +112,24 @@ def feeds(names: list[str], length: int = 12, seed: int = 0) -> Feeds:
 
 
 def run(
-    model: bytes | ir.Model | onnx.ModelProto, given: Mapping[str, np.ndarray], *, optimized: bool = True
+    model: bytes | Path | ir.Model | onnx.ModelProto,
+    given: Mapping[str, np.ndarray],
+    names: Sequence[str] | None = None,
+    *,
+    optimized: bool = True,
 ) -> list[np.ndarray]:
-    """What plain ONNX Runtime answers, by its own optimizers or node by node."""
+    """What plain ONNX Runtime answers, all outputs or those of some names, by its own optimizers or node by node."""
     if isinstance(model, ir.Model):
         model = ir.serde.serialize_model(model)
     if isinstance(model, onnx.ModelProto):
         model = model.SerializeToString()
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads = 1  # starting a pool of threads takes longer than such a run
+    options.log_severity_level = 3  # it warns of initializers that nothing reads
     if not optimized:
         options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
     session = onnxruntime.InferenceSession(model, options, providers=["CPUExecutionProvider"])
-    return list(session.run(None, dict(given)))
+    return list(session.run(names, dict(given)))
 
 
 def run_lowered(

@@ -5,7 +5,6 @@ from __future__ import annotations
 import numpy as np
 import onnx
 import onnx.numpy_helper
-import onnxruntime
 
 from onnx_text import graph
 
@@ -120,12 +119,3 @@ def feeds(mask: np.ndarray) -> dict[str, np.ndarray]:
     """Random ids under a mask."""
     ids = np.random.default_rng(mask.size).integers(0, VOCABULARY, (len(mask), mask.shape[-1]))
     return {"input_ids": ids, "attention_mask": mask}
-
-
-def raw(proto: onnx.ModelProto, given: dict[str, np.ndarray]) -> list[np.ndarray]:
-    """What ONNX Runtime answers for the untouched model."""
-    options = onnxruntime.SessionOptions()
-    options.intra_op_num_threads = 1
-    session = onnxruntime.InferenceSession(proto.SerializeToString(), options, providers=["CPUExecutionProvider"])
-    results: list[np.ndarray] = session.run(None, given)
-    return results

@@ -58,13 +58,6 @@ def relu(tmp_path: Path) -> Path:
     return tmp_path / "relu.onnx"
 
 
-def answers(path: Path, given: exports.Feeds) -> list[np.ndarray]:
-    import onnxruntime
-
-    session = onnxruntime.InferenceSession(path, providers=["CPUExecutionProvider"])
-    return [np.asarray(each) for each in session.run(None, given)]
-
-
 @pytest.mark.parametrize("dialect", ["fused", "onnx", "primitive", "com.microsoft"])
 def test_a_fused_export_agrees_with_the_original(isorun: Isorun, export: Path, tmp_path: Path, dialect: str) -> None:
     output = tmp_path / "out.onnx"
@@ -85,7 +78,7 @@ def test_a_fused_export_agrees_with_the_original(isorun: Isorun, export: Path, t
         "tokenizer": None,
     }
     assert any(map(functions.is_fused, files.read(output).graph)) == (dialect == "fused")
-    assert exports.agree(LABEL, answers(output, exports.given(LABEL)))
+    assert exports.agree(LABEL, exports.run(output, exports.given(LABEL)))
 
 
 def test_prints_a_table(isorun: Isorun, export: Path, partly: Path, tmp_path: Path) -> None:
@@ -152,7 +145,7 @@ def test_the_fused_form_is_kept(isorun: Isorun, bert: Path, partly: Path, tmp_pa
     assert ran.json["already_fused"]
     assert ran.json["kinds"]["SelfAttention"] == {"found": 2, "fused": 2}
     given = tiny.feeds()
-    for one, other in zip(answers(tmp_path / "again.onnx", given), answers(bert, given), strict=True):
+    for one, other in zip(exports.run(tmp_path / "again.onnx", given), exports.run(bert, given), strict=True):
         np.testing.assert_array_equal(one, other)
     assert isorun("fuse", partly, "-o", tmp_path / "once.onnx").code == 0
     twice = isorun("fuse", tmp_path / "once.onnx", "-o", tmp_path / "twice.onnx", "--require-complete", "--json")
@@ -181,7 +174,7 @@ def test_external_weights_are_written_beside_the_output(
     assert ran.json["written"]["external_data"] == ["m.weights.bin"]
     assert ran.json["written"]["bytes"] == sum(path.stat().st_size for path in (tmp_path / "out").iterdir())
     shutil.rmtree(tmp_path / "in")
-    assert exports.difference(expected, answers(tmp_path / "out" / "m.onnx", given)) < exports.TOLERANCE
+    assert exports.difference(expected, exports.run(tmp_path / "out" / "m.onnx", given)) < exports.TOLERANCE
 
 
 @pytest.mark.parametrize("name", ["bert.tokenizer.json", "tokenizer.json", "../tokenizer.json"])

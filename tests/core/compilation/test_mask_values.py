@@ -11,6 +11,7 @@ import pytest
 
 import backends
 import counting
+import exports
 import isorun
 import mask_forms
 import small_bert
@@ -65,7 +66,7 @@ def test_runs_as_the_raw_runtime_does(backend: str, form: str, dtype: str, cache
             if form == "lowered" and backend == "openvino" and (mask > 1).any():
                 continue  # OpenVINO's softmax of the largest numbers is NaN
             given = mask_forms.feeds(mask.astype(np.float32 if dtype == "float" else np.int64))
-            assert_equal(session.run(None, given), mask_forms.raw(proto, given))
+            assert_equal(session.run(None, given), exports.run(proto, given))
 
 
 @pytest.mark.parametrize("backend", ["ort-cpu", "openvino"])
@@ -77,7 +78,7 @@ def test_one_row_of_a_mask_is_for_all_rows(backend: str, padding: str, cache: Pa
         feeds = mask_forms.feeds(REAL)
         for mask in (REAL[1:2], REAL):
             feeds["attention_mask"] = mask
-            (raw,) = mask_forms.raw(proto, feeds)
+            (raw,) = exports.run(proto, feeds)
             real = np.broadcast_to(mask != 0, REAL.shape)
             assert_equal([session.run(None, feeds)[0][real]], [raw[real]])
 
@@ -87,14 +88,14 @@ def test_runs_a_mask_of_queries_and_keys_by_head(form: str, cache: Path) -> None
     proto = mask_forms.model(form, shape="batch, 1, sequence, sequence")
     with isorun.Session(proto, "ort-cpu", threads=1, cache_dir=cache) as session:
         given = mask_forms.feeds(pairs(REAL)[:, None])
-        assert_equal(session.run(None, given), mask_forms.raw(proto, given))
+        assert_equal(session.run(None, given), exports.run(proto, given))
 
 
 def test_a_fraction_is_not_rounded_to_a_key(cache: Path) -> None:
     proto = mask_forms.model("lowered", "float")
     with isorun.Session(proto, "ort-cpu", padding="keep", threads=1, cache_dir=cache) as session:
         given = mask_forms.feeds(np.where(RANDOM > 0, 1, 0.5).astype(np.float32))
-        assert_equal(session.run(None, given), mask_forms.raw(proto, given))
+        assert_equal(session.run(None, given), exports.run(proto, given))
 
 
 @pytest.mark.parametrize("padding", ["auto", "remove"])
@@ -104,7 +105,7 @@ def test_outputs_at_padding_are_zero_whatever_ran(padding: str, cache: Path) -> 
         assert "mask" not in session.provenance.details
         for mask in (REAL, SEGMENTS):
             given = mask_forms.feeds(mask)
-            (raw,) = mask_forms.raw(proto, given)
+            (raw,) = exports.run(proto, given)
             np.testing.assert_allclose(session.run(None, given)[0], raw * (mask != 0)[..., None], atol=ALIKE)
         note = session.provenance.details["mask"]
         assert note["values"].startswith("other than 0 and 1")
@@ -120,7 +121,7 @@ def test_a_binding_reads_its_mask_at_every_run(cache: Path) -> None:
         for mask in (REAL, SEGMENTS, RANDOM, REAL):
             given["attention_mask"][:] = mask
             session.run_with_iobinding(binding)
-            assert_equal(binding.copy_outputs_to_cpu(), mask_forms.raw(proto, given))
+            assert_equal(binding.copy_outputs_to_cpu(), exports.run(proto, given))
 
 
 def test_requests_with_other_values_share_no_batch_with_longer_ones(cache: Path) -> None:

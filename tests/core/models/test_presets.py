@@ -3,6 +3,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+import exports
 import tiny
 from isorun.errors import InvalidModel
 from isorun.models import presets
@@ -18,11 +19,8 @@ def small(monkeypatch):
 
 
 def test_activations_stay_in_a_trained_models_range(small, tmp_path):
-    import onnxruntime
-
     presets.write(small, 0, tmp_path / "model.onnx")
-    session = onnxruntime.InferenceSession(tmp_path / "model.onnx", providers=["CPUExecutionProvider"])
-    hidden, pooled = session.run(None, tiny.feeds(4, 32))
+    hidden, pooled = exports.run(tmp_path / "model.onnx", tiny.feeds(4, 32))
     assert 0.3 < hidden.std() < 3
     assert abs(hidden).max() < 20
     assert 0.1 < abs(pooled).mean() < 0.95, "the pooler's tanh is not saturated"

@@ -53,7 +53,7 @@ def test_given_pairs(backend: str, form: str, padding: str, cache: Path) -> None
             for pairs in PAIRS.values():
                 allowed = pairs(make(6, 21, rng) != 0, rng)
                 feeds = mask_forms.feeds((allowed ^ ("inverted" in form)).astype(np.int64))
-                (result,), (expected,) = session.run(None, feeds), mask_forms.raw(proto, feeds)
+                (result,), (expected,) = session.run(None, feeds), exports.run(proto, feeds)
                 of_keys = kept(allowed) if padding == "remove" else np.ones(allowed.shape[:2], bool)
                 assert np.isfinite(result).all()
                 np.testing.assert_allclose(result[of_keys], expected[of_keys], atol=ALIKE, rtol=ALIKE)
@@ -73,7 +73,7 @@ def test_segments(backend: str, form: str, padding: str, cache: Path) -> None:
         for make in MASKS.values():
             mask = make(6, 21, rng)
             feeds = mask_forms.feeds(mask * (1 + np.cumsum(rng.random(mask.shape) < 0.2, axis=1)))
-            (result,), (expected,) = session.run(None, feeds), mask_forms.raw(proto, feeds)
+            (result,), (expected,) = session.run(None, feeds), exports.run(proto, feeds)
             of_keys = (mask != 0) if form == "segments" else np.ones(mask.shape, bool)
             np.testing.assert_allclose(result[of_keys], expected[of_keys], atol=ALIKE, rtol=ALIKE)
             if padding != "keep":
@@ -86,7 +86,7 @@ def test_feeds_are_generated(form: str, cache: Path) -> None:
     proto = mask_forms.model(form)
     with isorun.Session(proto, "ort-cpu", threads=1, cache_dir=cache) as session:
         feeds = random_feeds(session.model_info, np.random.default_rng(0), batch=3, sequence=7)
-        (result,), (expected,) = session.run(None, feeds), mask_forms.raw(proto, feeds)
+        (result,), (expected,) = session.run(None, feeds), exports.run(proto, feeds)
         np.testing.assert_allclose(result, expected, atol=ALIKE, rtol=ALIKE)
 
 
@@ -103,8 +103,8 @@ def test_queries_without_a_key_in_fp16(packed: bool, dialect: str) -> None:
         allowed = PAIRS["sparse"](make(6, 21, rng) != 0, rng)
         of_keys = kept(allowed) if packed else np.ones(allowed.shape[:2], bool)
         feeds = mask_forms.feeds(allowed.astype(np.int64))
-        (result,) = mask_forms.raw(ir.serde.serialize_model(model), feeds)
-        np.testing.assert_allclose(result[of_keys], mask_forms.raw(proto, feeds)[0][of_keys], atol=0.05)
+        (result,) = exports.run(ir.serde.serialize_model(model), feeds)
+        np.testing.assert_allclose(result[of_keys], exports.run(proto, feeds)[0][of_keys], atol=0.05)
 
 
 @pytest.mark.sampled(2)

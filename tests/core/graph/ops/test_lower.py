@@ -25,12 +25,6 @@ from isorun.models import checkpoint
 Run = Callable[[Path, dict[str, np.ndarray]], list[np.ndarray]]
 
 
-def ort(path: Path, feeds: dict[str, np.ndarray]) -> list[np.ndarray]:
-    import onnxruntime
-
-    return onnxruntime.InferenceSession(path, providers=["CPUExecutionProvider"]).run(None, feeds)
-
-
 def openvino(path: Path, feeds: dict[str, np.ndarray]) -> list[np.ndarray]:
     import openvino
 
@@ -46,9 +40,9 @@ def reference(path: Path, feeds: dict[str, np.ndarray]) -> list[np.ndarray]:
 
 
 READERS: list[tuple[str, Run]] = [
-    ("com.microsoft", ort),
-    ("onnx", ort),
-    ("primitive", ort),
+    ("com.microsoft", exports.run),
+    ("onnx", exports.run),
+    ("primitive", exports.run),
     ("onnx", openvino),
     ("primitive", openvino),
     ("primitive", reference),
@@ -66,7 +60,7 @@ def difference(fused: Path, path: Path, run: Run, kind: str, seed: int = 0) -> f
     largest = 0.0
     for batch, length in ((3, 9), (1, tiny.POSITIONS)):
         feeds = tiny.feeds(batch, length, kind=kind, seed=seed)
-        for expected, found in zip(ort(fused, feeds), run(path, feeds), strict=True):
+        for expected, found in zip(exports.run(fused, feeds), run(path, feeds), strict=True):
             assert found.dtype == expected.dtype
             assert found.shape == expected.shape
             if not np.isfinite(found).all():
@@ -106,7 +100,7 @@ def test_a_mask_is_zero_or_anything_else(fused, dialects):
     feeds = tiny.feeds(2, 6, kind="holes")
     odd = {**feeds, "attention_mask": feeds["attention_mask"] * np.array([7, -1, 1, 2**40, 2, 3])}
     for path in (fused, *dialects.values()):
-        for expected, found in zip(ort(path, feeds), ort(path, odd), strict=True):
+        for expected, found in zip(exports.run(path, feeds), exports.run(path, odd), strict=True):
             np.testing.assert_array_equal(expected, found)
 
 
@@ -214,7 +208,7 @@ def test_the_fused_form_may_be_asked_for_as_a_dialect(fused):
     assert any(map(functions.is_fused, model.graph))
     assert model.graph.opset_imports[""] == functions.opset(functions.BODIES)
     feeds = tiny.feeds(3, 9, kind="holes")
-    for expected, found in zip(ort(fused, feeds), exports.run(model, feeds), strict=True):
+    for expected, found in zip(exports.run(fused, feeds), exports.run(model, feeds), strict=True):
         np.testing.assert_array_equal(expected, found)
 
 
