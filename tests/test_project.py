@@ -18,6 +18,7 @@ import yaml
 
 import coverage_report
 import isorun
+import programs
 
 ROOT = Path(__file__).parents[1]
 ROOTS = (
@@ -128,9 +129,7 @@ def test_workflows_and_issue_forms_are_valid():
 
 def imported_by(statement: str) -> set[str]:
     script = f"{statement}\nimport json, sys\nprint(json.dumps(sorted(sys.modules)))"
-    ran = subprocess.run([sys.executable, "-W", "error", "-c", script], capture_output=True, text=True, timeout=60)
-    assert ran.returncode == 0, ran.stderr
-    return set(json.loads(ran.stdout))
+    return set(json.loads(programs.printed(script)))
 
 
 @pytest.mark.parametrize(

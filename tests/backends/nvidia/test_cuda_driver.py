@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-import os
 import shutil
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+
+import programs
 
 FAKE = Path(__file__).parents[2] / "helpers" / "fake_libcuda.c"
 CODE = """
@@ -41,6 +42,4 @@ for call, doing in {
 def test_describes_gpus_and_reports_errors(tmp_path):
     library = tmp_path / "libcuda.so.1"
     subprocess.run(["cc", "-shared", "-fPIC", "-w", "-o", library, FAKE], check=True)
-    environment = {**os.environ, "LD_LIBRARY_PATH": str(tmp_path)}
-    ran = subprocess.run([sys.executable, "-c", CODE], env=environment, capture_output=True, text=True, check=False)
-    assert ran.returncode == 0, ran.stderr
+    programs.printed(CODE, LD_LIBRARY_PATH=str(tmp_path))

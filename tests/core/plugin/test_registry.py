@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
+import programs
 import sites
 
 
@@ -23,12 +22,7 @@ def distribution(folder: Path, name: str, entry_points: dict[str, str], modules:
 def answers(script: str, *folders: Path, cache: Path) -> object:
     """The last line that a script prints, as JSON, with folders on its path and an empty cache of stevedore."""
     path = os.pathsep.join(str(folder) for folder in folders)
-    environment = {**os.environ, "PYTHONPATH": path, "XDG_CACHE_HOME": str(cache)}
-    ran = subprocess.run(
-        [sys.executable, "-W", "error", "-c", script], env=environment, capture_output=True, text=True, timeout=60
-    )
-    assert ran.returncode == 0, ran.stderr
-    return json.loads(ran.stdout.splitlines()[-1])
+    return json.loads(programs.printed(script, PYTHONPATH=path, XDG_CACHE_HOME=str(cache)).splitlines()[-1])
 
 
 MESSAGE = """

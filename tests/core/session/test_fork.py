@@ -5,9 +5,6 @@ from __future__ import annotations
 import copy
 import os
 import pickle
-import subprocess
-import sys
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -15,6 +12,7 @@ import pytest
 import backends
 import isolation
 import isorun
+import programs
 import tiny
 from isorun.isolation import environments
 
@@ -109,26 +107,14 @@ session.close()
 """
 
 
-def ended(script: str, *arguments: object) -> tuple[int, str]:
-    """The exit status of a process that runs this, and what it wrote to standard error."""
-    ran = subprocess.run(
-        [sys.executable, "-c", START + script, *map(str, arguments)],
-        capture_output=True,
-        text=True,
-        timeout=300,
-        env={**os.environ, "PYTHONPATH": str(Path(tiny.__file__).parent)},
-    )
-    return ran.returncode, ran.stderr
-
-
 @pytest.mark.parametrize("backend", backends.BACKENDS)
 def test_a_fork_is_refused_the_session_and_may_open_another(bert, backend):
-    assert ended(REFUSED, bert, backend, "") == (0, "")
+    programs.printed(START + REFUSED, bert, backend, "")
 
 
 def test_a_fork_of_a_session_with_a_worker_has_all_of_it(bert):
     environment = isolation.own_environment(environments.root(), "sessions")
-    assert ended(WITH_A_WORKER, bert, "ort-cpu", environment) == (0, "")
+    programs.printed(START + WITH_A_WORKER, bert, "ort-cpu", environment)
 
 
 FIRST_SUBMIT = """
@@ -145,9 +131,7 @@ with isorun.Session(sys.argv[1], "ort-cpu", environment=sys.argv[2]) as session:
 def test_the_first_submit_of_a_session_with_a_worker_imports_nothing(bert):
     """A fork meanwhile would leave the import unfinished in the child."""
     environment = isolation.own_environment(environments.root(), "sessions")
-    command = [sys.executable, "-c", FIRST_SUBMIT, str(bert), environment]
-    variables = {**os.environ, "PYTHONPATH": str(Path(tiny.__file__).parent)}
-    assert subprocess.check_output(command, text=True, env=variables, timeout=300) == "[]\n"
+    assert programs.printed(FIRST_SUBMIT, bert, environment) == "[]\n"
 
 
 @pytest.mark.parametrize("again", [pickle.dumps, copy.copy, copy.deepcopy], ids=lambda call: call.__name__)

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import subprocess
-import sys
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -14,6 +12,7 @@ import onnx
 import pytest
 
 import isorun
+import programs
 import tiny
 from backends import BACKENDS
 from isorun.system.cache import Cache
@@ -60,14 +59,8 @@ with isorun.Session(path, backend=backend, cache_dir=cache) as session:
 def test_the_second_session_on_a_model_does_no_graph_work(bert, checkpoint, tmp_path, backend, kind):
     np.savez(tmp_path / "feeds.npz", **tiny.feeds())
     model = bert if kind == "file" else checkpoint
-    arguments = [str(model), backend, str(tmp_path / "cache"), str(tmp_path / "feeds.npz")]
-    answers = []
-    for _ in range(2):
-        ran = subprocess.run(
-            [sys.executable, "-W", "error", "-c", SECOND, *arguments], capture_output=True, text=True, timeout=60
-        )
-        assert ran.returncode == 0, ran.stderr
-        answers.append(json.loads(ran.stdout))
+    arguments = model, backend, tmp_path / "cache", tmp_path / "feeds.npz"
+    answers = [json.loads(programs.printed(SECOND, *arguments)) for _ in range(2)]
     assert answers[0][1] == "made"
     assert "onnx" in answers[0][0]
     assert answers[1][1] == "found"

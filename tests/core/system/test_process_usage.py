@@ -1,11 +1,11 @@
 from __future__ import annotations
 
 import platform
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
+
+import programs
 
 MEMORY = """
 import numpy as np
@@ -54,20 +54,17 @@ with subprocess.Popen([sys.executable, "-c", say], stdin=subprocess.PIPE, stdout
 
 
 def test_memory_includes_descendants() -> None:
-    ran = subprocess.run([sys.executable, "-c", FAMILY], capture_output=True, text=True, check=True)
-    assert 64 <= float(ran.stdout) < 150
+    assert 64 <= float(programs.printed(FAMILY)) < 150
 
 
 def test_memory_of_this_process() -> None:
-    ran = subprocess.run([sys.executable, "-c", MEMORY], capture_output=True, text=True, check=True)
-    taken, peak = map(float, ran.stdout.split())
+    taken, peak = map(float, programs.printed(MEMORY).split())
     assert taken == pytest.approx(64, abs=8)
     assert peak >= 56
 
 
 def test_mapped_files_are_no_anonymous_memory(tmp_path: Path) -> None:
-    command = [sys.executable, "-c", MAPPED, str(tmp_path / "file")]
-    resident, anonymous, grown = map(float, subprocess.check_output(command, text=True).split())
+    resident, anonymous, grown = map(float, programs.printed(MAPPED, tmp_path / "file").split())
     assert resident == pytest.approx(64, abs=8)
     assert anonymous < 8
     assert grown == pytest.approx(64, abs=8)
@@ -75,5 +72,4 @@ def test_mapped_files_are_no_anonymous_memory(tmp_path: Path) -> None:
 
 @pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="malloc_trim is glibc's")
 def test_free_memory_can_be_returned() -> None:
-    ran = subprocess.run([sys.executable, "-c", FREE], capture_output=True, text=True, check=True)
-    assert float(ran.stdout) > 50
+    assert float(programs.printed(FREE)) > 50

@@ -2,13 +2,12 @@ from __future__ import annotations
 
 import json
 import shlex
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 import typer
 
+import programs
 from isorun_matrix import cli
 from isorun_matrix.cli.run import running
 from isorun_matrix.execution.progress import Lines
@@ -66,8 +65,7 @@ def test_schema_of_a_spec(isorun: Isorun) -> None:
 
 
 def test_the_command_imports_nothing_heavy_until_it_is_used() -> None:
-    code = "import isorun_matrix.cli, sys; print(*sys.modules)"
-    loaded = set(subprocess.check_output([sys.executable, "-c", code], text=True).split())
+    loaded = set(programs.printed("import isorun_matrix.cli, sys; print(*sys.modules)").split())
     assert loaded.isdisjoint({"pydantic", "yaml", "rich.table", "numpy", "jinja2", "plotly", "stevedore"})
 
 

@@ -4,9 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import gc
-import os
-import subprocess
-import sys
 import threading
 import weakref
 from collections.abc import Iterator
@@ -17,7 +14,7 @@ import numpy as np
 import pytest
 
 import isorun
-import singles
+import programs
 import small_bert
 from isorun.errors import InvalidFeeds, IsorunError
 from isorun.tuning import concurrency
@@ -62,16 +59,7 @@ session = isorun.Session({str(model)!r}, {backend!r})
 results = session.map(itertools.repeat(singles.request(60)), max_tokens=60_000)
 {end}
 """
-    helpers = str(Path(singles.__file__).parent)
-    ended = subprocess.run(
-        [sys.executable, "-c", program],
-        env={**os.environ, "PYTHONPATH": helpers},
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
-    )
-    assert (ended.returncode, ended.stderr) == (0, "")
+    programs.printed(program, timeout=60)
 
 
 def test_concurrent_callers_share_batches(model: Path) -> None:

@@ -6,8 +6,6 @@ import asyncio
 import os
 import re
 import signal
-import subprocess
-import sys
 import threading
 from collections.abc import Iterable
 from concurrent.futures import wait
@@ -18,6 +16,7 @@ import numpy as np
 import pytest
 
 import isorun
+import programs
 import small_bert
 from isolation import wait_until
 from isorun.compilation.compiled_model import CompiledModel
@@ -84,10 +83,8 @@ with isorun.Session(sys.argv[1], sys.argv[2], threads=2) as session:
 def test_the_first_request_after_warmup_imports_nothing(model: Path, tmp_path: Path, batch_tokens: int) -> None:
     pinned = "from isorun.tuning import concurrency\n"
     pinned += f"concurrency.default_plan = lambda subject: concurrency.ConcurrencyPlan(2, 1, {batch_tokens})\n"
-    command = [sys.executable, "-c", pinned + FIRST_REQUEST, str(model), "ort-cpu"]
-    assert subprocess.check_output(command, text=True, env={**os.environ, "ISORUN_CACHE_DIR": str(tmp_path)}) == (
-        "[]\n[]\n"
-    )
+    printed = programs.printed(pinned + FIRST_REQUEST, model, "ort-cpu", ISORUN_CACHE_DIR=str(tmp_path))
+    assert printed == "[]\n[]\n"
 
 
 INTERRUPTED = """
@@ -128,8 +125,7 @@ print(session.metrics().waiting)
 
 @pytest.mark.skipif(not hasattr(signal, "setitimer"), reason="the system has no timers that send signals")
 def test_interrupted_submits_leave_the_session_usable(model: Path) -> None:
-    command = [sys.executable, "-c", INTERRUPTED, str(model)]
-    assert subprocess.check_output(command, text=True, timeout=300) == "0\n"
+    assert programs.printed(INTERRUPTED, model) == "0\n"
 
 
 def test_warmup_runs_each_length_between_those_given(model: Path, monkeypatch: pytest.MonkeyPatch) -> None:

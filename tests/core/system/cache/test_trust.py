@@ -6,14 +6,13 @@ import json
 import os
 import shutil
 import stat
-import subprocess
-import sys
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+import programs
 from isorun.errors import CacheError
 from isorun.system.cache import Cache, trust
 
@@ -139,10 +138,7 @@ def shared() -> Iterator[Cache]:
 
 def as_nobody(cache: Cache, scratch: Path) -> object:
     """The entry that another user gets from a cache, or the error."""
-    command = [sys.executable, "-c", USE, str(cache.root), str(scratch)]
-    ran = subprocess.run(command, capture_output=True, text=True, timeout=60)
-    assert ran.returncode == 0, ran.stderr
-    return json.loads(ran.stdout)
+    return json.loads(programs.printed(USE, cache.root, scratch))
 
 
 @needs_root
