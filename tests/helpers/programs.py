@@ -1,15 +1,18 @@
-"""Programs in a Python process of their own. They import what is beside this file; warnings are errors."""
+"""Programs in processes of their own."""
 
 from __future__ import annotations
 
 import os
 import subprocess
 import sys
+import venv
 from pathlib import Path
 
 
 def printed(code: str, *arguments: object, timeout: float = 300, **variables: str) -> str:
-    """What a program writes to standard output. It ends well, and writes nothing to standard error.
+    """What a program of Python writes to standard output. It ends well, and writes nothing to standard error.
+
+    It imports what is beside this file; warnings are errors.
 
     Args:
         code: the program.
@@ -28,3 +31,28 @@ def printed(code: str, *arguments: object, timeout: float = 300, **variables: st
     )
     assert (ran.returncode, ran.stderr) == (0, "")
     return ran.stdout
+
+
+def output(*command: object, timeout: float = 600, **variables: str) -> str:
+    """What a command writes to standard output. It ends well."""
+    ran = subprocess.run(
+        [*map(str, command)],
+        env={**os.environ, **variables},
+        capture_output=True,
+        text=True,
+        timeout=timeout,
+        check=False,
+    )
+    assert ran.returncode == 0, ran.stderr[-3000:]
+    return ran.stdout
+
+
+def python_with(variable: str, folder: Path, *packages: object) -> str:
+    """A Python that has packages: the one that a variable names, or else that of a new environment in a folder, which
+    takes minutes."""
+    if variable in os.environ:
+        return os.environ[variable]
+    venv.create(folder, with_pip=True)
+    python = str(folder / "bin" / "python")
+    output(python, "-m", "pip", "install", "--quiet", *packages, timeout=3600)
+    return python

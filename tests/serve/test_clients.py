@@ -3,13 +3,10 @@
 from __future__ import annotations
 
 import json
-import os
 import shutil
-import subprocess
 import sys
 import threading
 import time
-import venv
 from pathlib import Path
 
 import numpy as np
@@ -17,6 +14,7 @@ import pytest
 import uvicorn
 
 import isorun
+import programs
 import tiny
 from isorun_serve.app import create_app
 from isorun_serve.models import Models, Served
@@ -34,13 +32,7 @@ TEXT = "A man is eating food."
 
 @pytest.fixture(scope="module")
 def python(tmp_path_factory: pytest.TempPathFactory) -> str:
-    if PYTHON in os.environ:
-        return os.environ[PYTHON]
-    folder = tmp_path_factory.mktemp("clients")
-    venv.create(folder, with_pip=True)
-    made = str(folder / "bin" / "python")
-    subprocess.run([made, "-m", "pip", "install", "--quiet", *CLIENTS], check=True)
-    return made
+    return programs.python_with(PYTHON, tmp_path_factory.mktemp("clients"), *CLIENTS)
 
 
 @pytest.mark.long
@@ -69,13 +61,11 @@ def test_clients_get_the_results_of_the_library(
                 time.sleep(0.02)
             port = server.servers[0].sockets[0].getsockname()[1]
             script = Path(__file__).with_name("clients.py")
-            command = [python, str(script), str(ROOT / "docs" / "serve.md"), f"127.0.0.1:{port}"]
-            ran = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
+            printed = programs.output(python, script, ROOT / "docs" / "serve.md", f"127.0.0.1:{port}")
         finally:
             server.should_exit = True
             thread.join()
-    assert ran.returncode == 0, ran.stderr[-3000:]
-    results = json.loads(ran.stdout)
+    results = json.loads(printed)
     for name in ("openai", "langchain_openai", "llama_index", "huggingface_hub"):
         np.testing.assert_allclose(results[name], expected, atol=1e-6, err_msg=name)
     assert [index for index, _ in results["cohere"]] == [ranked[0].position]

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import json
-import os
-import subprocess
-import sys
 from pathlib import Path
 
 import numpy as np
 import pytest
+
+import programs
 
 SCRIPT = Path(__file__).with_name("clients.py")
 ROOT = Path(__file__).parents[3]
@@ -32,36 +31,24 @@ CLIENTS = {
 }
 
 
-def run(*command: object, timeout: float = 600) -> str:
-    ran = subprocess.run([*map(str, command)], capture_output=True, text=True, timeout=timeout, check=False)
-    assert ran.returncode == 0, ran.stderr[-3000:]
-    return ran.stdout
-
-
 @pytest.fixture(scope="module")
 def python(tmp_path_factory):
-    if given := os.environ.get(PYTHON):
-        return Path(given)
-    folder = tmp_path_factory.mktemp("clients") / "environment"
-    run(sys.executable, "-m", "venv", folder)
-    made = folder / "bin" / "python"
     packages = ("-r", SCRIPT.with_name("requirements.txt"), "-e", f"{ROOT}[graph]")
-    run(made, "-m", "pip", "install", "--quiet", *packages, timeout=3600)
-    return made
+    return programs.python_with(PYTHON, tmp_path_factory.mktemp("clients"), *packages)
 
 
 @pytest.fixture(scope="module")
 def models(python, tmp_path_factory):
     folder = tmp_path_factory.mktemp("models")
-    run(python, SCRIPT, "prepare", folder)
+    programs.output(python, SCRIPT, "prepare", folder)
     return folder
 
 
 @pytest.mark.long
 @pytest.mark.parametrize("client", CLIENTS)
 def test_results_equal_those_of_onnxruntime(client, python, models, tmp_path):
-    run(python, SCRIPT, client, models, tmp_path / "raw.npz")
-    last = run(python, SCRIPT, client, models, tmp_path / "isorun.npz", "isorun").splitlines()[-1]
+    programs.output(python, SCRIPT, client, models, tmp_path / "raw.npz")
+    last = programs.output(python, SCRIPT, client, models, tmp_path / "isorun.npz", "isorun").splitlines()[-1]
     opened = json.loads(last)
     assert (opened["sessions"], any(opened["fused"])) == CLIENTS[client]
     expected, results = np.load(tmp_path / "raw.npz"), np.load(tmp_path / "isorun.npz")

@@ -5,13 +5,12 @@ from __future__ import annotations
 import json
 import os
 import re
-import subprocess
 import sys
-import venv
 from pathlib import Path
 
 import pytest
 
+import programs
 import sentence_models
 from isorun.compilation import corpus
 
@@ -23,13 +22,7 @@ PYTHON = "ISORUN_CLIENTS_PYTHON"
 
 @pytest.fixture(scope="module")
 def python(tmp_path_factory: pytest.TempPathFactory) -> str:
-    if PYTHON in os.environ:
-        return os.environ[PYTHON]
-    folder = tmp_path_factory.mktemp("clients")
-    venv.create(folder, with_pip=True)
-    made = str(folder / "bin" / "python")
-    subprocess.run([made, "-m", "pip", "install", "--quiet", *CLIENTS, f"{ROOT}[graph]"], check=True)
-    return made
+    return programs.python_with(PYTHON, tmp_path_factory.mktemp("clients"), *CLIENTS, f"{ROOT}[graph]")
 
 
 @pytest.mark.long
@@ -45,13 +38,5 @@ def test_clients_get_the_answers_of_sentence_transformers(python: str, minilm: P
     texts.write_text(json.dumps([*sentence_models.TEXTS, *own]))
     script = Path(__file__).with_name("clients.py")
     roots = os.pathsep.join(str(ROOT / root) for root in ("core", "backends"))
-    ran = subprocess.run(
-        [python, str(script), str(folder), str(variant), str(texts)],
-        env={**os.environ, "PYTHONPATH": roots},
-        capture_output=True,
-        text=True,
-        timeout=900,
-        check=False,
-    )
-    assert ran.returncode == 0, ran.stderr[-3000:]
-    print(ran.stdout, file=sys.stderr)
+    printed = programs.output(python, script, folder, variant, texts, timeout=900, PYTHONPATH=roots)
+    print(printed, file=sys.stderr)
