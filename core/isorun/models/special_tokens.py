@@ -30,6 +30,9 @@ _DEFAULTS: Mapping[str, Mapping[str, str]] = {
     },
     "LlamaTokenizer": {"bos_token": "<s>", "eos_token": "</s>", "unk_token": "<unk>"},
     "Qwen2Tokenizer": {"unk_token": _LAST, "eos_token": _LAST, "pad_token": _LAST},
+    "GPT2Tokenizer": {"unk_token": _LAST, "bos_token": _LAST, "eos_token": _LAST},
+    "GPTNeoXTokenizer": {"unk_token": _LAST, "bos_token": _LAST, "eos_token": _LAST, "pad_token": "<|padding|>"},
+    "DebertaTokenizer": {**_BERT, "bos_token": "[CLS]", "eos_token": "[SEP]"},
     "DebertaV2Tokenizer": {**_BERT, "bos_token": "[CLS]", "eos_token": "[SEP]"},
     "AlbertTokenizer": {
         **_BERT,

@@ -9,6 +9,7 @@ from __future__ import annotations
 import base64
 import json
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -16,7 +17,7 @@ from isorun.errors import UnsupportedModel
 from isorun.models import tokenizer_file, vocabulary_files
 from isorun.models.special_tokens import SpecialTokens
 from isorun.models.tokenizer_config import TokenizerSettings
-from isorun.models.tokenizer_names import DEFAULTS, REBUILT
+from isorun.models.tokenizer_names import DEFAULTS, REBUILT, STEPS
 
 if TYPE_CHECKING:
     import tokenizers
@@ -25,6 +26,10 @@ _QWEN = (
     r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|"
     r"\s+(?!\S)|\s+"
 )
+
+_COMPONENTS = ("normalizer", "pre_tokenizer", "post_processor", "decoder")
+
+_IF_RIGHT = "If the file is right, set tokenizer_class to 'PreTrainedTokenizerFast'"
 
 _Texts = Mapping[str, str]
 _Pipeline = Callable[[Mapping[str, Any], TokenizerSettings, _Texts], "tokenizers.Tokenizer"]
@@ -61,6 +66,8 @@ def build(path: Path, settings: TokenizerSettings, *, plain: bool = False) -> Bu
             raise vocabulary_files.unsupported(path, settings.kind)
     else:
         document = tokenizer_file.read(path)
+        if settings.kind == "LlamaTokenizer" and "ByteLevel" in _types(path, *map(document.get, _COMPONENTS)):
+            settings = replace(settings, kind="TokenizersBackend")  # Llama 3's files name the class of Llama 2
     with tokenizer_file.guarded(path):
         tokens = SpecialTokens(settings, document)
         pipeline = _PIPELINES.get(settings.kind or "")
@@ -140,6 +147,8 @@ def _byte_pairs(document: Mapping[str, Any], settings: TokenizerSettings, texts:
         byte_level = pre_tokenizers.ByteLevel(add_prefix_space=prefix, use_regex=False)
         library.pre_tokenizer = pre_tokenizers.Sequence([pre_tokenizers.Split(Regex(_QWEN), "isolated"), byte_level])
     else:
+        if settings.kind == "GPTNeoXTokenizer":
+            library.normalizer = normalizers.NFC()
         library.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=prefix)
     return library
 
@@ -188,7 +197,9 @@ def _character_map(document: Mapping[str, Any]) -> bytes | None:
     return None
 
 
-_BYTE_PAIRS = ("RobertaTokenizer", "GemmaTokenizer", "LlamaTokenizer", "Qwen2Tokenizer")
+_BARE = ("GemmaTokenizer", "LlamaTokenizer", "Qwen2Tokenizer", "GPT2Tokenizer", "GPTNeoXTokenizer")
+"""Classes that add no special tokens."""
+_BYTE_PAIRS = ("RobertaTokenizer", "DebertaTokenizer", *_BARE)
 _UNIGRAMS = {
     **{"XLMRobertaTokenizer": 3, "CamembertTokenizer": 0, "T5Tokenizer": 2, "AlbertTokenizer": 1},
     "DebertaV2Tokenizer": 1,
@@ -230,16 +241,18 @@ def _set_processor(library: tokenizers.Tokenizer, settings: TokenizerSettings, t
         options = (True, False) if kind == "MPNetTokenizer" else (trim, prefix)
         library.post_processor = processors.RobertaProcessing((sep, number(sep)), (cls, number(cls)), *options)
         return
-    if kind in ("XLMRobertaTokenizer", "CamembertTokenizer"):
-        first, last = texts["bos_token"], texts["eos_token"]
+    if kind in ("XLMRobertaTokenizer", "CamembertTokenizer", "DebertaTokenizer"):
+        names = ("cls_token", "sep_token") if kind == "DebertaTokenizer" else ("bos_token", "eos_token")
+        first, last = (texts[name] for name in names)
         single = [first, "$A", last]
         pair = [*single, last, "$B", last]
     elif kind == "T5Tokenizer":
         first = last = texts["eos_token"]
         single, pair = ["$A", last], ["$A", last, "$B", last]
+    elif kind == "GPTNeoXTokenizer" or (kind in _BARE and library.post_processor is None):
+        library.post_processor = processors.TemplateProcessing(single="$A", pair="$A $B:1", special_tokens=[])
+        return
     elif kind in ("BertTokenizer", "DistilBertTokenizer", "DebertaV2Tokenizer") or library.post_processor is None:
-        if kind in ("GemmaTokenizer", "LlamaTokenizer", "Qwen2Tokenizer"):
-            return
         first, last = texts["cls_token"], texts["sep_token"]
         single = [f"{first}:0", "$A:0", f"{last}:0"]
         pair = [*single, "$B:1", f"{last}:1"]
@@ -249,6 +262,12 @@ def _set_processor(library: tokenizers.Tokenizer, settings: TokenizerSettings, t
     library.post_processor = processors.TemplateProcessing(single=single, pair=pair, special_tokens=specials)
 
 
+def _types(path: Path, *components: Any) -> tuple[str, ...]:
+    """The types of all steps."""
+    steps = (node.get("type") for component in components for node in tokenizer_file.nodes(path, component))
+    return tuple(step for step in steps if isinstance(step, str) and step != "Sequence")
+
+
 def _reject_contradictions(path: Path, settings: TokenizerSettings, document: Mapping[str, Any]) -> None:
     """Reject settings that a class would apply and the file does not."""
     if settings.kind in (None, "TokenizersBackend"):
@@ -256,8 +275,19 @@ def _reject_contradictions(path: Path, settings: TokenizerSettings, document: Ma
     if settings.kind in REBUILT:
         raise settings.unsupported(
             "tokenizer_class",
-            f"transformers builds {settings.kind} from the vocabulary alone, and isorun would use all of {path}. If "
-            "that is right, set tokenizer_class to 'PreTrainedTokenizerFast'",
+            f"transformers builds {settings.kind} from the vocabulary alone, and isorun would use all of {path}. "
+            f"{_IF_RIGHT}",
+        )
+    expected = STEPS.get(settings.kind or "")
+    steps = (_types(path, document.get(key)) for key in ("normalizer", "pre_tokenizer"))
+    if expected is not None and expected != (document["model"].get("type"), *steps):
+        shown = " + ".join((expected[0], *expected[1], *expected[2]))
+        raise settings.unsupported(
+            "tokenizer_class", f"transformers builds {settings.kind} as {shown}, and {path} differs. {_IF_RIGHT}"
+        )
+    if document.get("post_processor") is None:
+        raise settings.unsupported(
+            "tokenizer_class", f"{settings.kind} has a post_processor, and {path} has none. {_IF_RIGHT}"
         )
     parts = [*tokenizer_file.nodes(path, document.get("normalizer"))]
     splits = [*tokenizer_file.nodes(path, document.get("pre_tokenizer"))]

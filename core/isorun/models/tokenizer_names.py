@@ -192,18 +192,26 @@ DEFAULTS: Mapping[str, Mapping[str, bool]] = {
         ("DPRContextEncoderTokenizer", "DPRQuestionEncoderTokenizer", "FunnelTokenizer", "SplinterTokenizer"), True
     ),
     "add_prefix_space": {
-        **dict.fromkeys(
-            (
-                *("CodeGenTokenizer", "DebertaTokenizer", "GPT2Tokenizer", "GPTNeoXTokenizer", "LukeTokenizer"),
-                "WhisperTokenizer",
-            ),
-            False,
-        ),
+        **dict.fromkeys(("CodeGenTokenizer", "LukeTokenizer", "WhisperTokenizer"), False),
         "BlenderbotTokenizer": True,
     },
 }
 """By setting, what classes do that use nothing but the vocabulary, where ``tokenizer_config.json`` does not say: isorun
 uses all of ``tokenizer.json`` if it does the same."""
+
+_BYTES = ("BPE", (), ("ByteLevel",))
+_WORDS = ("WordPiece", ("BertNormalizer",), ("BertPreTokenizer",))
+STEPS: Mapping[str, tuple[str, tuple[str, ...], tuple[str, ...]]] = {
+    **dict.fromkeys(_names("BlenderbotTokenizer CodeGenTokenizer LayoutLMv3Tokenizer LukeTokenizer"), _BYTES),
+    **dict.fromkeys(_names("MarkupLMTokenizer WhisperTokenizer"), _BYTES),
+    **dict.fromkeys(_names("DPRContextEncoderTokenizer DPRQuestionEncoderTokenizer DPRReaderTokenizer"), _WORDS),
+    **dict.fromkeys(_names("FunnelTokenizer LayoutLMv2Tokenizer SplinterTokenizer"), _WORDS),
+    "CLIPTokenizer": ("BPE", ("NFC", "Replace", "Lowercase"), ("Split", "ByteLevel")),
+    "HerbertTokenizer": ("BPE", *_WORDS[1:]),
+    "OpenAIGPTTokenizer": ("BPE", *_WORDS[1:]),
+    "Qwen3_5Tokenizer": ("BPE", ("NFC",), ("Split", "ByteLevel")),
+}
+"""Likewise: the type of the model, and those of the steps of the normalizer and the pre-tokenizer."""
 
 _MORE = ["CodeGenTokenizer", "DPRReaderTokenizer", "DistilBertTokenizer"]
 _KNOWN = frozenset({*_TYPES, *ALIASES, *SLOW, *TYPED, *_MORE})

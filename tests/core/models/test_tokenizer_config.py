@@ -143,6 +143,7 @@ def test_rejects_what_it_cannot_apply(folder: Path) -> None:
     cases: list[tuple[str, dict[str, Any]]] = [
         ("tokenizer_class='BertJapaneseTokenizer'", {"tokenizer_class": "BertJapaneseTokenizer"}),
         ("tokenizer_class='T5Tokenizer'.*needs a model of type Unigram", {"tokenizer_class": "T5Tokenizer"}),
+        ("tokenizer_class='GPT2Tokenizer'.*needs a model of type BPE", {"tokenizer_class": "GPT2Tokenizer"}),
         ("auto_map=.*code of the checkpoint", {"auto_map": {"AutoTokenizer": ["a.B", None]}}),
         ("do_lower_case=True.*contradicts", {"tokenizer_class": "FunnelTokenizer", "do_lower_case": True}),
         ("tokenizer_class='RemBertTokenizer'.*PreTrainedTokenizerFast", {"tokenizer_class": "RemBertTokenizer"}),
@@ -203,6 +204,71 @@ def test_llama_adds_a_space_where_its_class_does(tmp_path: Path, fields: dict[st
     special = {"unk_token": "<unk>", "bos_token": "<s>", "eos_token": "</s>", "pad_token": "</s>"}
     tokenizer = Tokenizer(_configure(tmp_path, **special, **fields))
     assert tokenizer.library.encode(" a<s>a").tokens == tokens
+
+
+def _byte_pairs(folder: Path, declared: str, *, digits: bool = False) -> Path:
+    """A folder with a byte-level vocabulary."""
+    from tokenizers import Tokenizer as Library
+    from tokenizers import decoders, models, pre_tokenizers, processors
+
+    words = [
+        "<|endoftext|>",
+        "[CLS]",
+        "[SEP]",
+        "[PAD]",
+        "[UNK]",
+        "[MASK]",
+        "<|padding|>",
+        "Ġ",
+        "a",
+        "1",
+        "2",
+        "Ġa",
+        "12",
+    ]
+    vocabulary = {word: number for number, word in enumerate(words)}
+    library = Library(models.BPE(vocabulary, [("Ġ", "a"), ("1", "2")]))
+    splits = [pre_tokenizers.Digits(individual_digits=True)] if digits else []
+    library.pre_tokenizer = pre_tokenizers.Sequence([*splits, pre_tokenizers.ByteLevel(add_prefix_space=False)])
+    library.post_processor = processors.ByteLevel(trim_offsets=False)
+    library.decoder = decoders.ByteLevel()
+    library.save(str(folder / "tokenizer.json"))
+    return _configure(folder, tokenizer_class=declared)
+
+
+def test_llama_s_class_leaves_a_byte_level_file_as_it_is(tmp_path: Path) -> None:
+    """Files of Llama 3 name the class of Llama 2: transformers 5.24 does not build it."""
+    assert _tokens(_byte_pairs(tmp_path, "LlamaTokenizer"), "a a") == ["a", "Ġa"]
+    assert "token_type_ids" not in Tokenizer(tmp_path / "tokenizer.json").settings.inputs
+
+
+@pytest.mark.parametrize(
+    ("declared", "tokens"),
+    [
+        ("PreTrainedTokenizerFast", ["1", "2"]),
+        ("GPT2Tokenizer", ["12"]),
+        ("GPTNeoXTokenizerFast", ["12"]),
+        ("DebertaTokenizer", ["[CLS]", "12", "[SEP]"]),
+    ],
+)
+def test_byte_level_classes_ignore_the_file_s_splits(tmp_path: Path, declared: str, tokens: list[str]) -> None:
+    assert _tokens(_byte_pairs(tmp_path, declared, digits=True), "12") == tokens
+
+
+def test_deberta_separates_a_pair_twice(tmp_path: Path) -> None:
+    (encoding,) = Tokenizer(_byte_pairs(tmp_path, "DebertaTokenizer")).encodings([("a", "12")], None)
+    assert encoding.ids == [1, 8, 2, 2, 12, 2]
+    assert encoding.type_ids == [0] * 6
+
+
+def test_rejects_a_file_that_the_class_would_not_build(tmp_path: Path) -> None:
+    with pytest.raises(UnsupportedModel, match=r"BPE \+ ByteLevel.*PreTrainedTokenizerFast"):
+        Tokenizer(_byte_pairs(tmp_path, "WhisperTokenizer", digits=True))
+    path = _byte_pairs(tmp_path, "WhisperTokenizer")
+    assert _tokens(path, "a a") == ["a", "Ġa"]
+    tiny.edit(path, post_processor=None)
+    with pytest.raises(UnsupportedModel, match="WhisperTokenizer has a post_processor"):
+        Tokenizer(path)
 
 
 def _unigrams(folder: Path, kind: str, **fields: Any) -> Path:
@@ -269,20 +335,11 @@ def test_pairs_have_two_types_without_a_post_processor(folder: Path) -> None:
         assert encoding.type_ids == [0, 0, 1]
 
 
-@pytest.mark.parametrize(
-    ("name", "parts"),
-    [
-        ("SplinterTokenizer", {}),  # lower case, and the file keeps capitals
-        ("GPT2Tokenizer", {"pre_tokenizer": {"type": "Metaspace", "replacement": "_", "prepend_scheme": "first"}}),
-        ("BlenderbotTokenizer", {}),
-    ],
-)
-def test_rejects_a_file_that_differs_from_the_defaults_of_a_class(
-    folder: Path, name: str, parts: dict[str, Any]
-) -> None:
-    _configure(folder, tokenizer_class=name)
-    with pytest.raises(UnsupportedModel, match=r"(do_lower_case|add_prefix_space)=None.*contradicts"):
-        Tokenizer(tiny.edit(folder / "tokenizer.json", **parts))
+def test_rejects_a_file_that_differs_from_the_defaults_of_a_class(folder: Path, tmp_path_factory: Any) -> None:
+    with pytest.raises(UnsupportedModel, match=r"do_lower_case=None.*contradicts"):  # the file keeps capitals
+        Tokenizer(_configure(folder, tokenizer_class="SplinterTokenizer"))
+    with pytest.raises(UnsupportedModel, match=r"add_prefix_space=None.*contradicts"):
+        Tokenizer(_byte_pairs(tmp_path_factory.mktemp("bytes"), "BlenderbotTokenizer"))
 
 
 def test_classes_of_another_name(folder: Path) -> None:

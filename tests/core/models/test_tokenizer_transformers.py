@@ -1,4 +1,4 @@
-"""Compares isorun's tokenizers with ``transformers.AutoTokenizer`` for settings of seven classes and hard texts."""
+"""Compares isorun's tokenizers with ``transformers.AutoTokenizer`` for settings of ten classes and hard texts."""
 
 from __future__ import annotations
 
@@ -54,11 +54,11 @@ def _save(folder: Path, kind: str) -> None:
         library.normalizer = normalizers.BertNormalizer(lowercase=False)
         library.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
         trainer: Any = trainers.WordPieceTrainer(vocab_size=400, special_tokens=_BRACKETS, show_progress=False)
-    elif kind in ("roberta", "qwen2"):
+    elif kind in ("roberta", "qwen2", "gpt2", "gpt_neox", "deberta"):
         library = Library(models.BPE())
         library.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
         library.decoder = decoders.ByteLevel()
-        special = _MARKS if kind == "roberta" else ["<|endoftext|>"]
+        special = {"roberta": _MARKS, "deberta": _BRACKETS}.get(kind, ["<|endoftext|>"])
         trainer = trainers.BpeTrainer(
             vocab_size=500, special_tokens=special, initial_alphabet=alphabet, show_progress=False
         )
@@ -79,8 +79,10 @@ def _save(folder: Path, kind: str) -> None:
             vocab_size=300, special_tokens=special, unk_token="<unk>", show_progress=False
         )
     library.train_from_iterator(corpus, trainer)
-    first = {"bert": "[CLS]", "roberta": "<s>", "xlm-roberta": "<s>", "gemma": "<bos>", "llama": "<s>"}.get(kind, "")
-    last = {"bert": "[SEP]", "roberta": "</s>", "xlm-roberta": "</s>", "t5": "</s>"}.get(kind, "<|endoftext|>")
+    firsts = {"bert": "[CLS]", "deberta": "[CLS]", "gemma": "<bos>"}
+    first = {**dict.fromkeys(("roberta", "xlm-roberta", "llama"), "<s>"), **firsts}.get(kind, "")
+    lasts = {**dict.fromkeys(("roberta", "xlm-roberta", "t5"), "</s>"), "bert": "[SEP]", "deberta": "[SEP]"}
+    last = lasts.get(kind, "<|endoftext|>")
     last = "" if kind in ("gemma", "llama") else last
     library.post_processor = processors.TemplateProcessing(
         single=f"{first} $A {last}".strip(),
@@ -99,6 +101,9 @@ _CLASSES = {
     "gemma": "GemmaTokenizerFast",
     "llama": "LlamaTokenizerFast",
     "qwen2": "Qwen2Tokenizer",
+    "gpt2": "GPT2Tokenizer",
+    "gpt_neox": "GPTNeoXTokenizerFast",
+    "deberta": "DebertaTokenizer",
 }
 _ADDED = {"content": "<new>", "single_word": False, "lstrip": True, "rstrip": False, "normalized": False}
 _CONFIGS: tuple[dict[str, Any], ...] = (
