@@ -92,7 +92,7 @@ def _first(hidden: Floats, mask: Mask) -> Floats:
 
 def _last(hidden: Floats, mask: Mask) -> Floats:
     last: Floats = hidden[np.arange(len(hidden)), mask.shape[1] - 1 - mask[:, ::-1].argmax(axis=1)]
-    return last
+    return np.where(mask.any(axis=1, keepdims=True), last, 0)  # as sentence-transformers, where a prompt is all
 
 
 _POOLINGS: dict[str, Callable[[Floats, Mask], Floats]] = {

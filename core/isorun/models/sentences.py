@@ -18,7 +18,8 @@ from isorun.models.sentence_settings import NORMALIZE, POOLINGS, PROBLEMS, Sente
 from isorun.system.paths import inside
 
 _TASKS = (("fill-mask", "splade", "SpladePooling"), ("text-generation", "logit_score", modules.SCORE))
-_MEANS = ("mean", "mean_sqrt_len_tokens")
+MEANS = ("mean", "mean_sqrt_len_tokens")
+"""The poolings that weights of words are supported with."""
 _UNLIMITED = 10**9  # transformers writes 1e30 where a tokenizer has no limit
 _DEFAULT_POSITIONS = {
     **{"modernbert": 8192, "qwen3": 32768, "gemma3_text": 131072, "eurobert": 8192, "nomic_bert": 2048},
@@ -137,13 +138,23 @@ def _of_modules(folder: Path, listed: Sequence[Module]) -> dict[str, Any]:
                 f"got {task!r}"
             )
     settings["chat_template"] = _chat(reader, chats="logit_score" in settings)
-    weighted = any(isinstance(step, WordWeights) for step in settings["token_steps"])
-    if weighted and (others := [mode for mode in settings.get("pooling", ()) if mode not in _MEANS]):
-        raise UnsupportedModel(
-            f"{folder / modules.FILE}: WordWeights with the pooling {others[0]!r} is not supported, only with "
-            f"{' and '.join(_MEANS)}"
-        )
+    _check_word_weights(settings, folder / modules.FILE)
     return settings
+
+
+def _check_word_weights(settings: Mapping[str, Any], path: Path) -> None:
+    """Reject weights of words that are not simply those of a mean."""
+    steps = settings["token_steps"]
+    if not any(isinstance(step, WordWeights) for step in steps):
+        return
+    if others := [mode for mode in settings.get("pooling", ()) if mode not in MEANS]:
+        raise UnsupportedModel(
+            f"{path}: WordWeights with the pooling {others[0]!r} is not supported, only with {' and '.join(MEANS)}"
+        )
+    if any(isinstance(step, WordWeights) for step in steps[:-1]):
+        raise UnsupportedModel(f"{path}: WordWeights is supported as the last module before the pooling only")
+    if not settings.get("include_prompt", True):
+        raise UnsupportedModel(f"{path}: WordWeights with include_prompt: false is not supported")
 
 
 def files(folder: Path) -> list[str]:

@@ -15,6 +15,7 @@ import numpy.typing as npt
 from isorun.errors import InvalidArgument, InvalidFeeds, InvalidModel
 from isorun.models.pooling import normalized, pool
 from isorun.models.sentence_settings import NORMALIZE, POOLINGS, Layer, WordWeights
+from isorun.models.sentences import MEANS
 from isorun.models.tokenizer import Tokens
 from isorun.models.vectors import POOLED, TOKENS, applied
 from isorun.system.arguments import (
@@ -122,6 +123,10 @@ class Embedder(PromptedModel):
                 self._steps = tuple(step for step in self._steps if step == NORMALIZE)
             layers = settings.token_steps
             self._word_weights = next((step for step in layers if isinstance(step, WordWeights)), None)
+            if self._word_weights is not None and (others := [mode for mode in modes if mode not in MEANS]):
+                raise InvalidArgument(
+                    f"pooling must be {' or '.join(MEANS)} for a model with WordWeights, got {others[0]!r}"
+                )
             self._token_steps = [step for step in layers if not isinstance(step, WordWeights)]
             self._normalize_last = normalize is True
             self._truncate_dim = truncate_dim or settings.truncate_dim

@@ -44,6 +44,12 @@ def test_poolings() -> None:
     np.testing.assert_allclose(pool(hidden, mask, POOLINGS), [np.concatenate(list(expected.values()))], rtol=1e-6)
 
 
+def test_the_last_of_no_token_is_zero() -> None:
+    """As in sentence-transformers, where the tokens of a prompt may be all that there is."""
+    hidden = np.array([[[9.0], [2.0]], [[3.0], [4.0]]], np.float32)
+    np.testing.assert_array_equal(pool(hidden, np.array([[0, 0], [1, 0]]), ("lasttoken",)), [[0], [3]])
+
+
 def test_cosine_matrix() -> None:
     matrix = cosine_matrix(np.array([[2.0, 0.0], [3.0, 3.0], [-1.0, 0.0], [0.0, 0.0]], np.float32))
     half = np.sqrt(0.5)

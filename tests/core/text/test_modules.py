@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+import json
+import shutil
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 import isorun
-from isorun.errors import InvalidArgument, InvalidFeeds
+from isorun.errors import InvalidArgument, InvalidFeeds, UnsupportedModel
 from isorun.models import checkpoint
 from isorun.text import Tokenizer
 
@@ -58,6 +60,44 @@ def test_a_tokenizer_of_static_vectors_adds_no_special_tokens(retrieval: Path) -
     with isorun.Embedder(folder, backend="ort-cpu") as embedder, isorun.Session(folder, "ort-cpu") as session:
         tokens = Tokenizer(session).encode(["a man"]).arrays["input_ids"]
         np.testing.assert_array_equal(tokens, embedder.tokens(["a man"])["input_ids"])
+
+
+def _words(retrieval: Path, folder: Path, order: tuple[int, ...], **pooling: object) -> Path:
+    """The model with weights of words, its modules in another order, ``-1`` for a normalization of tokens."""
+    shutil.copytree(retrieval / "words", folder)
+    modules = json.loads((folder / "modules.json").read_text(encoding="utf-8"))
+    kinds = {"path": "9_Normalize", "type": "sentence_transformers.models.Normalize"}
+    listed = [kinds if index == -1 else modules[index] for index in order]
+    (folder / "modules.json").write_text(json.dumps(listed), encoding="utf-8")
+    (folder / "9_Normalize").mkdir()
+    names = {"module_input_name": "token_embeddings", "module_output_name": "token_embeddings"}
+    (folder / "9_Normalize" / "config.json").write_text(json.dumps(names))
+    path = folder / modules[2]["path"] / "config.json"
+    path.write_text(json.dumps({**json.loads(path.read_text(encoding="utf-8")), **pooling}), encoding="utf-8")
+    return folder
+
+
+@pytest.mark.parametrize(
+    ("order", "pooling"),
+    [
+        ((0, 1, -1, 2), {}),  # the weights would change what is normalized
+        ((0, 1, 1, 2), {}),
+        ((0, 1, 2), {"pooling_mode": "max"}),
+        ((0, 1, 2), {"include_prompt": False}),  # the sum of the weights would include the prompt's
+    ],
+)
+def test_rejects_weights_that_a_mean_does_not_apply(
+    order: tuple[int, ...], pooling: dict[str, object], retrieval: Path, tmp_path: Path
+) -> None:
+    with pytest.raises(UnsupportedModel, match="WordWeights"):
+        isorun.Embedder(_words(retrieval, tmp_path / "model", order, **pooling), backend="ort-cpu")
+
+
+def test_weights_of_words_need_a_mean(retrieval: Path, tmp_path: Path) -> None:
+    with isorun.Embedder(_words(retrieval, tmp_path / "model", (0, -1, 1, 2)), backend="ort-cpu") as embedder:
+        assert embedder.embed(["a man"]).shape == (1, embedder.dimension)
+    with pytest.raises(InvalidArgument, match=r"pooling must be mean or mean_sqrt_len_tokens.*'cls'"):
+        isorun.Embedder(retrieval / "words", pooling=("mean", "cls"), backend="ort-cpu")
 
 
 def test_a_token_without_a_weight_is_named(retrieval: Path) -> None:
