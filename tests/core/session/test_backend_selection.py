@@ -159,7 +159,7 @@ def test_a_bad_model_is_not_tried_on_another_backend(tmp_path):
         ({"precision": "float32"}, "precision 'float32'.*'fp32'"),
         ({"backend": "openvino", "precision": "fp8"}, "precision 'fp8'"),
         ({"device": "gpu0"}, "device 'gpu0'.*'gpu'"),
-        ({"device": 0}, "device 0"),
+        ({"device": 0}, "device must be a str"),
         ({"backend": "ort-cpu", "options": {"inter_op_thread": 1}}, "'inter_op_thread'.*'inter_op_threads'"),
         ({"options": {"inter_op_thread": 1}}, "'inter_op_thread'.*'inter_op_threads'"),
         ({"backend": ["openvino", "ort-cpu"], "options": {3: 1}}, "option 3"),

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from isorun.errors import EnvironmentBroken
+from isorun.errors import EnvironmentBroken, InvalidArgument
 from isorun.isolation.environments import interpreters
 
 OWN = f"{sys.version_info.major}.{sys.version_info.minor}"
@@ -79,8 +79,6 @@ def test_skips_an_interpreter_that_does_not_work(program):
     [
         ("3.10", r"3\.10.*3\.11 or later"),
         ("3.42.7", r"Python 3\.42\.7 was not found"),
-        ("3", "version, such as 3.11"),
-        ("/nowhere/python3", "'/nowhere/python3'"),
         ("odd", "odd is not a working CPython"),
         ("old", r"3\.9\.1 at .*3\.11 or later"),
     ],
@@ -90,4 +88,10 @@ def test_rejects(program, python, message):
     program("bin/old", prints("3.9.1"))
     program("bin/python3.42", prints("3.42.1"))
     with pytest.raises(EnvironmentBroken, match=message):
+        interpreters.find(python)
+
+
+@pytest.mark.parametrize("python", ["3", "/nowhere/python3"])
+def test_rejects_what_is_neither_a_version_nor_an_executable(python):
+    with pytest.raises(InvalidArgument, match=repr(python)):
         interpreters.find(python)
