@@ -83,6 +83,17 @@ ROWS = (
         feeds={"x": np.ones((2, 3), np.float32)},
         ends_process=True,
     ),
+    *(
+        fault(
+            *(operator, "targets without elements, by their shape, and weights", "it ends the process"),
+            f"g (float[1, 2, 0] x, int64[1, 0] t) => (float[a, b] y) <float[2] w = {{1, 2}}> "
+            f'{{ y = {operator} <reduction = "none"> (x, t, w) }}',
+            applies=gathers_nothing,
+            feeds={"x": np.ones((1, 2, 0), np.float32), "t": np.ones((1, 0), np.int64)},
+            ends_process=True,
+        )
+        for operator in ("NegativeLogLikelihoodLoss", "SoftmaxCrossEntropyLoss")
+    ),
     fault(
         *("Compress", "constant conditions, none of which holds", "it ends the process"),
         "g (float[2, 3] x) => (float[a, b] y) <bool[2] c = {0, 0}> { y = Compress <axis = 0> (x, c) }",
