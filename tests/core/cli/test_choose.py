@@ -44,7 +44,7 @@ def test_prints_one_recommendation_that_sessions_follow(bert: Path, capsys: pyte
         (["--texts", "no-such.txt"], "no file no-such.txt"),
         (["--labels", "no-such.jsonl"], "no file no-such.jsonl"),
         (["--tolerance", "1.5"], "below 1"),
-        (["--backend", "reference"], "No backend 'reference'"),
+        (["--backend", "reference"], "never considers 'reference'"),
     ],
 )
 def test_rejects_wrong_usage(bert: Path, arguments: list[str], message: str, capsys: pytest.CaptureFixture[str]):
