@@ -79,7 +79,7 @@ class InferenceSession(Session):
         self._translated = options.translate(sess_options)
         ignored = [*self._translated.ignored, *(name for name in _RUNTIME_ARGUMENTS if keywords.pop(name, None))]
         if ignored:
-            _logger.info("isorun.compat: ignored %s, which have no meaning here", ", ".join(ignored))
+            _logger.info("isorun.compat: ignored the options %s, which have no effect on isorun", ", ".join(ignored))
         self._keywords = {**self.settings, **keywords}
         self._open(providers, provider_options)
 
