@@ -6,7 +6,6 @@ tokens count. The result is cached by the model and the feeds, and is the same f
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -20,6 +19,7 @@ from isorun.errors import InvalidModel, UnsupportedModel
 from isorun.models.lowering import ModelGraphs, Quantized
 from isorun.plugin.backend import Backend
 from isorun.system.cache import sha256, versioned
+from isorun.system.caller_warnings import warn
 from isorun.system.hardware import has_vnni
 from isorun.system.progress import logged
 from isorun.types import INDEX_ERRORS, CompileConfig, Feeds, LoweredModel, ModelInfo
@@ -83,11 +83,10 @@ def _feeds(graphs: ModelGraphs, samples: corpus.Samples | None) -> tuple[list[Fe
         return feeds, f"{len(samples)} feeds"
     if corpus.has_tokenizer(graphs):
         return corpus.own_texts(graphs), "isorun's texts"
-    warnings.warn(
+    warn(
         "There is no tokenizer beside the model, so it is calibrated on random tokens, which may not suit real text. "
         "Pass texts or feeds as calibration=",
         CalibrationWarning,
-        stacklevel=2,
     )
     return corpus.random_batches(graphs.info), "random tokens"
 
@@ -99,12 +98,11 @@ def _warn_of_few(info: ModelInfo, feeds: Sequence[Feeds]) -> None:
     masks = (info.attended(batch) for batch in feeds)
     tokens = sum(int(np.count_nonzero(mask)) for mask in masks if mask is not None)
     if tokens < _FEW:
-        warnings.warn(
+        warn(
             f"Calibrated on {tokens} tokens, the model may be inaccurate on others: MiniLM's minimum cosine to fp32 "
             "was 0.75 after one sentence, 0.98 after 164 tokens and 0.998 after 382. Pass more texts or feeds as "
             "calibration=",
             CalibrationWarning,
-            stacklevel=3,
         )
 
 

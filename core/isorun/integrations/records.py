@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import json
 import os
-import warnings
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
 from isorun.errors import InvalidArgument, did_you_mean
+from isorun.system.caller_warnings import warn
 from isorun.system.cleanup import closed_on_error
 from isorun.text.embedder import Embedder
 from isorun.text.identity import VectorIdentity, compared
@@ -118,11 +118,10 @@ def require_comparable(ours: Mapping[str, Any], theirs: Mapping[str, Any]) -> No
     """
     verdict = compared(ours, theirs)
     if verdict.unmeasured:
-        warnings.warn(
+        warn(
             f"The collection's vectors were computed in another way: {', '.join(verdict.fields)} differ. "
             "`isorun vectors compare` measures what a search loses",
             VectorsMayDiffer,
-            stacklevel=3,
         )
     elif not verdict:
         raise InvalidArgument(

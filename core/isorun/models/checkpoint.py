@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import shutil
-import warnings
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, fields, replace
 from pathlib import Path
@@ -27,6 +26,7 @@ from isorun.models.sentence_settings import SentenceSettings
 from isorun.models.static_table import StaticTable
 from isorun.models.weights import SafeTensors, Unused, weight_files
 from isorun.system.cache import Cache, is_private, sha256, versioned
+from isorun.system.caller_warnings import warn
 from isorun.system.paths import inside
 
 if TYPE_CHECKING:
@@ -247,18 +247,16 @@ def build_cached(
     key = versioned(sha256(json.dumps([prints, *filter(None, [route, logit_score])]).encode())[:40], "builders")
     entry = cache.get_or_make("built", key, make, private=is_private(paths), part=_ENTRY_MODEL)
     if layers := entry.meta["layers"]:
-        warnings.warn(
+        warn(
             f"{folder} has {len(layers)} tensors of layers that its config.json does not count (the first is "
             f"{layers[0]!r}); they are omitted",
             CheckpointWarning,
-            stacklevel=2,
         )
     if whole and (heads := entry.meta["heads"]):
-        warnings.warn(
+        warn(
             f"{folder} has {len(heads)} tensors of a head that isorun does not build (the first is {heads[0]!r}); its "
             "outputs are omitted. Pass outputs=['last_hidden_state'] if the hidden states are what you need",
             CheckpointWarning,
-            stacklevel=2,
         )
     return entry.folder / _ENTRY_MODEL
 

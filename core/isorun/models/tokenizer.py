@@ -8,7 +8,6 @@ from __future__ import annotations
 import os
 import re
 import threading
-import warnings
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cached_property
@@ -22,6 +21,7 @@ from isorun.errors import InvalidFeeds, InvalidModel, TokenizerError
 from isorun.models import tokenizer_config, tokenizer_file, vocabulary_files
 from isorun.models.text_starts import CHARACTERS, Start, Starts, of_few_windows, pair_starts
 from isorun.models.tokenizer_config import TokenizerSettings
+from isorun.system.caller_warnings import warn
 from isorun.system.packages import require
 from isorun.types import ModelInfo
 
@@ -332,10 +332,9 @@ class Tokenizer:
             position: f" ({len(encoding.ids)} tokens)" for position, encoding in zip(counted, encodings, strict=True)
         }
         which = ", ".join(f"text {position}{counts.get(position, '')}" for position in truncated)
-        warnings.warn(
+        warn(
             f"Truncated to the maximum of {max_tokens} tokens: {which}",
             TruncationWarning,
-            stacklevel=3,
         )
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import itertools
 import os
-import warnings
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
@@ -25,6 +24,7 @@ from isorun.models.weights import digest
 from isorun.session.session import Session
 from isorun.system.arguments import check_count, check_flag
 from isorun.system.cache import Cache
+from isorun.system.caller_warnings import warn
 from isorun.system.cleanup import closed_on_error
 from isorun.system.packages import require
 from isorun.text.encoded import Encoded, encoded_ids
@@ -372,7 +372,7 @@ def warn_of_truncation(encodings: Iterable[Tokens], limit: int | None) -> None:
     """Warn if any text had more tokens than the limit."""
     if limit is not None and any(encoding.overflowing for encoding in encodings):
         message = f"Texts of more than {limit} tokens are truncated to {limit} (see max_length)"
-        warnings.warn(message, TruncationWarning, stacklevel=3)
+        warn(message, TruncationWarning)
 
 
 def windows(texts: Iterable[Text]) -> Iterator[Sequence[Text]]:

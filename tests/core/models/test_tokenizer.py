@@ -33,8 +33,9 @@ def test_a_pair_has_two_kinds_of_token(tokenizer: Path) -> None:
 
 def test_length_pads_and_truncates(tokenizer: Path) -> None:
     assert Tokenizer(tokenizer).encode(["man"], length=9)["input_ids"].shape == (1, 9)
-    with pytest.warns(TruncationWarning, match=r"maximum of 3 tokens: text 1 \(6 tokens\)"):
+    with pytest.warns(TruncationWarning, match=r"maximum of 3 tokens: text 1 \(6 tokens\)") as caught:
         encoded = Tokenizer(tokenizer).encode(["man", "a man eats bread"], length=3)
+    assert {warning.filename for warning in caught} == {__file__}
     np.testing.assert_array_equal(encoded["input_ids"], [[_CLS, _MAN, _SEP], [_CLS, _A, _SEP]])
 
 

@@ -41,8 +41,9 @@ def test_equals_sentence_transformers(embedder: isorun.Embedder, golden: dict[st
 
 def test_reads_dense_layers_prompts_and_limits(variant: Path, golden: dict[str, np.ndarray]) -> None:
     with isorun.Embedder(variant, backend="ort-cpu") as embedder:
-        with pytest.warns(TruncationWarning, match="more than 24 tokens"):
+        with pytest.warns(TruncationWarning, match="more than 24 tokens") as caught:
             vectors = embedder.embed(TEXTS)
+        assert {warning.filename for warning in caught} == {__file__}
         np.testing.assert_allclose(vectors, golden["variant"], atol=TOLERANCE)
         unprompted = embedder.embed(TEXTS, prompt_name="document")
         assert abs(unprompted - golden["variant"]).max() > 0.01
