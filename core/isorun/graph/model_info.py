@@ -131,7 +131,7 @@ def _limits(graph: ir.Graph) -> dict[str, int | None]:
     """The named dimensions of a fused graph's ids, with the maximum length of its position table."""
     limits: dict[str, int | None] = {}
     for node in graph:
-        if is_fused(node) and node.op_type in EMBEDDINGS:
+        if is_fused(node, *EMBEDDINGS):
             ids = node.inputs[0]
             if ids is None or ids.shape is None or len(ids.shape) != 2:
                 continue
@@ -151,9 +151,9 @@ def _longest_read(graph: ir.Graph) -> int | None:
     """The rows of the shortest constant of which as many are read as rows are long: one that is sliced, such as
     MobileBERT's positions, looked up in order, such as Marian's, or a table of rotations; ``None`` if there is none."""
     probes = Probes(graph)
-    turns = (inputs(node).get("cos") for node in graph if is_fused(node) and node.op_type in (ATTENTION, CORE, PACKED))
+    turns = (inputs(node).get("cos") for node in graph if is_fused(node, ATTENTION, CORE, PACKED))
     rows = [sizes(cos)[0] for cos in turns if cos is not None and is_constant(cos)]
-    embeddings = [node for node in graph if is_fused(node) and node.op_type in EMBEDDINGS]
+    embeddings = [node for node in graph if is_fused(node, *EMBEDDINGS)]
 
     def embedded(length: int) -> dict[ir.Value, np.ndarray]:
         """What embeddings return, whose sizes are read."""

@@ -4,7 +4,7 @@
 
     model = fused.read(lowered.path)
     for node in model.graph:
-        if fused.is_fused(node) and node.op_type == fused.ATTENTION: ...
+        if fused.is_fused(node, fused.ATTENTION): ...
     fused.lower(model, "primitive", [functions])
     content = fused.serialized(model, lowered.path.parent)
 

@@ -93,7 +93,7 @@ _DenseNodes = list[tuple[ir.Node, Matrix]]
 def _encoder(model: ir.Model, dense: _DenseNodes) -> _DenseNodes:
     """The dense layers that an attention or skip connection depends on, including those of the attention."""
     before: set[ir.Node] = set()
-    stack = [node for node in model.graph if functions.is_fused(node) and node.op_type in _ENDS]
+    stack = [node for node in model.graph if functions.is_fused(node, *_ENDS)]
     while stack:
         node = stack.pop()
         if node not in before:

@@ -108,13 +108,13 @@ def pack(model: ir.Model, *, in_order: Sequence[ir.Node]) -> Packing:
     mask = fused.source(key_mask)
     if not mask.is_graph_input():
         raise CannotPack(f"its mask {mask.name!r} is not one of its inputs")
-    layers = [node for node in model.graph if fused.is_fused(node) and node.op_type == fused.PACKED]
+    layers = [node for node in model.graph if fused.is_fused(node, fused.PACKED)]
     if any(value is not None for node in layers for value in node.inputs[_BIASES : _BIASES + _GROUPS]):
         raise CannotPack("its layers add a bias to their scores")
     known = {"num_heads", "mask_filter_value"}
     if any(len(node.inputs) > _BIASES + _GROUPS or node.attributes.keys() - known for node in layers):
         raise CannotPack("its attention has features that the kernel lacks")
-    if not layers or any(fused.is_fused(node) and node.op_type == fused.CORE for node in model.graph):
+    if not layers or any(fused.is_fused(node, fused.CORE) for node in model.graph):
         raise CannotPack("its attention is not over tokens side by side")
 
     # Every place is an input, read or not: the feeds are always the same. Dimensions have names, by which ONNX Runtime

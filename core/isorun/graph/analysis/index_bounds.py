@@ -62,7 +62,7 @@ def lookups(graph: ir.Graph) -> list[Lookup]:
     """
     lookups = []
     for node in graph.all_nodes():
-        if is_fused(node) and node.op_type in EMBEDDINGS:
+        if is_fused(node, *EMBEDDINGS):
             for slot, table in (*TABLES.ids, (TABLES.at, TABLES.positions)):
                 if table < len(node.inputs) and node.inputs[slot] is not None:
                     rows = rows_of(node.inputs[table])

@@ -193,9 +193,7 @@ def is_dense(node: ir.Node, index: int) -> bool:
 def _kind(node: ir.Node, index: int) -> str:
     if is_dense(node, index):
         return "dense"
-    embeds = node.op_type in ("Gather", "EmbedLayerNormalization") or (
-        functions.is_fused(node) and node.op_type in functions.EMBEDDINGS
-    )
+    embeds = node.op_type in ("Gather", "EmbedLayerNormalization") or functions.is_fused(node, *functions.EMBEDDINGS)
     return "embedding" if embeds else "other"
 
 

@@ -33,7 +33,7 @@ def mask_inputs(graph: ir.Graph) -> list[str]:
     """The inputs, other than booleans, that fused attentions use as key masks, possibly cast."""
     sources = set()
     for node in graph:
-        if functions.is_fused(node) and node.op_type in functions.ATTENTIONS:
+        if functions.is_fused(node, *functions.ATTENTIONS):
             inputs = functions.inputs(node)
             pairs = inputs.get("pairs")
             sources |= {_source(inputs["key_mask"])[0]} if pairs is None else _pair_sources(pairs)

@@ -18,7 +18,7 @@ _KINDS = ("BiasGelu", "BiasGeluTanh")
 def keep_apart(graph: ir.Graph) -> None:
     """Rewrite ``Split(BiasGelu(Concat(parts), bias))``, in place. The graph's results are unchanged."""
     for node in list(graph):
-        if functions.is_fused(node) and node.op_type in _KINDS:
+        if functions.is_fused(node, *_KINDS):
             _keep_apart(node)
 
 

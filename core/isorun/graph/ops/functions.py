@@ -177,9 +177,9 @@ def is_half(model: ir.Model) -> bool:
     return any(value is not None and value.dtype in (ir.DataType.FLOAT16, ir.DataType.BFLOAT16) for value in weights)
 
 
-def is_fused(node: ir.Node) -> bool:
-    """Whether a node calls one of the fused operators."""
-    return node.domain == DOMAIN
+def is_fused(node: ir.Node, *kinds: str) -> bool:
+    """Whether a node calls one of the fused operators, or one of these."""
+    return node.domain == DOMAIN and (not kinds or node.op_type in kinds)
 
 
 @cache

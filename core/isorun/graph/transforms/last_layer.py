@@ -57,7 +57,7 @@ class _Last:
 
 
 def _find(graph: ir.Graph) -> _Last | None:
-    attention = next((node for node in reversed(graph) if _is(node, functions.ATTENTION)), None)
+    attention = next((node for node in reversed(graph) if functions.is_fused(node, functions.ATTENTION)), None)
     if attention is None or not _is_plain(attention):
         return None
     ranks: dict[ir.Value, int] = {}
@@ -66,7 +66,9 @@ def _find(graph: ir.Graph) -> _Last | None:
     reads: list[ir.Node] = []
     positions: set[int] = set()
     for node in graph:
-        if _is(node, *functions.EMBEDDINGS) or (_is(node, functions.ATTENTION) and node.inputs[0] in ranks):
+        if functions.is_fused(node, *functions.EMBEDDINGS) or (
+            functions.is_fused(node, functions.ATTENTION) and node.inputs[0] in ranks
+        ):
             ranks[node.outputs[0]] = 3
             continue
         if not any(value in ranks for value in node.inputs):
@@ -103,10 +105,6 @@ def _is_plain(attention: ir.Node) -> bool:
         and attention.attributes.keys() <= {"num_heads", "guarded", "mask_filter_value"}
         and all(tokens.constant(weight) is not None for weight in weights)
     )
-
-
-def _is(node: ir.Node, *kinds: str) -> bool:
-    return functions.is_fused(node) and node.op_type in kinds
 
 
 def _rewrite(graph: ir.Graph, last: _Last) -> None:

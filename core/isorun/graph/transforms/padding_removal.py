@@ -98,7 +98,7 @@ class _Removal(PackedReads):
     def run(self) -> tuple[str, ...]:
         outputs = [(value, value.name, value.shape, value.type) for value in self.graph.outputs]
         for node in list(self.graph):
-            if functions.is_fused(node) and node.op_type in functions.EMBEDDINGS:
+            if functions.is_fused(node, *functions.EMBEDDINGS):
                 mixing = self._first_not_by_token(node)
                 if mixing is None:
                     self._embed(node)
@@ -107,11 +107,11 @@ class _Removal(PackedReads):
                         f"Padding cannot be removed: {_name(mixing)} ({mixing.op_type}) mixes the embeddings of "
                         "neighbouring tokens, and those of padding are not zero"
                     )
-            elif functions.is_fused(node) and node.op_type in (functions.ATTENTION, functions.CORE):
+            elif functions.is_fused(node, functions.ATTENTION, functions.CORE):
                 self._attend(node)
-            elif functions.is_fused(node) and node.op_type == functions.SINGLE_QUERY:
+            elif functions.is_fused(node, functions.SINGLE_QUERY):
                 self._attend_once(node)
-            elif functions.is_fused(node) and node.op_type == functions.ROTATE:
+            elif functions.is_fused(node, functions.ROTATE):
                 self._rotate(node)
             elif any(value in self.packed for value in node.inputs):
                 self._take(node)
@@ -179,7 +179,7 @@ class _Removal(PackedReads):
         while pending:
             value = pending.pop()
             for node in value.consumers():
-                attends = functions.is_fused(node) and node.op_type in functions.ATTENTIONS
+                attends = functions.is_fused(node, *functions.ATTENTIONS)
                 others = (other for other in node.inputs if other is not None and other not in ranks)
                 if attends or node.op_type == "Shape" or tokens.positions_read(node, ranks[value]):
                     continue
@@ -371,7 +371,7 @@ def _key_mask(graph: ir.Graph) -> ir.Value:
         raise UnsupportedModel("Padding cannot be removed: not all layers have the same key mask")
     for node in graph:
         lowered = node.attributes.get_float("mask_filter_value", functions.LOWEST)
-        if functions.is_fused(node) and node.op_type in functions.ATTENTIONS and lowered > functions.MASKING:
+        if functions.is_fused(node, *functions.ATTENTIONS) and lowered > functions.MASKING:
             raise UnsupportedModel(
                 f"Padding cannot be removed: {_name(node)} lowers the scores of padding by {-lowered:g} only, so that "
                 "it may still be attended to"

@@ -355,7 +355,7 @@ def _table_rows(value: ir.Value) -> int:
             longest = max(longest, sizes(node.inputs[0])[0])
         elif node.op_type in ("Cast", "Clip", "Identity") and use.idx == 0:
             longest = max(longest, _table_rows(node.outputs[0]))
-        elif functions.is_fused(node) and node.op_type in functions.EMBEDDINGS:
+        elif functions.is_fused(node, *functions.EMBEDDINGS):
             tables = [table for index, table in functions.TABLES.ids if index == use.idx and table < len(node.inputs)]
             longest = max(
                 [longest, *(sizes(table)[0] for index in tables if (table := node.inputs[index]) is not None)]

@@ -98,7 +98,7 @@ def _norm(value: ir.Value, pattern: AttentionPattern, head_size: int) -> Norm | 
         node = ancestor.producer()
         if node is None or node not in pattern.inside:
             continue
-        if functions.is_fused(node) and node.op_type == functions.RMS_NORM:
+        if functions.is_fused(node, functions.RMS_NORM):
             gamma = node.inputs[1]
             assert gamma is not None
             if sizes(gamma) != (head_size,):

@@ -75,7 +75,7 @@ def refusal(model: ir.Model) -> str:
 
 def _products(model: ir.Model) -> Iterator[tuple[ir.Node, ir.Value | None, ir.Value | None]]:
     for node in model.graph:
-        if functions.is_fused(node) and node.op_type == functions.ATTENTION:
+        if functions.is_fused(node, functions.ATTENTION):
             yield node, node.inputs[0], node.inputs[2]
         elif node.domain == "" and node.op_type == "MatMul":
             yield node, node.inputs[0], node.inputs[1]
