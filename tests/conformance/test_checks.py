@@ -48,6 +48,7 @@ ON_DEVICE = [
 CASES = [
     *ON_DEVICE,
     Case("RoundsByBatch", "rows_are_the_same_bits_in_every_batch", "in batches of 7,", {"precision": "fp32"}),
+    Case("RoundsByRun", "rows_are_the_same_bits_in_every_batch", "in batches of", {"precision": "fp32"}),
     Case("RoundsByBatch", "row_is_the_same_bits_beside_a_longer_one", "a row of 1 tokens", {"precision": "fp32"}),
     Case("OverflowsInExponentials", "functions_at_large_values", "Softmax is wrong at large", {"function": "Softmax"}),
     Case("FindsTheLastMaximum", "first_of_equal_values_is_found", "values that are equal is wrong"),
