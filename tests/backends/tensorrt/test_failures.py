@@ -33,15 +33,17 @@ def test_names_the_operators_that_the_parser_does_not_support(bert, tmp_path):
     assert caught.value.operators == ("EmbedLayerNormalization", "Attention", "BiasGelu")
 
 
-def test_a_failed_build_has_tensorrts_message(bert, tmp_path):
-    fake_tensorrt.broken["build"] = "no kernel"
-    with pytest.raises(BackendFailed, match="no kernel"):
-        open_session(bert, tmp_path)
-
-
-def test_reports_that_tensorrt_does_not_start(bert, tmp_path):
-    fake_tensorrt.broken["start"] = "CUDA initialization failure with error: 35"
-    with pytest.raises(BackendUnavailable, match="error: 35"):
+@pytest.mark.parametrize(
+    ("part", "message", "error"),
+    [
+        ("start", "CUDA initialization failure with error: 35", BackendUnavailable),
+        ("build", "no kernel", BackendFailed),
+        ("type", "int32", BackendFailed),  # an engine of other types
+    ],
+)
+def test_what_breaks_on_opening_is_an_error_with_its_message(bert, tmp_path, part, message, error):
+    fake_tensorrt.broken[part] = message
+    with pytest.raises(error, match=message):
         open_session(bert, tmp_path)
 
 
@@ -58,12 +60,6 @@ def test_a_failed_run_has_tensorrts_message(bert, tmp_path):
 def test_names_an_engine_that_does_not_load(bert, tmp_path, monkeypatch):
     monkeypatch.setattr(builder, "build", lambda *_: b"another's")
     with pytest.raises(BackendFailed, match=r"engines.*the engine is damaged"):
-        open_session(bert, tmp_path)
-
-
-def test_rejects_an_engine_of_other_types(bert, tmp_path):
-    fake_tensorrt.broken["type"] = "int32"
-    with pytest.raises(BackendFailed, match="int32"):
         open_session(bert, tmp_path)
 
 

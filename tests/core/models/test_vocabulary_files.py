@@ -16,7 +16,6 @@ from isorun.models.tokenizer import Tokenizer
 
 WORDS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *"abcdefgh", "##b", "##c", "hello", "é", "e", ",", "日"]
 TEXTS = ["abc hello", "Hello, É", "xyz", "日a", " a  b ", ("a", "b")]
-ENDS = {"cls": ("[CLS]", 2), "sep": ("[SEP]", 3)}
 
 
 def word_pieces(folder: Path, config: dict[str, Any], **settings: Any) -> Path:
