@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from pathlib import Path
 
 import numpy as np
@@ -116,17 +115,3 @@ def test_rejects_an_invalid_padding_id(padding: object, tmp_path: Path) -> None:
     tiny.changed(folder, pad_token_id=padding)
     with pytest.raises(checkpoint.InvalidModel, match="pad_token_id"):
         checkpoint.build(folder, tmp_path / "built.onnx")
-
-
-@pytest.mark.sampled(3)
-@pytest.mark.parametrize("name", exports.MODERN_CHECKPOINTS)
-def test_a_rotary_checkpoint_is_the_graph_of_its_export(name: str, tmp_path: Path) -> None:
-    """The same operators, and the same answers as the untouched export."""
-    assert checkpoint.build(exports.checkpoint(name, tmp_path), tmp_path / "built.onnx") == []
-    label = f"{name}-dynamo18-eager"
-    built, export = files.read(tmp_path / "built.onnx"), exports.model(label)
-    assert pipeline.fuse(export).complete
-    operators = [Counter(node.op_type for node in model.graph) for model in (built, export)]
-    assert set(operators[0] - operators[1]) == {"Identity"}, "of the outputs"
-    given = {value.name: exports.given(label)[value.name] for value in built.graph.inputs}
-    assert exports.agree(label, exports.run(built, given))

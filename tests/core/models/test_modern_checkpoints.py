@@ -20,7 +20,7 @@ NAMES = ("deberta-v2", "deberta-v3", "deberta-v3-sequence", "deberta-v3-token", 
 
 
 @pytest.mark.sampled(2)
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", [*NAMES, *exports.MODERN_CHECKPOINTS])
 def test_a_checkpoint_computes_what_its_export_computes(name: str, tmp_path: Path) -> None:
     assert checkpoint.build(exports.checkpoint(name, tmp_path), tmp_path / "built.onnx") == []
     label = f"{name}-dynamo18-eager"
