@@ -15,6 +15,7 @@ import numpy as np
 import pytest
 
 import isorun
+import programs
 from isorun.errors import EnvironmentBroken
 from isorun.isolation.environments import interpreters
 
@@ -44,11 +45,9 @@ def own_environment(root: Path, name: str, *path: Path) -> str:
 
 def use_own_interpreter(folder: Path, *path: Path) -> None:
     """Give an environment the interpreter that runs the tests, with folders before its path."""
-    (folder / "bin").mkdir(parents=True)
-    python = folder / "bin" / "python"
     extra = "".join(f"{each}{os.pathsep}" for each in path)
-    python.write_text(f'#!/bin/sh\nPYTHONPATH="{extra}$PYTHONPATH" exec "{sys.executable}" "$@"\n')
-    python.chmod(0o755)
+    start = f'PYTHONPATH="{extra}$PYTHONPATH" exec "{sys.executable}" "$@"'
+    programs.write(folder / "bin" / "python", "#!/bin/sh", start)
 
 
 def openvino_python() -> str:

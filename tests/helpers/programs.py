@@ -56,3 +56,11 @@ def python_with(variable: str, folder: Path, *packages: object) -> str:
     python = str(folder / "bin" / "python")
     output(python, "-m", "pip", "install", "--quiet", *packages, timeout=3600)
     return python
+
+
+def write(path: Path, *lines: str) -> Path:
+    """Write a program, and the folders that it is in."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text("\n".join([*lines, ""]), encoding="utf-8")
+    path.chmod(0o755)
+    return path

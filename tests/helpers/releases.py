@@ -8,6 +8,7 @@ import zipfile
 from collections.abc import Mapping
 from pathlib import Path
 
+import programs
 from isorun.isolation.environments import FOLDER_VARIABLE
 
 PACKAGE = "isorun-paced"
@@ -59,10 +60,7 @@ def publish(folder: Path, releases: Mapping[str, Mapping[str, object]], fakes: P
             wheel.writestr(f"{information}/WHEEL", "Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n")
             wheel.writestr(f"{information}/entry_points.txt", "[isorun.backends]\npaced = isorun_paced:Paced\n")
             wheel.writestr(f"{information}/RECORD", "")
-    uv = folder / "bin" / "uv"
-    uv.parent.mkdir()
-    uv.write_text(_UV.format(python=sys.executable, folder=folder, fakes=fakes))
-    uv.chmod(0o755)
+    uv = programs.write(folder / "bin" / "uv", _UV.format(python=sys.executable, folder=folder, fakes=fakes))
     return {
         "PATH": f"{uv.parent}{os.pathsep}{os.environ['PATH']}",
         "PIP_NO_INDEX": "1",

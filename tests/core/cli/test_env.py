@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 import isolation
+import programs
 from isorun.cli.probe import probe_in_process
 from isorun.isolation import environments
 
@@ -48,9 +49,7 @@ def test_create_list_remove(isorun: Callable[..., Any], tmp_path: Path, monkeypa
 
 def test_list_shows_broken_environments(isorun: Callable[..., Any], own: str, tmp_path: Path) -> None:
     broken = tmp_path / "environments" / "broken"
-    (broken / "bin").mkdir(parents=True)
-    (broken / "bin" / "python").write_text("#!/bin/sh\nexit 5\n")
-    (broken / "bin" / "python").chmod(0o755)
+    programs.write(broken / "bin" / "python", "#!/bin/sh", "exit 5")
     (broken / "environment.json").write_text('{"python": "3.11.7", "install": []}')
     (tmp_path / "environments" / "gone").mkdir()
     (tmp_path / "environments" / "gone" / "environment.json").write_text('{"python": "3.11.7", "install": []}')

@@ -11,6 +11,7 @@ import onnx.parser
 import pytest
 
 import isolation
+import programs
 from isorun.isolation import environments
 from isorun.isolation.environments import FOLDER_VARIABLE
 from isorun_matrix.results.folder import RunFolder
@@ -48,10 +49,7 @@ def installed(environment: dict[str, str], tmp_path: Path) -> Path:
         The file that what it installs is written to.
     """
     log = tmp_path / "installed"
-    uv = tmp_path / "bin" / "uv"
-    uv.parent.mkdir()
-    uv.write_text(UV.format(python=sys.executable, log=log))
-    uv.chmod(0o755)
+    uv = programs.write(tmp_path / "bin" / "uv", UV.format(python=sys.executable, log=log))
     environment[FOLDER_VARIABLE] = str(tmp_path / "environments")
     environment["PATH"] = f"{uv.parent}{os.pathsep}{environment['PATH']}"
     return log

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 import isolation
+import programs
 import sites
 from isorun.cli.doctor import isolated
 from isorun.isolation import environments
@@ -23,8 +24,7 @@ def make(root: Path, name: str, interpreter: str | None = None) -> None:
     (root / name / "bin").mkdir(parents=True)
     (root / name / "environment.json").write_text(json.dumps({"python": "3.11.7", "install": ["light>=1"]}))
     if interpreter is not None:
-        (root / name / "bin" / "python").write_text(interpreter)
-        (root / name / "bin" / "python").chmod(0o755)
+        programs.write(root / name / "bin" / "python", interpreter)
 
 
 AGAIN = "isorun env remove e && isorun env create e --python 3.11 --install 'light>=1'"

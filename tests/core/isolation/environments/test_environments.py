@@ -14,6 +14,7 @@ from pathlib import Path
 
 import pytest
 
+import programs
 from isolation import wait_until
 from isorun.errors import EnvironmentBroken, EnvironmentNotFound, IsorunError
 from isorun.isolation import environments
@@ -27,14 +28,11 @@ def fake_uv(tmp_path, monkeypatch):
     """A uv that creates an empty environment and runs a shell command in place of installing."""
 
     def make(installing: str) -> None:
-        path = tmp_path / "bin" / "uv"
-        path.parent.mkdir(exist_ok=True)
         lines = [
             "for folder; do :; done  # the last argument",
             f'if [ "$1" = venv ]; then {PYTHON}; else {installing}; fi',
         ]
-        path.write_text("\n".join(["#!/bin/sh", *lines, ""]))
-        path.chmod(0o755)
+        path = programs.write(tmp_path / "bin" / "uv", "#!/bin/sh", *lines)
         monkeypatch.setenv("PATH", f"{path.parent}{os.pathsep}{os.environ['PATH']}")
 
     return make

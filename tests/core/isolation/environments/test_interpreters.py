@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+import programs
 from isorun.errors import EnvironmentBroken, InvalidArgument
 from isorun.isolation.environments import interpreters
 
@@ -21,11 +22,7 @@ def program(tmp_path, monkeypatch):
     monkeypatch.setenv("PATH", str(tmp_path / "bin"))
 
     def write(place: str, *lines: str) -> Path:
-        path = tmp_path / place
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text("\n".join(["#!/bin/sh", *lines, ""]))
-        path.chmod(0o755)
-        return path
+        return programs.write(tmp_path / place, "#!/bin/sh", *lines)
 
     return write
 

@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 
 import isorun
+import programs
 import tiny
 from isolation import BAD, WELL, run, worker_pid
 from isorun.errors import (
@@ -223,9 +224,7 @@ def test_interpreter_that_is_missing(bert, tmp_path, monkeypatch):
 
 def test_interpreter_that_cannot_be_started(bert, tmp_path, monkeypatch):
     monkeypatch.setenv(environments.FOLDER_VARIABLE, str(tmp_path))
-    (tmp_path / "odd" / "bin").mkdir(parents=True)
-    (tmp_path / "odd" / "bin" / "python").write_text("no program")
-    (tmp_path / "odd" / "bin" / "python").chmod(0o755)
+    programs.write(tmp_path / "odd" / "bin" / "python", "no program")
     (tmp_path / "odd" / "environment.json").write_text('{"python": "3.11.7", "install": []}')
     with pytest.raises(EnvironmentBroken, match="Exec format error"):
         isorun.Session(bert, "ort-cpu", environment="odd")

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+import programs
 from isorun.errors import WorkerDied
 from isorun.isolation.worker import server
 from isorun.isolation.worker.process import WorkerProcess
@@ -18,10 +19,7 @@ def python(tmp_path: Path):
     """Writes a shell script in place of an interpreter."""
 
     def make(*lines: str) -> str:
-        path = tmp_path / "python"
-        path.write_text("\n".join(["#!/bin/sh", *lines, ""]))
-        path.chmod(0o755)
-        return str(path)
+        return str(programs.write(tmp_path / "python", "#!/bin/sh", *lines))
 
     return make
 
