@@ -118,7 +118,6 @@ class Capabilities:
         faults: where the table of what the runtime computes wrongly is, an :class:`isorun.types.faults.KnownFaults`:
             ``package.module:NAME``. The module is imported where graphs are prepared, so it must import without the
             runtime. Affected nodes are rewritten, or the model is refused.
-        unverified: the devices that its authors could not try.
         static_shapes: how isorun compiles for an engine whose executables have one shape each; ``None`` for others.
     """
 
