@@ -9,7 +9,7 @@ from typing import Annotated, Any
 import typer
 
 from isorun.cli import models
-from isorun.errors import IsorunError
+from isorun.errors import InvalidArgument
 from isorun.isolation import environments
 from isorun.plugin import registry
 from isorun.system.threads import MOST
@@ -76,7 +76,9 @@ def settings_of(options: Sequence[str] | None) -> dict[str, Any]:
     for setting in options or ():
         key, equals, value = setting.partition("=")
         if not (key and equals):
-            raise IsorunError(f"Invalid --option {setting!r}: expected KEY=VALUE")
+            raise InvalidArgument(f"Invalid --option {setting!r}: expected KEY=VALUE")
+        if key in settings:
+            raise InvalidArgument(f"--option {key} is given twice. Pass one value")
         try:
             settings[key] = json.loads(value)
         except ValueError:  # not JSON: a plain string

@@ -118,6 +118,8 @@ def test_options_reach_the_backend(isorun: Callable[..., Any], bert: Path, feeds
     assert isorun(*arguments, "graph_optimization_level=basic").code == 0
     assert "did you mean 'graph_optimization_level'" in isorun(*arguments, "graph_optimization=1").err
     assert "expected KEY=VALUE" in isorun(*arguments, "level").err
+    twice = isorun(*arguments, "inter_op_threads=1", "--option", "inter_op_threads=2")
+    assert (twice.code, "inter_op_threads is given twice" in twice.err) == (2, True)
 
 
 @pytest.mark.parametrize(
