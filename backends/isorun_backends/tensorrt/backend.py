@@ -1,6 +1,6 @@
 """The backend ``tensorrt``: engines built in advance, for declared shapes.
 
-Tested through the official bindings of 10.16 and 11.4 over fake libraries; not run on a GPU yet.
+Written for TensorRT 10.16 and 11.4; not run on a GPU yet (docs/gpu.md).
 """
 
 from __future__ import annotations
