@@ -24,7 +24,16 @@ from isorun.models.keys import (
     read_object,
     unused,
 )
-from isorun.models.tokenizer_names import GENERIC, MISDECLARED, REGISTERED, SLOW, TYPED, is_known, resolve
+from isorun.models.tokenizer_names import (
+    GENERIC,
+    MISDECLARED,
+    PADS_LEFT,
+    REGISTERED,
+    SLOW,
+    TYPED,
+    is_known,
+    resolve,
+)
 
 FILE = "tokenizer_config.json"
 SPECIAL_TOKENS = ("bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token", "mask_token")
@@ -95,9 +104,9 @@ class TokenizerSettings:
             UnsupportedModel: padding on the left would shift the model's positions.
         """
         sections = {key: document.get(key.removesuffix("_side")) for key in ("truncation_side", "padding_side")}
-        stated = {key: part.get("direction") for key, part in sections.items() if isinstance(part, dict)}
-        left = {key for key, side in stated.items() if side == "Left" and key not in self.fields}
-        settings = replace(self, sides=dict.fromkeys(left, "left"))
+        stated = {key: part.get("direction") or "right" for key, part in sections.items() if isinstance(part, dict)}
+        sides = {key: str(side).lower() for key, side in stated.items() if key not in self.fields}
+        settings = replace(self, sides=sides)
         if settings.padding_side == "left" and (counted := _shifted(self.config, pad_id)):
             reason = f"padding would shift the positions, which {counted}. Remove the key to pad on the right"
             raise settings.unsupported("padding_side", reason)
@@ -114,7 +123,8 @@ class TokenizerSettings:
         return self._side("padding_side")
 
     def _side(self, key: str) -> str:
-        return str(self.fields.get(key, self.sides.get(key, "right")))
+        default = "left" if key == "padding_side" and self.kind in PADS_LEFT else "right"
+        return str(self.fields.get(key, self.sides.get(key, default)))
 
     def cleans_up(self, model: str) -> bool:
         """Whether spaces before punctuation are removed from decoded texts, by the kind of the vocabulary."""
@@ -137,10 +147,10 @@ class TokenizerSettings:
 
     def unsupported(self, key: str, reason: str) -> UnsupportedModel:
         """An error that names a key and its value."""
-        value = self.fields.get(key, self.sides.get(key))
-        return UnsupportedModel(
-            f"{self.path if key not in self.sides else 'tokenizer.json'} has {key}={value!r}: {reason}"
-        )
+        if not key.endswith("_side") or key in self.fields:
+            return UnsupportedModel(f"{self.path} has {key}={self.fields.get(key)!r}: {reason}")
+        place = "tokenizer.json" if key in self.sides else self.kind
+        return UnsupportedModel(f"{place} has {key}={self._side(key)!r}: {reason}")
 
 
 def read(folder: Path, prefix: str = "") -> TokenizerSettings:

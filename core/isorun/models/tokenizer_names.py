@@ -187,6 +187,9 @@ TYPED = _names(
 )
 """Classes that make token types."""
 
+PADS_LEFT = frozenset({"GemmaTokenizer", "LlamaTokenizer"})
+"""Classes that pad on the left where no file states a side."""
+
 DEFAULTS: Mapping[str, Mapping[str, bool]] = {
     "do_lower_case": dict.fromkeys(
         ("DPRContextEncoderTokenizer", "DPRQuestionEncoderTokenizer", "FunnelTokenizer", "SplinterTokenizer"), True

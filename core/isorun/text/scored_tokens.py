@@ -38,6 +38,8 @@ class Reader:
 
     Raises:
         InvalidModel: a query is filled up with a token that the tokenizer does not have.
+        UnsupportedModel: a query is filled up before its text, not to a fixed length or with tokens that are not
+            attended to.
     """
 
     def __init__(self, settings: LateInteraction, tokenizer: Tokenizer) -> None:
@@ -46,6 +48,11 @@ class Reader:
         self._skipped_tasks = settings.skiplist_tasks
         self._skipped = ids_of(tokenizer, settings.skiplist_words)
         self._filler = None if self.expansion is None else _filler(tokenizer, self.expansion)
+        self._fills_before = tokenizer.settings.padding_side == "left"
+        alone = self.expansion is None or (self.expansion.attend and self.expansion.strategy == "fixed")
+        if self._fills_before and not alone:  # the tokens of a query would depend on other queries
+            reason = "filling queries up before their text is supported with strategy 'fixed' and attend only"
+            raise tokenizer.settings.unsupported("padding_side", reason)
 
     def read(self, tokens: Tokens, task: str | None) -> ScoredTokens:
         """A text.
@@ -58,8 +65,9 @@ class Reader:
         real = attended = len(ids)
         if task == QUERY and self.expansion is not None:
             more = max(0, self.expansion.length - real)
-            ids += [self._filler] * more  # type: ignore[list-item]  # there is one with an expansion
-            types += [0] * more
+            at = 0 if self._fills_before else real
+            ids[at:at] = [self._filler] * more  # type: ignore[list-item]  # there is one with an expansion
+            types[at:at] = [0] * more
             attended += more * self.expansion.attend
         scored = np.ones(len(ids), np.bool_)
         if (task or DOCUMENT) in self._skipped_tasks:

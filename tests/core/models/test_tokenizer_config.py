@@ -242,6 +242,18 @@ def test_llama_s_class_leaves_a_byte_level_file_as_it_is(tmp_path: Path) -> None
     assert "token_type_ids" not in Tokenizer(tmp_path / "tokenizer.json").settings.inputs
 
 
+def test_llama_s_class_pads_on_the_left(tmp_path: Path) -> None:
+    path = tiny.edit(_byte_pairs(tmp_path, "LlamaTokenizer"), post_processor=None, decoder=None, pre_tokenizer=None)
+    settings = Tokenizer(path).settings
+    assert settings.padding_side == "left"
+    assert str(settings.unsupported("padding_side", "x")) == "LlamaTokenizer has padding_side='left': x"
+    assert (
+        Tokenizer(_configure(tmp_path, tokenizer_class="LlamaTokenizer", padding_side="right")).settings.padding_side
+        == "right"
+    )
+    assert Tokenizer(_byte_pairs(tmp_path, "LlamaTokenizer")).settings.padding_side == "right"  # built as it is
+
+
 @pytest.mark.parametrize(
     ("declared", "tokens"),
     [
@@ -321,8 +333,11 @@ def test_sides_that_the_file_states(folder: Path) -> None:
     _configure(folder, truncation_side="right")
     with pytest.warns(TruncationWarning):
         assert Tokenizer(path).encode(["a b c d e"], 4)["input_ids"].tolist() == [[2, 5, 6, 3]]
+    del cut["direction"]  # as older files
+    _configure(folder)
+    assert Tokenizer(tiny.edit(path, truncation=cut)).settings.truncation_side == "right"
     _configure(folder, "config.json", model_type="bert")
-    with pytest.raises(UnsupportedModel, match=r"tokenizer.json has padding_side='left'"):
+    with pytest.raises(UnsupportedModel, match=r"^tokenizer.json has padding_side='left'"):
         Tokenizer(tiny.edit(folder / "tokenizer.json", padding={**padded, **token}))
     _configure(folder, padding_side="right")
     assert Tokenizer(path).settings.padding_side == "right"

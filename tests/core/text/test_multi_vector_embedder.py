@@ -173,21 +173,43 @@ def test_lengths_for_queries_need_a_module_that_scores_tokens(models: Path, tmp_
             kind(folder, backend="ort-cpu")
 
 
-def test_rejects_queries_longer_than_a_window(models: Path, tmp_path: Path) -> None:
-    """Of a short query, some of the tokens that fill it up would see no other token."""
-    encoder, folder = exports.checkpoint("modernbert", tmp_path / "encoder"), tmp_path / "model"
-    window = json.loads((encoder / "config.json").read_text(encoding="utf-8"))["local_attention"] // 2
-    shutil.copytree(models / "fixed", folder)
+def _rotary(model: Path, top: Path) -> Path:
+    """A model with the encoder of a ModernBERT in place of its own."""
+    encoder, folder = exports.checkpoint("modernbert", top / "encoder"), top / "model"
+    shutil.copytree(model, folder)
     shutil.rmtree(folder / "1_Dense")
-    listed = [
-        entry
-        for entry in json.loads((folder / "modules.json").read_text(encoding="utf-8"))
-        if "Dense" not in entry["type"]
-    ]
-    (folder / "modules.json").write_text(json.dumps(listed))
+    listed = json.loads((folder / "modules.json").read_text(encoding="utf-8"))
+    (folder / "modules.json").write_text(json.dumps([entry for entry in listed if "Dense" not in entry["type"]]))
     for name in ("config.json", "model.safetensors"):
         (folder / name).unlink()
         shutil.copy(encoder / name, folder / name)
+    return folder
+
+
+def test_queries_are_filled_up_where_the_tokenizer_pads(models: Path, tmp_path: Path) -> None:
+    folder = _rotary(models / "attend", tmp_path)
+    with isorun.MultiVectorEmbedder(folder, backend="ort-cpu") as embedder:
+        (right,) = embedder.encode(["a b"], task="query").items
+    tiny.edit(folder / "tokenizer_config.json", padding_side="left")
+    with isorun.MultiVectorEmbedder(folder, backend="ort-cpu") as embedder:
+        (left,) = embedder.encode(["a b"], task="query").items
+        real = right.ids.index(right.ids[-1])
+        assert list(left.ids) == [*right.ids[real:], *right.ids[:real]]
+        (vectors,) = embedder.embed(["a b"], task="query")
+        tiny.edit(folder / "2_MultiVectorMask" / "config.json", skiplist_words=[])
+    with isorun.MultiVectorEmbedder(folder, backend="ort-cpu") as embedder:
+        (same,) = embedder.embed(embedder.encode_ids([list(left.ids)]))
+    np.testing.assert_allclose(vectors, same[left.scored], atol=1e-5)
+    for other in ({"attend": False}, {"attend": True, "strategy": "min"}):
+        tiny.edit(folder / "sentence_bert_config.json", query_expansion={"length": 9, **other})
+        with pytest.raises(UnsupportedModel, match=r"padding_side='left'.*'fixed' and attend"):
+            isorun.MultiVectorEmbedder(folder, backend="ort-cpu")
+
+
+def test_rejects_queries_longer_than_a_window(models: Path, tmp_path: Path) -> None:
+    """Of a short query, some of the tokens that fill it up would see no other token."""
+    folder = _rotary(models / "fixed", tmp_path)
+    window = json.loads((folder / "config.json").read_text(encoding="utf-8"))["local_attention"] // 2
     longest = window + 2  # the special tokens
     with isorun.MultiVectorEmbedder(folder, query_length=longest, backend="ort-cpu"):
         pass
