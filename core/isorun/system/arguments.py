@@ -90,7 +90,7 @@ def check_items(value: Any, name: str, items: str) -> None:
     """
     if isinstance(value, str | bytes | Mapping):
         raise InvalidType(f"{name} must be a list of {items}, got a single {type(value).__name__}. Put it in a list")
-    if not isinstance(value, Iterable):
+    if not _has_items(value):
         raise InvalidType(f"{name} must be a list of {items}, got {value!r}")
 
 
@@ -112,13 +112,17 @@ def checked_strings(value: Any, name: str) -> list[str]:
         InvalidType: it is no list of texts.
         InvalidArgument: one of them is not valid Unicode.
     """
-    items = None if isinstance(value, str | bytes) or not isinstance(value, Iterable) else [*value]
+    items = None if isinstance(value, str | bytes) or not _has_items(value) else [*value]
     if items is None or not all(isinstance(item, str) for item in items):
         raise InvalidType(f"{name} must be a list of texts, got {value!r}")
     for item in items:
         if any("\ud800" <= character <= "\udfff" for character in item):
             raise InvalidArgument(f"{name} has {item!r}, which is not valid Unicode")
     return [str(item) for item in items]
+
+
+def _has_items(value: Any) -> bool:
+    return isinstance(value, Iterable) and getattr(value, "ndim", None) != 0  # an array of one value is not iterable
 
 
 def is_number(value: Any, kind: type = Real) -> bool:

@@ -109,8 +109,8 @@ class TextModel:
             score = self.settings.logit_score
             built = checkpoint.build_cached(path, self._downloads, whole=False, route=route, logit_score=score)
         self._batch_tokens = batch_tokens
-        self._by_row = bool(session_options.get("deterministic"))
         self.session: Session = Session(built, **{"outputs": names, **self._session_defaults(), **session_options})
+        self._by_row = bool(session_options.get("deterministic"))
         with closed_on_error(self):
             self.output: TensorSpec = self.session.get_outputs()[0]
             shapes = [spec.shape for spec in self.session.get_inputs() if spec.shape and len(spec.shape) == 2]

@@ -51,7 +51,7 @@ def checked_spans(spans: Iterable[Sequence[int]], length: int, offset: int) -> l
     check_items(spans, "spans", "pairs of positions")
     checked = []
     for number, span in enumerate(spans):
-        pair = tuple(span) if isinstance(span, tuple | list | np.ndarray) else ()
+        pair = tuple(span) if isinstance(span, tuple | list | np.ndarray) and getattr(span, "ndim", True) else ()
         if len(pair) != 2 or not all(isinstance(at, int | np.integer) and not isinstance(at, bool) for at in pair):
             raise InvalidArgument(f"Span {number} must be a pair of positions (start, end), got {span!r}")
         start, end = (int(at) for at in pair)

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from isorun.errors import InvalidType
 from isorun.models import text_reader
 from isorun.models.sentence_settings import SentenceSettings
 from isorun.models.tokenizer import Text, feeds_of
@@ -88,7 +89,10 @@ class Tokenized(Sequence[Sequence[Token]]):
 
         Raises:
             InvalidFeeds: the model has a required input that is not derived from text.
+            InvalidType: it is not a session.
         """
+        if not isinstance(session, Session):
+            raise InvalidType(f"session must be an isorun.Session, got {type(session).__name__}")
         return feeds_of(self.arrays, session.model_info)
 
     def _tokens(self, encoding: Encoding) -> list[Token]:

@@ -95,7 +95,8 @@ def test_what_is_a_generator_has_no_length(bert: Path) -> None:
 
 EMBEDDERS: dict[str, list[Any]] = {
     "model": ["", 5, None, ["a"]],
-    "pooling": [5, [3], "first"],
+    "pooling": [5, [3], "first", np.array("mean")],
+    "deterministic": [np.array([1, 2])],
     "task": [5, ["query"]],
     "quantize": [5, ["int8"]],
     "default_prompt": ["", ["query"]],
@@ -133,7 +134,7 @@ def embedder(minilm: Path) -> Iterator[isorun.Embedder]:
 
 
 @pytest.mark.parametrize("call", EMBEDDED)
-@pytest.mark.parametrize("value", [5, "text", object()], ids=lambda value: type(value).__name__)
+@pytest.mark.parametrize("value", [5, "text", object(), np.array(5)], ids=lambda value: type(value).__name__)
 def test_texts_are_not_embedded_with_something_else(embedder: isorun.Embedder, call: str, value: Any) -> None:
     name, run = EMBEDDED[call]
     with pytest.raises(InvalidArgument, match=name):

@@ -70,6 +70,7 @@ def test_vectors_in_the_stored_type(folder: Path) -> None:
         ([(-1, 2)], "Span 0"),
         ([(0, 1.5)], "pair of positions"),
         ([3], "pair of positions"),
+        ([np.array(3)], "pair of positions"),
         ([(True, 2)], "pair of positions"),
         ([], "at least one"),
     ],

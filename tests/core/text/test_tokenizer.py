@@ -92,6 +92,8 @@ def test_wrong_arguments(folder: Path) -> None:
         Tokenizer(folder, max_length=0)
     with pytest.raises(isorun.InvalidFeeds, match="Text 1"):
         Tokenizer(folder).encode(["a", 3])  # type: ignore[list-item]  # what is tested
+    with pytest.raises(isorun.InvalidType, match=r"session must be an isorun\.Session, got str"):
+        Tokenizer(folder).encode(["a"]).feeds("model")  # type: ignore[arg-type]  # what is tested
 
 
 def test_a_file_that_isorun_built_keeps_its_settings(folder: Path, tmp_path: Path) -> None:
