@@ -69,6 +69,19 @@ def _steps_between_computed(node: ir.Node, _: int) -> bool:
     return not known and (tensor is None or bool((tensor.numpy() != 1).any()))
 
 
+def _stable_softplus(node: ir.Node) -> list[ir.Node]:
+    import onnx_ir as ir
+
+    (x,) = node.inputs
+    kind = np.dtype("float32") if x is None or x.dtype is None else x.dtype.numpy()
+    nodes = [ir.node("Constant", [], {"value": ir.tensor(np.array(1, kind))}), ir.node("Abs", [x])]
+    for operator in ("Neg", "Exp"):
+        nodes.append(ir.node(operator, [nodes[-1].outputs[0]]))
+    nodes.append(ir.node("Add", [nodes[0].outputs[0], nodes[-1].outputs[0]]))
+    nodes += [ir.node("Log", [nodes[-1].outputs[0]]), ir.node("Relu", [x])]
+    return [*nodes, ir.node("Add", [node.outputs[0] for node in nodes[-2:]])]
+
+
 def _is_mixed(value: ir.Value | None) -> bool:
     """Whether a value is a constant with different elements."""
     import onnx_ir as ir
@@ -207,6 +220,16 @@ FAULTS = KnownFaults(
             ),
             feeds={"x": np.array([[1, 2]], np.float32)},
             expected=[np.array([[1, 1, 2, 2]], np.float32)],
+        ),
+        Fault(
+            operator="Softplus",
+            condition="numbers above 88 in fp32, or 11 in fp16",
+            result="infinity",
+            versions=_VERSIONS,
+            applies=lambda *_: True,
+            rewrite=_stable_softplus,
+            model="g (float[n] x) => (float[n] y) { y = Softplus (x) }",
+            feeds={"x": np.array([-100, -1, 0, 1, 100], np.float32)},
         ),
         Fault(
             operator="Slice",
