@@ -34,15 +34,15 @@ def test_provenance_is_onnx_runtimes_own_assignment(session):
 
 
 def test_options_reach_the_runtime():
-    given = {
+    settings = {
         "graph_optimization_level": "disable",
         "inter_op_threads": 2,
         "session_config": {"session.disable_prepacking": 1},
     }
-    made = session_options("ort-cpu", registry.get("ort-cpu").read_options(given), threads=1)
-    assert (made.intra_op_num_threads, made.inter_op_num_threads) == (1, 2)
-    assert made.graph_optimization_level == onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
-    assert made.get_session_config_entry("session.disable_prepacking") == "1"
+    options = session_options("ort-cpu", registry.get("ort-cpu").read_options(settings), threads=1)
+    assert (options.intra_op_num_threads, options.inter_op_num_threads) == (1, 2)
+    assert options.graph_optimization_level == onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
+    assert options.get_session_config_entry("session.disable_prepacking") == "1"
 
 
 def test_bf16_products_are_a_precision_rather_than_an_entry(bert):

@@ -144,9 +144,9 @@ def test_the_fused_form_is_kept(isorun: Isorun, bert: Path, partly: Path, tmp_pa
     assert ran.code == 0
     assert ran.json["already_fused"]
     assert ran.json["kinds"]["SelfAttention"] == {"found": 2, "fused": 2}
-    given = tiny.feeds()
-    for one, other in zip(exports.run(tmp_path / "again.onnx", given), exports.run(bert, given), strict=True):
-        np.testing.assert_array_equal(one, other)
+    feeds = tiny.feeds()
+    for output, expected in zip(exports.run(tmp_path / "again.onnx", feeds), exports.run(bert, feeds), strict=True):
+        np.testing.assert_array_equal(output, expected)
     assert isorun("fuse", partly, "-o", tmp_path / "once.onnx").code == 0
     twice = isorun("fuse", tmp_path / "once.onnx", "-o", tmp_path / "twice.onnx", "--require-complete", "--json")
     assert twice.code == 1, "what was refused the first time is refused the second"

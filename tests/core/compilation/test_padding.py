@@ -79,8 +79,8 @@ def test_auto_sets_padding_to_zero_in_every_batch_without_a_normalization_of_emb
     with isorun.Session(proto, backend, threads=1, cache_dir=cache) as session:
         assert session.model_info.token_outputs == ("hidden",)
         for mask in (MASK, LITTLE, MASK[1:2], LITTLE[1:2], random.integers(0, 2, (6, 24)), np.ones((2, 30), np.int64)):
-            hidden, mean = exports.run(proto, given := mask_forms.feeds(mask))
-            found, found_mean = session.run(None, given)
+            hidden, mean = exports.run(proto, feeds := mask_forms.feeds(mask))
+            found, found_mean = session.run(None, feeds)
             np.testing.assert_allclose(found, hidden * mask[..., None], atol=1e-4)
             known = mask.any(axis=1)  # the mean of no token is NaN
             np.testing.assert_allclose(found_mean[known], mean[known], atol=1e-4)

@@ -200,8 +200,8 @@ def test_queries_are_filled_up_where_the_tokenizer_pads(models: Path, tmp_path: 
     with isorun.MultiVectorEmbedder(folder, backend="ort-cpu") as embedder:
         (same,) = embedder.embed(embedder.encode_ids([list(left.ids)]))
     np.testing.assert_allclose(vectors, same[left.scored], atol=1e-5)
-    for other in ({"attend": False}, {"attend": True, "strategy": "min"}):
-        tiny.edit(folder / "sentence_bert_config.json", query_expansion={"length": 9, **other})
+    for expansion in ({"attend": False}, {"attend": True, "strategy": "min"}):
+        tiny.edit(folder / "sentence_bert_config.json", query_expansion={"length": 9, **expansion})
         with pytest.raises(UnsupportedModel, match=r"padding_side='left'.*'fixed' and attend"):
             isorun.MultiVectorEmbedder(folder, backend="ort-cpu")
 
