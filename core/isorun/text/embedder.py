@@ -6,6 +6,7 @@ import json
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import partial
+from numbers import Integral
 from typing import Any
 
 import numpy as np
@@ -17,7 +18,15 @@ from isorun.models.sentence_settings import NORMALIZE, POOLINGS, Layer, WordWeig
 from isorun.models.sentences import MEANS
 from isorun.models.tokenizer import Tokens
 from isorun.models.vectors import POOLED, TOKENS, applied
-from isorun.system.arguments import check_choice, check_count, check_flag, check_text, checked_strings
+from isorun.system.arguments import (
+    check_choice,
+    check_count,
+    check_flag,
+    check_text,
+    checked_strings,
+    is_number,
+    number_error,
+)
 from isorun.system.cleanup import closed_on_error
 from isorun.text import parts, vector_types
 from isorun.text.encoded import Encoded
@@ -312,9 +321,10 @@ class Embedder(PromptedModel):
     def _width(self, truncate_dim: int | None) -> int:
         if truncate_dim is None:
             return self.dimension
-        check_count(truncate_dim, "truncate_dim")
-        if truncate_dim > self.dimension:
-            raise InvalidArgument(f"truncate_dim must be at most {self.dimension} (the dimension), got {truncate_dim}")
+        if not is_number(truncate_dim, Integral) or not 1 <= truncate_dim <= self.dimension:
+            raise number_error(truncate_dim)(
+                f"truncate_dim must be from 1 to {self.dimension}, the embedder's dimension, got {truncate_dim!r}"
+            )
         if self._kind in vector_types.BITS and truncate_dim % 8:
             raise InvalidArgument(f"truncate_dim must be a multiple of 8 for vectors of bits, got {truncate_dim}")
         return truncate_dim
