@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -16,8 +16,17 @@ if TYPE_CHECKING:
 _FIRST_OPSET = 9  # without ConstantOfShape before
 
 
-def recurrent_of_nothing(fault: Rows, operator: str) -> Fault:
-    """A recurrent layer of a batch of no rows, or of no steps."""
+Keep = Callable[[Nodes, "ir.Value | None", Sequence["ir.Value"], Sequence[list[Any] | None]], None]
+
+
+def recurrent_of_nothing(fault: Rows, operator: str, keep: Keep | None = None) -> Fault:
+    """A recurrent layer of a batch of no rows, or of no steps.
+
+    Args:
+        fault: makes the row.
+        operator: the layer's.
+        keep: adds what a runtime needs behind an ``If``, by its condition, its outputs and their known sizes.
+    """
     weights = f"float[1, {GATES[operator] * 2}, 2] w"
     return fault(
         operator,
@@ -25,7 +34,7 @@ def recurrent_of_nothing(fault: Rows, operator: str) -> Fault:
         "it ends the process",
         f"g (float[a, b, 2] x, {weights}) => (float[c, d, e, f] y) {{ y = {operator} <hidden_size = 2> (x, w, w) }}",
         applies=_may_be_of_nothing,
-        rewrite=_unless_of_nothing,
+        rewrite=rewrite(lambda op, node: _unless_of_nothing(op, node, keep)),
         feeds={"x": np.ones((3, 0, 2), np.float32), "w": np.ones((1, GATES[operator] * 2, 2), np.float32)},
         ends_process=True,
     )
@@ -38,8 +47,7 @@ def _may_be_of_nothing(node: ir.Node, opset: int) -> bool:
     return sizes is None or not all(isinstance(size, int) and size > 0 for size in sizes[:2])
 
 
-@rewrite
-def _unless_of_nothing(op: Nodes, node: ir.Node) -> Sequence[ir.Value]:
+def _unless_of_nothing(op: Nodes, node: ir.Node, keep: Keep | None) -> None:
     """The layer, or zeros in the shapes of its outputs."""
     x, recurrence = node.inputs[0], node.inputs[2]
     prefix = next(output.name for output in node.outputs if output.name)
@@ -52,7 +60,9 @@ def _unless_of_nothing(op: Nodes, node: ir.Node) -> Sequence[ir.Value]:
     sizes = [zeros("Gather", shape, index) for shape, index in places]
     results = [zeros_of(zeros, zeros("Concat", *sizes[index > 0 :], axis=0), x) for index in range(len(node.outputs))]
     is_empty = op("Equal", op("Size", x), op.constant(0))
-    return choose(op, node, is_empty, prefix, zeros, results)
+    outputs = choose(op, node, is_empty, prefix, zeros, results)
+    if keep is not None:
+        keep(op, is_empty, outputs, [shape_of(output) for output in node.outputs])
 
 
 def zeros_of(op: Nodes, shape: ir.Value, like: ir.Value | None) -> ir.Value:

@@ -212,7 +212,7 @@ ROWS = (
             "k": np.arange(3, dtype=np.float32).reshape(1, 1, 3, 1),
         },
     ),
-    *(recurrent_of_nothing(fault, operator) for operator in GATES),  # after those that refuse it
+    *(recurrent_of_nothing(fault, operator, loops.keep) for operator in GATES),  # after those that refuse it
     *images.ROWS,
     *reductions.ROWS,
     *rotations.ROWS,

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from isorun_backends.nodes import Nodes, rewrite, static, where_below
+from isorun_backends.nodes import Nodes, rewrite, shape_of, static, where_below
 from isorun_backends.openvino.row import fault
 
 if TYPE_CHECKING:
@@ -83,11 +83,71 @@ def _reads_an_output(node: ir.Node, _: int) -> bool:
     return any(value is not None and value.is_graph_output() and value.graph is node.graph for value in read)
 
 
+def _may_grow(node: ir.Node, _: int) -> bool:
+    """Whether an output, which is no sequence, may have other sizes in another run."""
+    return any(_is_dynamic(output) for output in node.outputs)
+
+
+def _is_dynamic(value: ir.Value) -> bool:
+    import onnx_ir as ir
+
+    sizes = shape_of(value)
+    return isinstance(value.type, ir.TensorType | None) and (
+        sizes is None or not all(isinstance(size, int) for size in sizes)
+    )
+
+
+@rewrite
+def _keep_outputs(op: Nodes, node: ir.Node) -> None:
+    """The branches, and what keeps their outputs."""
+    keep(op, node.inputs[0], op.like(node, *node.inputs), [shape_of(output) for output in node.outputs])
+
+
+def keep(
+    op: Nodes, condition: ir.Value | None, outputs: Sequence[ir.Value], shapes: Sequence[list[Any] | None]
+) -> None:
+    """The outputs of an ``If``, as they are, in memory that later nodes do not use.
+
+    OpenVINO allocates the memory of several nodes before it runs the first of them, up to one whose shape depends on
+    computed numbers, and keeps what is read behind such a node. It does not count an ``If`` as one for its own outputs.
+
+    Args:
+        op: where nodes are added, those of the outputs last.
+        condition: of the ``If``.
+        outputs: of the ``If``.
+        shapes: what is known of their sizes.
+    """
+    import onnx_ir as ir
+
+    number = op("Cast", op("Reshape", condition, op.constant([1])), to=ir.DataType.FLOAT)
+    zero = op("Cast", op("Less", number, op.constant(0, np.float32)), to=ir.DataType.INT64)  # cannot be folded
+    patterns = []
+    for output, sizes in zip(outputs, shapes, strict=True):
+        if sizes:  # 0 is the size as it is
+            parts = [op.constant([size]) if isinstance(size, int) else zero for size in sizes]
+            patterns.append(op("Concat", *parts, axis=0))
+        else:
+            patterns.append(op("Add", op("Shape", output), zero))
+    for output, pattern in zip(outputs, patterns, strict=True):
+        op("Reshape", output, pattern)
+
+
 _BRANCHES = """g (float[a] x) => (float[a] h, float[b] y) <float least = {9}, float[1] w = {2}> {
     h = Mul (x, w)
     m = ReduceMax <keepdims = 0> (h)
     c = Greater (m, least)
     y = If (c) <then_branch = t () => (float[c] n) { n = Neg (h) }, else_branch = e () => (float[d] p) { p = Abs (h) }>
+}"""
+
+# The Concat is larger than what it reads, and the Softmax has read the output of the If before.
+_GROWING = """g (float[a, b] x) => (float[c, d] y) <float least = {9}> {
+    m = ReduceMax <keepdims = 0> (x)
+    c = Greater (m, least)
+    h = If (c) <
+        then_branch = t () => (float[e, f] n) { n = Neg (x) }, else_branch = u () => (float[g, h] p) { p = Abs (x) }>
+    s = Softmax (h)
+    w = Concat <axis = 1> (s, s)
+    y = Neg (w)
 }"""
 
 ROWS = (
@@ -98,6 +158,15 @@ ROWS = (
         _BRANCHES,
         applies=_reads_an_output,
         feeds={"x": np.array([-1, 1], np.float32)},
+    ),
+    fault(
+        "If",
+        "outputs whose sizes are not fixed",
+        "memory that larger values overwrite, in the first run of a shape",
+        _GROWING,
+        applies=_may_grow,
+        rewrite=_keep_outputs,
+        feeds={"x": np.arange(16, dtype=np.float32).reshape(2, 8)},
     ),
     fault(
         "Loop",

@@ -281,18 +281,3 @@ def test_closed_sessions_hold_no_memory(tmp_path):
         return_free_memory()
         sizes.append(resident_mib())
     assert sizes[2] - sizes[3] > 24
-
-
-def test_loop_of_an_early_opset_collects_results() -> None:
-    """Its equivalent reads what operators of that opset do not have as inputs."""
-    model = onnx.parser.parse_model("""<ir_version: 4, opset_import: ["": 9]>
-        g (float[4] x, int64 n) => (float[4] y, float[K, 4] z) <bool yes = {1}> {
-            y, z = Loop (n, yes, x) <body = b (int64 i, bool k, float[4] s) => (bool k2, float[4] s2, float[4] o) {
-                k2 = Identity (k) s2 = Add (s, s) o = Identity (s2)
-            }>
-        }""")
-    x = np.arange(4, dtype=np.float32)
-    with isorun.Session(model, "openvino") as session:
-        for count in (2, 0):
-            _, results = session.run(None, {"x": x, "n": np.array(count)})
-            np.testing.assert_array_equal(results, np.reshape([x * 2, x * 4][:count], (count, 4)))
