@@ -110,13 +110,15 @@ class ReferenceExecutable(Executable):
 
 def _corrected() -> list[Any]:
     """Operators whose implementation in ONNX (1.23) rejects a negative axis, more than 64 rows or an early opset, loses
-    small probabilities, takes scales by row or by channel for those of another axis, or is slow: NumPy multiplies
-    transposed stacks of matrices without BLAS, and ``erf`` is a function of one number."""
+    small probabilities, takes scales by row or by channel for those of another axis, joins the results of a loop along
+    their own first axis, never enters a loop without a condition, or is slow: NumPy multiplies transposed stacks of
+    matrices without BLAS, and ``erf`` is a function of one number."""
     from onnx.reference.op_run import OpRun
     from onnx.reference.ops import (
         op_conv_integer,
         op_dequantize_linear,
         op_log_softmax,
+        op_loop,
         op_matmul_integer,
         op_qlinear_conv,
         op_qlinear_matmul,
@@ -154,6 +156,34 @@ def _corrected() -> list[Any]:
             logarithm = np.log(np.exp(shifted).sum(axis=over, keepdims=True))  # -inf where it is too small
             return ((shifted - logarithm).astype(x.dtype),)
 
+    class Loop(op_loop.Loop):
+        body: Any
+        _run_body: Any
+
+        def _run(  # type: ignore[override]
+            self,
+            trips: np.ndarray | None = None,
+            condition: np.ndarray | None = None,
+            *states: Any,
+            context: dict[str, Any] | None = None,
+            attributes: Any = None,
+            bindings: Any = None,
+            **_: Any,
+        ) -> tuple[Any, ...]:
+            going, number = condition is None or bool(condition), 0
+            collected: list[list[np.ndarray]] = [[] for _ in range(self.K)]
+            while going and (trips is None or number < trips):
+                read = zip(self.body.input_names, (np.array(number), np.array(going), *states), strict=True)
+                feeds = {**(context or {}), **dict(read)}
+                condition, *results = self._run_body(feeds, attributes=attributes, bindings=bindings)
+                states, parts = results[: self.N], results[self.N :]
+                for before, part in zip(collected, parts, strict=True):
+                    before.append(part)
+                going, number = bool(condition), number + 1
+            if collected and not number:
+                raise ValueError(f"{self.onnx_node.name!r}: a Loop without iterations has results of unknown shape")
+            return self._check_and_fix_outputs((*states, *map(np.stack, collected)))
+
     class DequantizeLinear(op_dequantize_linear.DequantizeLinear_23):
         pass
 
@@ -180,7 +210,7 @@ def _corrected() -> list[Any]:
             return super()._run(x, scales, x_zero, w, np.float32(1), *others, **attributes)  # type: ignore[no-untyped-call]
 
     return [
-        *(GatherElements, MatMul, Erf, LogSoftmax, DequantizeLinear),
+        *(GatherElements, MatMul, Erf, LogSoftmax, Loop, DequantizeLinear),
         *(MatMulInteger, QLinearMatMul, ConvInteger, QLinearConv),
     ]
 

@@ -81,3 +81,21 @@ def test_integers_of_each_row_and_channel_have_zero_points_and_scales_of_their_o
     np.testing.assert_array_equal(n, np.clip(scales * product / scales + zeros, 0, 255))
     np.testing.assert_array_equal(c[0], [[32] * 3, [8] * 3])
     np.testing.assert_array_equal(d[0], [[8] * 3, [16] * 3])
+
+
+@pytest.mark.parametrize("sizes", [(), (3,), (2, 3)])
+@pytest.mark.parametrize("condition", ["", "yes"])
+def test_results_of_a_loop_have_an_axis_of_iterations(sizes: tuple[int, ...], condition: str) -> None:
+    kind = f"float[{', '.join(map(str, sizes))}]" if sizes else "float"
+    model = onnx.parser.parse_model(f"""<ir_version: 10, opset_import: ["" : 17]>
+        g ({kind} x, int64 n) => ({kind} y, float z) <bool yes = {{1}}> {{
+            y, z = Loop (n, {condition}, x) <body = b (int64 i, bool k, {kind} s) => (bool k2, {kind} s2, {kind} o) {{
+                k2 = Identity (k) s2 = Add (s, s) o = Identity (s2)
+            }}>
+        }}""")
+    model.graph.output[1].type.tensor_type.ClearField("shape")
+    x = np.ones(sizes, np.float32)
+    with isorun.Session(model, "reference") as session:
+        last, results = session.run(None, {"x": x, "n": np.array(3)})
+    np.testing.assert_array_equal(last, 8 * x)
+    np.testing.assert_array_equal(results, [2 * x, 4 * x, 8 * x])
