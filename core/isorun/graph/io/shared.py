@@ -14,7 +14,7 @@ from typing import NamedTuple
 import numpy as np
 import onnx_ir as ir
 
-from isorun.graph.io import external, files, maps
+from isorun.graph.io import external, files, maps, value_names
 from isorun.system import json_files
 from isorun.system.cache import sha256
 
@@ -36,7 +36,7 @@ def write(model: ir.Model, path: Path) -> None:
     A file of weights has a name by its content, and an index by the SHA-256 of each weight.
 
     Args:
-        model: the model, which is unchanged.
+        model: the model, of which only names inside are changed (:func:`isorun.graph.io.value_names.distinguish`).
         path: the ONNX file.
 
     Raises:
@@ -46,6 +46,7 @@ def write(model: ir.Model, path: Path) -> None:
     folder = path.parent.resolve()
     with files.writing(model, path) as temporary:
         external.load_attributes(model)
+        value_names.distinguish(model)
         moved = [(value, value.const_value) for value in _outside(model, folder)]
         try:
             _move([value for value, _ in moved], folder)
