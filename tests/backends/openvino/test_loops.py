@@ -6,10 +6,10 @@ import numpy as np
 import onnx
 import onnx.parser
 import pytest
-from tests.helpers.onnx_text import graph
 
 import isorun
 from isorun_backends.nodes import GATES
+from onnx_text import graph
 
 SHAPES = ((2, 8), (1, 16), (8, 64), (1, 2), (16, 64))  # memory grows
 BEHIND = "s = Softmax (h) f = MatMul (s, wide) y = MatMul (f, narrow)"  # the first is larger than the values before it

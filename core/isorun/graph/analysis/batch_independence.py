@@ -187,7 +187,8 @@ class _Search:
         before, after = self._row_axis(data), self._row_axis(result)
         if before is None or after is None or math.prod(before.shape) > _MAX_RESHAPED:
             return False
-        if math.prod(before.shape) != math.prod(after.shape):  # the samples are not of the sizes that it needs
+        elements = math.prod(before.shape)
+        if not elements or elements != math.prod(after.shape):  # the samples are not of the sizes that it needs
             return True
         ones = (1 for _ in before.shape[before.axis + 1 :])
         rows = np.broadcast_to(self._rows_along(data, before).reshape(-1, *ones), before.shape).reshape(after.shape)

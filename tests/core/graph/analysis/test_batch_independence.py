@@ -138,6 +138,11 @@ MIXING = {
     "a recurrence over the batch": ("y, h = RNN <hidden_size = 1> (x, w, r)", "RNN"),
     "einsum over rows": ('y = Einsum <equation = "bsh,bth->sth"> (x, x)', "Einsum"),
     "a sum of non-zero positions": ("y = NonZero (x)", "NonZero"),
+    "frames that a short sample does not have": (
+        "begin = Constant <value_ints = [500]> ()  end = Constant <value_ints = [1000]> ()"
+        "  s = Slice (x, begin, end, one)  flat = Constant <value_ints = [-1, 4]> ()  y = Reshape (s, flat)",
+        "Reshape",
+    ),
     "within a branch": (
         "n = Size (x)  c = Greater (n, one_s)"
         "  y = If (c) <then_branch = a () => (float[B, S, 4] u) { m = ReduceMax <axes = [0]> (x)  u = Sub (x, m) },"
