@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     import onnx_ir as ir
 
 _VERSIONS = "tract 0.23.9"
+_MOVING = ("Identity", "Neg", "Reshape", "Transpose", "Squeeze", "Unsqueeze", "Flatten", "Slice", "Gather", "Expand")
 _GATES = {"RNN": 1, "GRU": 3, "LSTM": 4}
 # Of 1 and -2: forward, in reverse, with Relu everywhere, and with clip = 0.5
 _RESULTS = {
@@ -80,6 +81,25 @@ def _stable_softplus(node: ir.Node) -> list[ir.Node]:
     nodes.append(ir.node("Add", [nodes[0].outputs[0], nodes[-1].outputs[0]]))
     nodes += [ir.node("Log", [nodes[-1].outputs[0]]), ir.node("Relu", [x])]
     return [*nodes, ir.node("Add", [node.outputs[0] for node in nodes[-2:]])]
+
+
+def _is_of_quantized(node: ir.Node, _: int) -> bool:
+    """Whether an input is dequantized, and at most moved after that."""
+    producer = None if node.inputs[0] is None else node.inputs[0].producer()
+    while producer is not None and producer.op_type in _MOVING and producer.inputs[0] is not None:
+        producer = producer.inputs[0].producer()
+    return producer is not None and producer.op_type == "DequantizeLinear"
+
+
+def _above_lowest(node: ir.Node) -> list[ir.Node]:
+    """The function of the greater of each number and the lowest one, behind which no quantization is recognized."""
+    import onnx_ir as ir
+
+    (x,) = node.inputs
+    kind = np.dtype("float32") if x is None or x.dtype is None else x.dtype.numpy()
+    lowest = ir.node("Constant", [], {"value": ir.tensor(np.array(np.finfo(kind).min))})
+    greater = ir.node("Max", [x, lowest.outputs[0]])
+    return [lowest, greater, ir.node(node.op_type, [greater.outputs[0]], node.attributes)]
 
 
 def _is_mixed(value: ir.Value | None) -> bool:
@@ -230,6 +250,20 @@ FAULTS = KnownFaults(
             rewrite=_stable_softplus,
             model="g (float[n] x) => (float[n] y) { y = Softplus (x) }",
             feeds={"x": np.array([-100, -1, 0, 1, 100], np.float32)},
+        ),
+        Fault(
+            operator="Softmax",
+            condition="between a dequantization and a quantization",
+            result="1 for each number",
+            versions=_VERSIONS,
+            applies=_is_of_quantized,
+            rewrite=_above_lowest,
+            model=(
+                "g (int8[a, b] x) => (int8[c, d] y) <float s = {0.1}, int8 z = {0}, float r = {0.01}> "
+                "{ h = DequantizeLinear (x, s, z) p = Softmax (h) y = QuantizeLinear (p, r, z) }"
+            ),
+            opset=19,
+            feeds={"x": np.array([[0, 10, 20]], np.int8)},
         ),
         Fault(
             operator="Slice",
