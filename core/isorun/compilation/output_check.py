@@ -1,7 +1,7 @@
 """The check of what a backend returns, at every run: arrays of the declared dtypes, ranks, fixed and batch sizes.
 
-Where the sizes of a model's outputs depend on values (``NonZero``, ``Compress``), or rows are put together, exporters
-often declare the sizes of an example. Shapes of such a model are not checked, unless it is an encoder.
+Exporters often declare the sizes of an example, which are corrected when a model is opened. Where the graph does not
+tell others, because they depend on values (``NonZero``, ``Compress``) or on unknown operators, they are not checked.
 """
 
 from __future__ import annotations
@@ -29,14 +29,16 @@ class OutputCheck:
     """
 
     def __init__(self, info: ModelInfo, precision: str = "fp32") -> None:
-        has_shapes = bool(info.fused) or not info.mixes_rows
         inputs = {spec.shape[0]: spec.name for spec in reversed(info.inputs) if spec.shape}
-        batches = [spec.shape[0] for spec in info.outputs if spec.shape and spec.shape[0] in inputs]
+        rows = [spec for spec in info.outputs if spec.shape and spec.name not in info.without_rows]
+        batches = [spec.shape[0] for spec in rows if spec.shape and spec.shape[0] in inputs]
         batch = next((size for size in batches if isinstance(size, str)), None)
         self._batch_input = "" if batch is None else inputs[batch]
         self._inputs = info.inputs
-        checked = [spec if has_shapes else replace(spec, shape=None) for spec in info.outputs]
-        self._outputs = {spec.name: _declared(spec, precision, batch) for spec in checked}
+        checked = [replace(spec, shape=None) if spec.name in info.unconfirmed else spec for spec in info.outputs]
+        self._outputs = {
+            spec.name: _declared(spec, precision, None if spec.name in info.without_rows else batch) for spec in checked
+        }
         self._mask = info.mask or ""
         self._by_token = frozenset(info.token_outputs or ())
         self._last = _Run((), (), (), ())  # the last run that was right; replaced as a whole, since threads share it

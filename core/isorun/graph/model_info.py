@@ -10,7 +10,14 @@ from dataclasses import replace
 import numpy as np
 import onnx_ir as ir
 
-from isorun.graph.analysis import batch_independence, index_bounds, mask_input, random_numbers, row_lengths
+from isorun.graph.analysis import (
+    batch_independence,
+    index_bounds,
+    mask_input,
+    output_shapes,
+    random_numbers,
+    row_lengths,
+)
 from isorun.graph.analysis.evaluate import CannotEvaluate, Evaluator, data_inputs, is_constant, sizes
 from isorun.graph.analysis.layers import QUANTIZING
 from isorun.graph.canonicalize.opset_upgrade import feedable_inputs
@@ -59,12 +66,13 @@ def describe(model: ir.Model, *, any_mask: bool = False) -> ModelInfo:
         _of_tokens(spec, sizes) if spec.name in (token_outputs or ()) else spec for spec in map(_spec, graph.outputs)
     ]
     rows, sees = batch_independence.find(model), row_lengths.added(graph)
+    fused = dict(Counter(node.op_type for node in graph if is_fused(node)))
     windowed = (node for node in graph if is_fused(node) and "window" in node.attributes)
     return ModelInfo(
         inputs=tuple(described),
         outputs=tuple(outputs),
         opset=graph.opset_imports.get("", 0),
-        fused=dict(Counter(node.op_type for node in graph if is_fused(node))),
+        fused=fused,
         limits=_limits(graph),
         metadata=_metadata(model),
         quantized=any(node.op_type in QUANTIZING for node in graph.all_nodes()),
@@ -76,6 +84,7 @@ def describe(model: ir.Model, *, any_mask: bool = False) -> ModelInfo:
         sees_padding="" if sees is None else f"{sees.op_type} {sees.name or sees.outputs[0].name!r}",
         mixes_rows=rows.mixed_by,
         without_rows=rows.without,
+        unconfirmed=() if fused else output_shapes.unconfirmed(model),
         random=random_numbers.find(model),
         window=min((node.attributes["window"].as_int() for node in windowed), default=None),
         unread=tuple(value.name or "" for value in feedable if not value.uses() and not value.is_graph_output()),

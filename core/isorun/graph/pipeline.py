@@ -19,7 +19,7 @@ import onnx_ir as ir
 from onnx_ir.passes import common
 
 from isorun.errors import UnsupportedModel
-from isorun.graph.analysis import batch_independence, index_bounds
+from isorun.graph.analysis import batch_independence, index_bounds, output_shapes
 from isorun.graph.canonicalize import choices, constants, layouts, opset_upgrade
 from isorun.graph.canonicalize.simplify import simplify
 from isorun.graph.fusion import bias_gelu, embeddings, groups, skip_layer_normalization
@@ -238,6 +238,7 @@ def read(path: Path, outputs: Sequence[str] | None = None, *, fused: bool = True
     with files.reading(str(path)):
         model = as_given()
         if not fused:
+            output_shapes.correct(model)
             return Fused(model, False, job.report)
         if any(functions.is_fused(node) for node in model.graph):
             _run(model, job, Stage.FUSED)
@@ -245,7 +246,10 @@ def read(path: Path, outputs: Sequence[str] | None = None, *, fused: bool = True
         report = fuse(model)
         if report.is_encoder:  # more is known of fused operators
             shape_inference.correct_outputs(model)
-        return Fused(model if report.is_encoder else as_given(), report.is_encoder, report)
+        else:
+            model = as_given()
+            output_shapes.correct(model)
+        return Fused(model, report.is_encoder, report)
 
 
 def fuse(model: ir.Model) -> FusionReport:

@@ -96,6 +96,7 @@ class ModelInfo:
         mixes_rows: the first node through which a row's results depend on the other rows of its batch, as in
             dynamically quantized models; empty if rows are independent.
         without_rows: the outputs that do not have a row for each row of the batch, such as a constant or a shape.
+        unconfirmed: the outputs that may have another shape than the declared one, since nothing in the graph tells.
         random: the first node that draws random numbers, as a dropout does that was exported in training mode, so that
             results differ from run to run; empty if none does.
         window: how many tokens to each side the fused layer sees that attends within the smallest window; ``None``
@@ -120,6 +121,7 @@ class ModelInfo:
     sees_padding: str = ""
     mixes_rows: str = ""
     without_rows: tuple[str, ...] = ()
+    unconfirmed: tuple[str, ...] = ()
     random: str = ""
     window: int | None = None
     unread: tuple[str, ...] = ()

@@ -33,12 +33,12 @@ class BatchSizes:
     """
 
     def __init__(self, model: ir.Model) -> None:
-        self.batched: set[str | None] = {value.name for value in model.graph.inputs if _has_batch(model.graph, value)}
+        self.batched = _batched(model)
         """The names of the inputs with a batch axis."""
         self._shapes: list[dict[str, Shape]] = []
         self._arrays: list[dict[str, np.ndarray]] = []
         for batch in BATCHES if self.batched else ():
-            shapes, arrays = _infer(model, batch, self.batched)
+            shapes, arrays = _infer(model, batch)
             self._shapes.append(shapes)
             self._arrays.append(arrays)
 
@@ -106,6 +106,20 @@ class BatchSizes:
         )
 
 
+def shapes_at(model: ir.Model, batch: int) -> dict[str, Shape]:
+    """The shapes of a graph's values at a batch size, as far as they are known.
+
+    Args:
+        model: the model, which is unchanged.
+        batch: the size of the symbolic first axis of inputs.
+    """
+    return _infer(model, batch)[0]
+
+
+def _batched(model: ir.Model) -> set[str | None]:
+    return {value.name for value in model.graph.inputs if _has_batch(model.graph, value)}
+
+
 def _has_batch(graph: ir.Graph, value: ir.Value) -> bool:
     if value.name in graph.initializers or isinstance(value.type, ir.SequenceType | ir.OptionalType):
         return False
@@ -114,7 +128,8 @@ def _has_batch(graph: ir.Graph, value: ir.Value) -> bool:
     return bool(len(value.shape)) and not (isinstance(value.shape[0], int) and value.shape[0] >= 0)
 
 
-def _infer(model: ir.Model, batch: int, batched: set[str | None]) -> tuple[dict[str, Shape], dict[str, np.ndarray]]:
+def _infer(model: ir.Model, batch: int) -> tuple[dict[str, Shape], dict[str, np.ndarray]]:
+    batched = _batched(model)
     functions = list(model.functions.values())  # shared: inference reads them only
     copy = ir.Model(model.graph.clone(), ir_version=model.ir_version, functions=functions)
     for value in copy.graph.inputs:

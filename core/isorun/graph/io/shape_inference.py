@@ -34,24 +34,28 @@ def infer_shapes(model: ir.Model) -> None:
         _set(model.graph, model.graph.inputs, inferred)
 
 
-def correct_outputs(model: ir.Model) -> None:
+def correct_outputs(model: ir.Model) -> list[ir.Value]:
     """Replace what a model declares of its outputs' shapes where ONNX infers another rank or size, in place.
 
     Exporters write the sizes of their example there, which runtimes ignore.
+
+    Returns:
+        The outputs of whose declared rank and fixed sizes ONNX does not infer all.
     """
     outputs = [value for value in model.graph.outputs if value.producer() is not None and value.shape is not None]
     if not outputs:
-        return
+        return []
     proto = _without_weights(model)
     _forget_computed(proto.graph)
     inferred = _inferred(proto)
     if inferred is None:
-        return
+        return outputs
     shapes = {
         info.name: ir.serde.deserialize_type_proto_for_shape(info.type)
         for info in inferred.output
         if not maps.has_map(info.type)
     }
+    unconfirmed = []
     named = {str(size) for value in model.graph.inputs for size in value.shape or () if not isinstance(size, int)}
     for value in outputs:
         declared, computed = value.shape, shapes.get(value.name or "")
@@ -59,6 +63,12 @@ def correct_outputs(model: ir.Model) -> None:
         if computed is not None and (shape := _agreed(declared, computed, named)) != declared:
             _logger.info("Output %r is declared as %s and computed as %s", value.name, declared, shape)
             value.shape = shape
+        if computed is None or any(
+            not isinstance(size, int) and size != stated and (isinstance(stated, int) or stated.value in named)
+            for stated, size in zip(value.shape or (), computed, strict=True)
+        ):
+            unconfirmed.append(value)
+    return unconfirmed
 
 
 def _inferred(proto: onnx.ModelProto, *, strict: bool = False) -> onnx.GraphProto | None:
@@ -91,7 +101,7 @@ def _agreed(declared: ir.Shape, computed: ir.Shape, named: Collection[str]) -> i
         return ir.Shape(known)
     return ir.Shape(
         [
-            size if isinstance(stated, int) and size is not None else stated
+            size if size is not None and (isinstance(stated, int) or stated.value is None) else stated
             for stated, size in zip(declared, known, strict=True)
         ]
     )

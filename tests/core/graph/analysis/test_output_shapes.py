@@ -67,3 +67,21 @@ def test_encoders_with_the_sizes_of_an_example_take_any(label: str) -> None:
         assert [output.shape and output.shape[0] for output in outputs] == [shape[0]] * len(outputs)
         (hidden, *_) = session.run(None, exports.given(label))
         assert hidden.shape[:2] == (5, 12)
+
+
+@pytest.mark.parametrize(
+    ("declared", "body", "shapes"),
+    [
+        ("float[1, width]", "a = Shape (x) b = Neg (a) c = Neg (b) y = Reshape (x, c)", {1: (1, 3), 2: (2, 3)}),
+        ("float[1]", "a = Shape (x) b = Concat <axis = 0> (one, a) y = Reshape (x, b)", {1: (1, 1, 3), 2: (1, 2, 3)}),
+        ("float", "a = ReduceMean <axes = [1]> (x) y = Squeeze (a)", {1: (), 2: (2,)}),
+        ("float[batch]", "y = Squeeze (x)", {1: (3,), 2: (2, 3)}),
+        ("float[batch, width]", "y = Squeeze (x)", {1: (3,), 2: (2, 3)}),
+    ],
+)
+def test_what_inference_does_not_know_is_computed(declared: str, body: str, shapes: dict[int, tuple[int, ...]]) -> None:
+    model = onnx.load_from_string(model_of(declared, body))
+    model.graph.initializer.append(onnx.numpy_helper.from_array(np.array([1]), "one"))
+    with isorun.Session(model, "ort-cpu") as session:
+        for batch, shape in shapes.items():
+            assert session.run(None, {"x": np.ones((batch, 3), np.float32)})[0].shape == shape
