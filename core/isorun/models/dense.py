@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from isorun.errors import InvalidModel, UnsupportedModel
+from isorun.errors import InvalidFeeds, InvalidModel, UnsupportedModel
 from isorun.models import sentence_keys
 from isorun.models.activations import ACTIVATIONS, ALONG_AXIS, SLOPED
 from isorun.models.keys import read_table
@@ -104,6 +104,18 @@ class WordWeights(_Weighted):
 
     weight: Array
     kind = _WORD_WEIGHTS
+
+    def of(self, ids: Sequence[int]) -> Array:
+        """The weights of tokens.
+
+        Raises:
+            InvalidFeeds: a token has none.
+        """
+        if (largest := max(ids, default=0)) >= len(self.weight):
+            raise InvalidFeeds(
+                f"Token ids must be from 0 to {len(self.weight) - 1}, the words that have a weight, got {largest}"
+            )
+        return self.weight[ids]
 
 
 Layer = Dense | LayerNorm | WordWeights

@@ -270,16 +270,15 @@ class Embedder(PromptedModel):
             UnsupportedModel: the model's pooling reads a token by its position, or its file pools by itself.
         """
         parts.check_pooling(self.pooling, len(self.output.shape or ()) == 3, self._word_weights is not None)
-        check_flag(normalize, "normalize", optional=True)
-        prefix, width = self._prompt(prompt, prompt_name), self._width(truncate_dim)
+        finish = self._finisher("", normalize, self._width(truncate_dim))
+        prefix = self._prompt(prompt, prompt_name)
         document = checked(document, "document")
         chosen = parts.checked_spans(spans, len(document), len(prefix))
         encodings = self._encode([prefix + document], offsets=True)
         ranges = parts.token_ranges(encodings[0], chosen, self.max_length)
         feeds, mask = self._feeds(encodings)
         (output,) = in_float32(self.session.run([self.output.name], feeds))
-        finished = (self._finish(output[:, at], mask[:, at], 0, normalize, width) for at in ranges)
-        return self._stored(np.concatenate(list(finished)))
+        return self._stored(np.concatenate([finish(output[:, at], mask[:, at]) for at in ranges]))
 
     def embed_iter(
         self, texts: Iterable[str], *, prompt_name: str | None = None, prompt: str | None = None
@@ -369,12 +368,7 @@ class Embedder(PromptedModel):
             return feeds, mask
         weights = mask.astype(np.float32)
         for row, encoding in zip(weights, encodings, strict=True):
-            words = self._word_weights.weight
-            if (largest := max(encoding.ids, default=0)) >= len(words):
-                raise InvalidFeeds(
-                    f"Token ids must be from 0 to {len(words) - 1}, the words that have a weight, got {largest}"
-                )
-            row[: len(encoding.ids)] = words[encoding.ids]
+            row[: len(encoding.ids)] = self._word_weights.of(encoding.ids)
         return feeds, weights
 
     def _dimension(self, truncate_dim: int | None) -> int:
@@ -387,12 +381,9 @@ class Embedder(PromptedModel):
         if len(shape) not in (2, 3) or not isinstance(shape[-1], int):
             raise InvalidModel(f"The output {self.output.name!r} must have a fixed width, got shape {shape}")
         width = shape[-1]
-        steps: Sequence[Layer | str] = self._token_steps if len(shape) == 3 else ()
-        for step in [*steps, POOLED, *self._steps]:
-            if step == POOLED:
-                width *= len(self.pooling) if len(shape) == 3 else 1
-            elif not isinstance(step, str):
-                width = width_after(step, width, self.folder)
+        if len(shape) == 3:
+            width = width_after(self._token_steps, width, self.folder) * len(self.pooling)
+        width = width_after(self._steps, width, self.folder)
         if truncate_dim is not None and truncate_dim > width:
             raise InvalidArgument(f"truncate_dim must be at most {width}, the model's dimension, got {truncate_dim}")
         return min(self._truncate_dim or width, width)

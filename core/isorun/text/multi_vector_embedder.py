@@ -262,10 +262,7 @@ class MultiVectorEmbedder(PromptedModel):
         width = (self.output.shape or (None,))[-1]
         if not isinstance(width, int):
             raise InvalidModel(f"The output {self.output.name!r} must have a fixed width, got {self.output.shape}")
-        for step in self.settings.token_steps:
-            if not isinstance(step, str):
-                width = width_after(step, width, self.folder)
-        return width
+        return width_after(self.settings.token_steps, width, self.folder)
 
 
 def _with_lengths(

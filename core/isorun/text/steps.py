@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from isorun.errors import InvalidModel, UnsupportedModel
-from isorun.models.dense import Dense, Layer, WordWeights
+from isorun.models.dense import Dense, Layer, LayerNorm
 from isorun.models.sentence_settings import NORMALIZE, SentenceSettings
 from isorun.models.vectors import POOLED, TOKENS
 from isorun.text.heads import LOGITS
@@ -21,21 +21,18 @@ def in_float32(outputs: Iterable[npt.NDArray[Any]]) -> list[npt.NDArray[Any]]:
     return [output.astype(np.float32) if output.dtype == np.float16 else output for output in outputs]
 
 
-def width_after(step: Layer, width: int, folder: Path) -> int:
-    """The width of vectors after a step.
+def width_after(steps: Iterable[Layer | str], width: int, folder: Path) -> int:
+    """The width of vectors after steps.
 
     Raises:
-        InvalidModel: it expects another width.
+        InvalidModel: a layer expects another width.
     """
-    if isinstance(step, Dense):
-        expected, width_out = step.weight.shape[1], len(step.weight)
-    elif isinstance(step, WordWeights):
-        return width
-    else:
-        expected = width_out = len(step.weight)
-    if expected != width:
-        raise InvalidModel(f"A layer of {folder} expects {expected} values, got {width}")
-    return width_out
+    for step in steps:
+        if isinstance(step, Dense | LayerNorm):
+            if (expected := step.weight.shape[-1]) != width:
+                raise InvalidModel(f"A layer of {folder} expects {expected} values, got {width}")
+            width = len(step.weight)
+    return width
 
 
 def steps_after(settings: SentenceSettings, normalize: bool | None) -> tuple[Layer | str, ...]:
