@@ -304,7 +304,6 @@ class Session(ScheduledCalls):
             return
         fork.keep_for_good(self._model)
         self._model.refuse(fork.REFUSAL)
-        self._scheduler.refuse(fork.REFUSAL)
 
     def _make_scheduler(self) -> Scheduler:
         return Scheduler(self._resolved, self._checker, self._closers, self._max_queue)

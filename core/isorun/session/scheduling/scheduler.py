@@ -74,7 +74,7 @@ class Scheduler:
         self._trials = None if self._mixes_rows else Trials(self.collator, exact=exact)
         self.recorder: Recorder = Recorder()
         self.callbacks: Callbacks = Callbacks(max_queue + usable_cores())  # the requests of some run: they do not wait
-        self._refusal = ""
+        self._closed = False
         self._lock = threading.Lock()
         self._plan: ConcurrencyPlan | None = None
         self._measured: LaneModels | None = None  # of the plan, if it was measured here
@@ -186,12 +186,9 @@ class Scheduler:
 
     def check_open(self) -> None:
         """Raise ``IsorunError`` once new requests are refused; submitted ones still run."""
-        if self._refusal:
-            raise SessionClosed(self._refusal)
-
-    def refuse(self, reason: str) -> None:
-        """Refuse new requests."""
-        self._refusal = reason
+        if self._closed:
+            raise SessionClosed(CLOSED)
+        self._resolved.model.check_open()
 
     def close(self) -> bool:
         """Wait for submitted requests.
@@ -200,9 +197,9 @@ class Scheduler:
             Whether this call closed it; ``False`` if it was closed before.
         """
         with self._lock:
-            if self._refusal:
+            if self._closed or self._resolved.model.closed:
                 return False
-            self._refusal = CLOSED
+            self._closed = True
         if self._started is not None:
             self._started.close()
         self.callbacks.join()
