@@ -94,20 +94,19 @@ class Metrics:
         return prometheus([(labels or {}, self)])
 
 
-_COUNTERS = (
-    ("requests", "Requests accepted"),
-    ("failed", "Requests that raised an error"),
-    ("rejected", "Requests rejected because the queue was full"),
-    ("late", "Requests that exceeded their deadline"),
-    ("tokens", "Real tokens in batches"),
-    ("padding", "Padding in batches"),
-    ("recompiled", "Compilations after failed runs"),
-)
-_GAUGES = (("waiting", "Requests that wait at the moment"), ("running", "Runs at the moment"))
-_HISTOGRAMS = (
-    ("queue_seconds", "Time from submission to the start of the run"),
-    ("run_seconds", "Time of a run"),
-    ("batch_rows", "Rows of a batch"),
+_FAMILIES = (
+    ("requests", "counter", "Requests accepted"),
+    ("failed", "counter", "Requests that raised an error"),
+    ("rejected", "counter", "Requests rejected because the queue was full"),
+    ("late", "counter", "Requests that exceeded their deadline"),
+    ("tokens", "counter", "Real tokens in batches"),
+    ("padding", "counter", "Padding in batches"),
+    ("recompiled", "counter", "Compilations after failed runs"),
+    ("waiting", "gauge", "Requests that wait at the moment"),
+    ("running", "gauge", "Runs at the moment"),
+    ("queue_seconds", "histogram", "Time from submission to the start of the run"),
+    ("run_seconds", "histogram", "Time of a run"),
+    ("batch_rows", "histogram", "Rows of a batch"),
 )
 
 
@@ -118,12 +117,9 @@ def prometheus(sessions: Sequence[tuple[Mapping[str, str], Metrics]]) -> str:
         sessions: labels that tell a session from the others, such as the model's name; and its metrics.
     """
     page: list[str] = []
-    for name, text in _COUNTERS:
-        page += family(f"{name}_total", "counter", text, [(labels, getattr(own, name)) for labels, own in sessions])
-    for name, text in _GAUGES:
-        page += family(name, "gauge", text, [(labels, getattr(own, name)) for labels, own in sessions])
-    for name, text in _HISTOGRAMS:
-        page += family(name, "histogram", text, [(labels, getattr(own, name)) for labels, own in sessions])
+    for name, kind, text in _FAMILIES:
+        samples = [(labels, getattr(own, name)) for labels, own in sessions]
+        page += family(f"{name}_total" if kind == "counter" else name, kind, text, samples)
     return "\n".join(page) + "\n"
 
 
