@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import replace
+from dataclasses import fields, replace
 from typing import Any
 
 import numpy as np
@@ -191,6 +191,7 @@ def _computed(value: Any) -> bool:
 _Check = tuple[_Accepts, str]
 _FLAG: _Check = (_flag, "True or False")
 _FIELDS: dict[str, _Check] = {
+    **{field.name: _FLAG for field in fields(Capabilities) if field.type == "bool"},
     "dialects": (_some, "a tuple of at least one dialect"),
     "precisions": (_some, "a tuple of at least one precision"),
     "typed": (_strings, "a tuple of precisions"),
@@ -198,21 +199,11 @@ _FIELDS: dict[str, _Check] = {
     "devices": (_some, "a tuple of at least one device"),
     "unverified": (_strings, "a tuple of devices"),
     "options": (lambda value: isinstance(value, Mapping), "a mapping of names to isorun.plugin.Option"),
-    "sets_threads": _FLAG,
-    "dynamic_shapes": _FLAG,
-    "thread_safe": _FLAG,
-    "usable_after_failure": _FLAG,
-    "checks_indices": _FLAG,
-    "deterministic": _FLAG,
-    "repeatable": _FLAG,
-    "runs_on_caller": _FLAG,
     "faults": (_text, "the place of an isorun.plugin.KnownFaults, or ''"),
     "package": (_optional(_text), "the name of a package, or None"),
     "requirement": (_optional(_text), "a requirement, or None"),
     "reports": (_strings, "a tuple of strings"),
-    "device_arrays": _FLAG,
     "priority": (_optional(_integer), "an integer or None"),
-    "data_dependent_shapes": _FLAG,
     "fixed_threads": (_optional(_positive), "a number of threads, or None"),
     "static_shapes": (lambda value: value is None or isinstance(value, StaticShapes), "an isorun.plugin.StaticShapes"),
     "tolerances": (_mapping(_text), "a mapping of precisions to precisions"),
