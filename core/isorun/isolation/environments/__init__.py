@@ -184,16 +184,13 @@ def _lock(name: str) -> Iterator[None]:
     folder = root()
     try:
         (folder / ".locks").mkdir(parents=True, exist_ok=True)
-        lock = FileLock(folder / ".locks" / f"{name}.lock")
-        lock.acquire()
+        lock = FileLock(folder / ".locks" / f"{name}.lock").acquire()
     except OSError as error:
         raise EnvironmentBroken(
             f"Cannot write to the folder of environments {folder} ({error}). Set ${FOLDER_VARIABLE} to another folder"
         ) from error
-    try:
+    with lock:
         yield
-    finally:
-        lock.release()
 
 
 def _read(record: Path) -> tuple[str, tuple[str, ...]]:
