@@ -6,7 +6,6 @@ chain.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -18,9 +17,7 @@ from isorun_backends.onnxruntime.row import fault, fault_before_1_32
 if TYPE_CHECKING:
     import onnx_ir as ir
 
-    from isorun_backends.nodes import Condition
-
-    Rewrite = Callable[[ir.Node], list[ir.Node]]
+    from isorun_backends.nodes import Condition, Rewrite
 
 _STEPS = {"Sub": "Sub (x, m)", "Pow": "Pow (d, two)", "Add": "Add (v, e)", "Div": "Div (d, s)"}
 
