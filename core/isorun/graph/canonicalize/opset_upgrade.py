@@ -6,6 +6,8 @@ import onnx_ir as ir
 from onnx import checker, version_converter
 
 from isorun.errors import UnsupportedModel
+from isorun.graph.io import maps
+from isorun.graph.io.shape_inference import without_weights
 
 FIRST_READ = 13
 """The first opset in which graphs are fused, lowered, and converted to other opsets."""
@@ -14,7 +16,6 @@ FIRST_UPGRADED = 9
 """The first opset that is converted; earlier ones have no computed shapes."""
 
 _FIRST_IR_VERSION = 4  # before, every initializer had to be an input too
-_INLINE_LIMIT = 1024  # bytes; constants that the converter reads, such as axes, are smaller
 
 
 def upgrade(model: ir.Model) -> None:
@@ -26,8 +27,10 @@ def upgrade(model: ir.Model) -> None:
     opset = model.graph.opset_imports.get("", FIRST_READ)
     if opset >= FIRST_READ:
         return
-    stripped, weights = _without_weights(model)
-    proto = ir.serde.serialize_model(stripped)
+    proto = without_weights(model)
+    proto.ir_version = max(model.ir_version, _FIRST_IR_VERSION)
+    proto.graph.doc_string = model.graph.doc_string or ""
+    del proto.functions[:]
     try:
         checker.check_model(proto)  # the converter crashes on an attribute of the wrong type
         converted = version_converter.convert_version(proto, FIRST_READ)
@@ -35,10 +38,12 @@ def upgrade(model: ir.Model) -> None:
         raise UnsupportedModel(
             f"ONNX's version converter cannot convert it from opset {opset} to {FIRST_READ}: {error}"
         ) from error
-    graph = ir.serde.deserialize_model(converted).graph
-    for value in [value for value in graph.inputs if value.name in weights]:
-        value.const_value = weights[value.name]
-        graph.register_initializer(value)
+    graph = maps.deserialize(converted).graph
+    for value in list(graph.inputs):
+        weight = model.graph.initializers.get(value.name or "")
+        if weight is not None and value.name not in graph.initializers:
+            value.const_value = weight.const_value
+            graph.register_initializer(value)
     _declare(graph, [value.name for value in feedable_inputs(model)])
     model.graph = graph
     model.ir_version = max(model.ir_version, _FIRST_IR_VERSION)
@@ -50,23 +55,6 @@ def feedable_inputs(model: ir.Model) -> list[ir.Value]:
     if model.ir_version >= _FIRST_IR_VERSION:
         return list(graph.inputs)
     return [value for value in graph.inputs if value.name not in graph.initializers]
-
-
-def _without_weights(model: ir.Model) -> tuple[ir.Model, dict[str | None, ir.TensorProtocol]]:
-    """A copy of a model with its weights as inputs, and the weights, which the converter would serialize."""
-    graph = model.graph.clone()
-    weights: dict[str | None, ir.TensorProtocol] = {}
-    for name, value in list(graph.initializers.items()):
-        tensor = value.const_value
-        if tensor is None or tensor.nbytes <= _INLINE_LIMIT:
-            continue
-        weights[name] = tensor
-        del graph.initializers[name]
-        value.const_value, value.dtype = None, tensor.dtype
-        value.shape = tensor.shape  # type: ignore[assignment]  # a constant's shape is one
-        if value not in graph.inputs:
-            graph.inputs.append(value)
-    return ir.Model(graph, ir_version=max(model.ir_version, _FIRST_IR_VERSION)), weights
 
 
 def _declare(graph: ir.Graph, names: list[str | None]) -> None:

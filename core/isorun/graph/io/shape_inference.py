@@ -25,7 +25,7 @@ def infer_shapes(model: ir.Model) -> None:
     What the model says of computed values is ignored if something contradicts it, as runtimes ignore it. Beyond a node
     that contradicts its inputs, the rest is inferred. The model is unchanged if ONNX cannot read it.
     """
-    proto = _without_weights(model)
+    proto = without_weights(model)
     inferred = _inferred(proto, strict=True)
     if inferred is None:
         _forget_computed(proto.graph)
@@ -45,7 +45,7 @@ def correct_outputs(model: ir.Model) -> list[ir.Value]:
     outputs = [value for value in model.graph.outputs if value.producer() is not None and value.shape is not None]
     if not outputs:
         return []
-    proto = _without_weights(model)
+    proto = without_weights(model)
     _forget_computed(proto.graph)
     inferred = _inferred(proto)
     if inferred is None:
@@ -107,7 +107,7 @@ def _agreed(declared: ir.Shape, computed: ir.Shape, named: Collection[str]) -> i
     )
 
 
-def _without_weights(model: ir.Model) -> onnx.ModelProto:
+def without_weights(model: ir.Model) -> onnx.ModelProto:
     """A model whose large initializers are inputs."""
     graph, weights = model.graph, []
     for value in graph.initializers.values():

@@ -11,6 +11,7 @@ import exports
 from isorun.errors import UnsupportedModel
 from isorun.graph import pipeline
 from isorun.graph.canonicalize import opset_upgrade
+from isorun.graph.io import files, maps
 
 LABELS = [label for label in exports.manifest() if "torchscript12" in label]
 
@@ -68,6 +69,18 @@ def test_rejects_an_attribute_of_the_wrong_type():
     text = f'<ir_version: 7, opset_import: ["" : 11]> {graph}'
     with pytest.raises(UnsupportedModel, match="axis"):
         opset_upgrade.upgrade(ir.serde.deserialize_model(onnx.parser.parse_model(text)))
+
+
+def test_keeps_maps():
+    """onnx_ir has no type for them."""
+    pair = onnx.helper.make_map_type_proto(onnx.TensorProto.INT64, onnx.helper.make_tensor_type_proto(1, []))
+    text = '<ir_version: 7, opset_import: ["" : 11, "ai.onnx.ml" : 1]> g (float[N, 2] x) => (float y) '
+    proto = onnx.parser.parse_model(f"{text} {{ p = Neg (x) y = ai.onnx.ml.ZipMap <classlabels_int64s = [0, 1]> (p) }}")
+    proto.graph.output[0].type.CopyFrom(onnx.helper.make_sequence_type_proto(pair))
+    model = files.from_proto(proto, "model")
+    opset_upgrade.upgrade(model)
+    assert model.graph.opset_imports[""] == 13
+    assert maps.type_of(model.graph.outputs[0]) == proto.graph.output[0].type
 
 
 @pytest.mark.parametrize("label", ["mt5-torchscript17-eager", "t5-torchscript17-sdpa"])
