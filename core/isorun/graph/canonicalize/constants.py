@@ -151,7 +151,7 @@ def _evaluated(node: ir.Node, opset: int) -> list[ir.TensorProtocol]:
     if source is not None and node.op_type == "Cast":
         dtype = ir.DataType(node.attributes["to"].as_int())
         if max(source.nbytes, source.size * dtype.itemsize) > _MAX_FOLDED:
-            return _lazy_cast(source, dtype)
+            return [subgraph.converted(source, dtype)]
     if source is not None and source.nbytes > _MAX_FOLDED:
         return _moved_constant(node, source, rest, opset) if node.op_type in _MOVING else []
     try:
@@ -161,12 +161,6 @@ def _evaluated(node: ir.Node, opset: int) -> list[ir.TensorProtocol]:
         return []
     arrays = [np.asarray(result) for result in results]
     return [ir.tensor(array) for array in arrays] if all(array.nbytes <= _MAX_FOLDED for array in arrays) else []
-
-
-def _lazy_cast(source: ir.TensorProtocol, dtype: ir.DataType) -> list[ir.TensorProtocol]:
-    """A large constant in another type, computed whenever it is read."""
-    shape = tuple(int(size) for size in source.shape)  # type: ignore[arg-type]  # a tensor's dimensions are numbers
-    return [subgraph.lazy(lambda: source.numpy().astype(dtype.numpy()), dtype, shape)]
 
 
 def _moved_constant(

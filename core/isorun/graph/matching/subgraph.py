@@ -358,3 +358,8 @@ def lazy(make: Callable[[], np.ndarray], dtype: ir.DataType, shape: Sequence[int
     if int(np.prod(shape)) * dtype.itemsize <= _LARGE:
         return ir.tensor(np.asarray(make(), order="C"))
     return ir.LazyTensor(lambda: ir.tensor(np.asarray(make(), order="C")), dtype=dtype, shape=ir.Shape(shape))
+
+
+def converted(tensor: ir.TensorProtocol, dtype: ir.DataType) -> ir.TensorProtocol:
+    """A weight in another type, as :func:`lazy`."""
+    return lazy(lambda: tensor.numpy().astype(dtype.numpy()), dtype, tensor.shape.numpy())

@@ -24,9 +24,10 @@ import onnx_ir as ir
 from onnx_ir.passes import common
 
 from isorun.errors import UnsupportedModel
-from isorun.graph.analysis.evaluate import is_constant, sizes
+from isorun.graph.analysis.evaluate import is_constant
 from isorun.graph.analysis.layers import QUANTIZING
 from isorun.graph.io.shape_inference import infer_shapes
+from isorun.graph.matching import subgraph
 from isorun.graph.ops import functions
 
 FASTER = frozenset(
@@ -274,14 +275,9 @@ class _Conversion:
         return self._wholes[value]
 
     def _constant(self, value: ir.Value) -> ir.Value:
-        tensor, dtype = value.const_value, self._half_type
-        assert tensor is not None
-        lazy = ir.LazyTensor(
-            lambda: ir.tensor(tensor.numpy().astype(dtype.numpy())), dtype=dtype, shape=ir.Shape(sizes(value))
-        )
-        half = ir.val(f"{value.name}.{self._name}", const_value=lazy)
-        self._graph.register_initializer(half)
-        return half
+        assert value.const_value is not None
+        tensor = subgraph.converted(value.const_value, self._half_type)
+        return subgraph.constant(self._graph, f"{value.name}.{self._name}", tensor)
 
     def _cast(self, value: ir.Value, dtype: ir.DataType, label: str) -> ir.Value:
         node = ir.node("Cast", [value], {"to": int(dtype)}, name=f"{value.name}.{label}")
