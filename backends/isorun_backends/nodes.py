@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import wraps
 from typing import TYPE_CHECKING, Any
 
@@ -97,8 +97,19 @@ def dtype_of(value: ir.Value | None, unknown: Any = np.int64) -> Any:
 
 def is_small(value: ir.Value | None, limit: int) -> bool:
     """Whether a value is a constant below a limit, or is computed from such constants and sizes alone."""
-    if value is None:
-        return False
+    leaves = None if value is None else [settled(leaf) for leaf in _leaves(value)]
+    return leaves is not None and all(
+        numbers is not None and all(abs(number) < limit for number in numbers.flat) for numbers in leaves
+    )
+
+
+def is_fixed(value: ir.Value) -> bool:
+    """Whether a value is a constant, or is computed from constants and sizes alone."""
+    return all(is_constant(leaf) and not leaf.is_graph_input() for leaf in _leaves(value))
+
+
+def _leaves(value: ir.Value) -> Iterator[ir.Value]:
+    """What a value is computed from: constants, and values that are not computed from others. Sizes are left out."""
     known: set[ir.Value] = set()
     waiting = [value]
     while waiting:
@@ -106,15 +117,11 @@ def is_small(value: ir.Value | None, limit: int) -> bool:
         if current in known:
             continue
         known.add(current)
-        node, numbers = current.producer(), settled(current)
-        if numbers is not None:
-            if any(abs(number) >= limit for number in numbers.flat):
-                return False
-        elif node is None or any(attribute.type.name == "GRAPH" for attribute in node.attributes.values()):
-            return False
+        node = current.producer()
+        if node is None or is_constant(current) or any(part.type.name == "GRAPH" for part in node.attributes.values()):
+            yield current
         elif node.op_type not in ("Shape", "Size"):
             waiting += [read for read in node.inputs if read is not None]
-    return True
 
 
 class Nodes(list["ir.Node"]):

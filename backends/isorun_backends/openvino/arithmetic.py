@@ -87,6 +87,16 @@ ROWS = (
     _byte("Sub", "it saturates", -128, 1),
     _byte("Mul", "it saturates", 100, 7),
     _byte("Div", "it rounds to the nearest", 7, 2),
+    fault(
+        "Abs",
+        "signed numbers that are computed from constants and sizes, or are joined with such numbers",
+        "the numbers as they are",
+        "g (float[n] x) => (float[m] y, int64[1] z) <float[2] c = {1, -2}> "
+        "{ d = Neg (c) e = Concat <axis = 0> (x, d) y = Abs (e) s = Shape (x) t = Neg (s) z = Abs (t) }",
+        applies=conditions.is_absolute_of_fixed,
+        rewrite=rewrites.absolute,
+        feeds={"x": np.array([-5, 2], np.float32)},
+    ),
     *map(_large, ("Equal", "Less", "LessOrEqual", "Greater", "GreaterOrEqual")),
     fault(
         "Mod",

@@ -15,6 +15,7 @@ from isorun_backends.nodes import (
     attribute_of,
     input_of,
     is_constant,
+    is_fixed,
     is_small,
     producer,
     shape_of,
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
 
     from isorun_backends.nodes import Condition
 
+_VIEWS = ("Cast", "Concat", "Identity", "Reshape", "Squeeze", "Transpose", "Unsqueeze")  # the values of their inputs
 _HELD = 2**24  # fp32 holds every integer below
 _HARMLESS = (2**63 - 1, -(2**63) + 1, -(2**63))  # "no limit": saturated to 32 bits, they still mean that
 
@@ -70,6 +72,24 @@ def compares_large_integers(node: ir.Node, _: int) -> bool:
 def is_byte(node: ir.Node, _: int) -> bool:
     """Whether the elements are known to be integers of 8 bits. Few models compute with them."""
     return is_integer(node, 0) and input_of(node, 0).dtype.itemsize == 1  # type: ignore[union-attr]
+
+
+def is_absolute_of_fixed(node: ir.Node, _: int) -> bool:
+    """Whether signed numbers, or a part of them, are computed from constants and sizes alone."""
+    kind = None if node.inputs[0] is None else node.inputs[0].dtype
+    if kind is None or not kind.is_signed():
+        return False
+    waiting = list(node.inputs)
+    while waiting:
+        value = waiting.pop()
+        source = producer(value)
+        if value is None or source is None or source.op_type == "Constant":
+            continue
+        if is_fixed(value):
+            return True
+        if source.op_type in _VIEWS:
+            waiting += source.inputs
+    return False
 
 
 def reduces_nothing(node: ir.Node, _: int) -> bool:

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 @rewrite
 def reduce_l1(op: Nodes, node: ir.Node) -> ir.Value:
     """The sum of absolute values."""
-    return _sum(op, node, op("Abs", node.inputs[0]))
+    return _sum(op, node, _absolute(op, node.inputs[0]))
 
 
 @rewrite
@@ -82,7 +82,8 @@ def byte_arithmetic(op: Nodes, node: ir.Node) -> ir.Value:
     kind = node.inputs[0].dtype  # type: ignore[union-attr]
     assert kind is not None
     offset, size = op.constant(128 if kind.is_signed() else 0, np.int32), op.constant(256, np.int32)
-    result = op(node.op_type, *[op("Cast", value, to=6) for value in node.inputs])
+    wide = [op("Cast", value, to=6) for value in node.inputs]
+    result = _absolute(op, wide[0], np.int32) if node.op_type == "Abs" else op(node.op_type, *wide)
     lower = op("Mod", op("Add", result, offset), size)
     return op("Cast", op("Sub", lower, offset), to=int(kind))
 
@@ -100,11 +101,17 @@ def is_not_zero(op: Nodes, node: ir.Node) -> ir.Value:
 
 
 @rewrite
+def absolute(op: Nodes, node: ir.Node) -> ir.Value:
+    """A selection instead of the operator."""
+    return _absolute(op, node.inputs[0])
+
+
+@rewrite
 def fmod(op: Nodes, node: ir.Node) -> ir.Value:
     """The dividend, where only the divisor is infinite."""
     infinity = op.constant(np.inf, _float_type(node.inputs[0]))
     (remainder,) = op.like(node, *node.inputs)
-    of_dividend, of_divisor = (op("Equal", op("Abs", value), infinity) for value in node.inputs)
+    of_dividend, of_divisor = (op("Equal", _absolute(op, value), infinity) for value in node.inputs)
     return op("Where", op("And", op("Not", of_dividend), of_divisor), node.inputs[0], remainder)
 
 
@@ -187,6 +194,12 @@ def slope_of_each(op: Nodes, node: ir.Node) -> ir.Value:
     """The operator with a slope for every element."""
     x, slope = node.inputs
     return op("PRelu", x, op("Where", op("Equal", x, x), slope, slope))
+
+
+def _absolute(op: Nodes, value: ir.Value | None, kind: Any = None) -> ir.Value:
+    """Absolute values without Abs, which OpenVINO drops where it computes them when it loads the model."""
+    zero = op.constant(0, kind or dtype_of(value, np.float32))
+    return op("Where", op("Less", value, zero), op("Neg", value), value)
 
 
 def _sum(op: Nodes, node: ir.Node, value: ir.Value | None) -> ir.Value:

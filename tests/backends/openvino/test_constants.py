@@ -1,0 +1,32 @@
+"""Constants, and what OpenVINO computes from them when it loads a model."""
+
+from __future__ import annotations
+
+import numpy as np
+import onnx
+import pytest
+from onnx import numpy_helper
+
+import isorun
+
+
+def session(body: str, constants: str, opset: int = 18) -> isorun.Session:
+    """A model whose constants are stored as exporters store them."""
+    text = f'<ir_version: 8, opset_import: ["" : {opset}]> g (float[n] x) => (float[m] y) <{constants}> {{ {body} }}'
+    model = onnx.parser.parse_model(text)
+    for tensor in model.graph.initializer:
+        tensor.CopyFrom(numpy_helper.from_array(numpy_helper.to_array(tensor), tensor.name))
+    return isorun.Session(model, "openvino")
+
+
+@pytest.mark.parametrize("kind", ["int8", "int16", "int32", "int64", "float16", "double"])
+def test_absolute_values_of_converted_constants(kind: str) -> None:
+    number = onnx.TensorProto.DataType.Value(kind.upper())
+    with session(f"c = Cast <to = {number}> (e) a = Abs (c) y = Cast <to = 1> (a)", "float[2] e = {-3, 2}") as opened:
+        assert opened.run(None, {"x": np.ones(1, np.float32)})[0].tolist() == [3, 2]
+
+
+@pytest.mark.parametrize("body", ["y = Abs (x)", "y = Abs (e)", "d = Concat <axis = 0> (x, e) y = Abs (d)"])
+def test_other_absolute_values_are_left_to_openvino(body: str) -> None:
+    with session(body, "float[2] e = {-3, 2}") as opened:
+        assert "worked_around" not in opened.provenance.details.get("graph", {})
