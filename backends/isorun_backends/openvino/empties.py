@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from isorun.plugin import Fault
+from isorun.plugin import EMPTY, Fault
 from isorun_backends.common_empties import other_if_empty
 from isorun_backends.nodes import Nodes, dtype_of, input_of, rewrite, settled, shape_of
 from isorun_backends.openvino.conditions import lengths
@@ -16,6 +16,8 @@ if TYPE_CHECKING:
     import onnx_ir as ir
 
 _RESULT = "memory that was never written"
+# Of these, a scalar of 0 means the same, or other rows know better. So it does of reductions.
+_READING = ("Compress", "Concat", "ConstantOfShape", "Expand", "Gather", "Reshape", "Resize")
 
 
 def may_have_no_keys(node: ir.Node, _: int) -> bool:
@@ -44,6 +46,12 @@ def expands_to_nothing(node: ir.Node, _: int) -> bool:
     """Whether a size to expand to is 0."""
     sizes = settled(node.inputs[1])
     return sizes is not None and 0 in sizes
+
+
+def is_read_as_scalar(value: ir.Value, _: int) -> bool:
+    """Whether it matters to what reads a constant that it has no elements."""
+    readers = [reader.op_type for reader, _ in value.uses()]
+    return value.is_graph_output() or not all(name in _READING or name.startswith("Reduce") for name in readers)
 
 
 @rewrite
@@ -106,6 +114,14 @@ ROWS = (
         "g (float[1, 3] x) => (float[a, b] y) <int64[2] s = {0, 3}> { y = Expand (x, s) }",
         applies=expands_to_nothing,
         feeds={"x": np.ones((1, 3), np.float32)},
+    ),
+    fault(
+        EMPTY,
+        "read by operators other than reductions, Concat, ConstantOfShape, Expand, Reshape and Resize",
+        "a scalar of 0",
+        "g (float[n, 1] x) => (float[a, b] y) <float[0] c = {}> { y = Add (x, c) }",
+        applies=is_read_as_scalar,
+        feeds={"x": np.ones((2, 1), np.float32)},
     ),
     fault(
         "GridSample",

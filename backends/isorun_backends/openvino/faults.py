@@ -231,7 +231,7 @@ ROWS = (
     ),
     fault(
         CONSTANTS,
-        "beyond 32 bits, except 2^63-1 and -2^63 (no limit) and numbers that only Slice reads",
+        "beyond 32 bits, of uint32 too, except 2^63-1 and -2^63 (no limit) and numbers that only Slice reads",
         "the nearest 32-bit number",
         "g (int64[n] x) => (int64[n] y) <int64 c = {8589934597}> { y = Add (x, c) }",
         applies=conditions.number_beyond_32_bits,

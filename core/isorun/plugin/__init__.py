@@ -46,7 +46,7 @@ from isorun.types import (
     StaticShapes,
     TensorSpec,
 )
-from isorun.types.faults import CONSTANTS, Fault, KnownFailure, KnownFaults
+from isorun.types.faults import CONSTANTS, EMPTY, Fault, KnownFailure, KnownFaults
 from isorun.types.options import Option
 
 __all__ = [
@@ -71,6 +71,7 @@ __all__ = [
     "StaticShapes",
     # the known faults of its runtime
     "CONSTANTS",
+    "EMPTY",
     "Fault",
     "KnownFailure",
     "KnownFaults",

@@ -13,6 +13,8 @@ if TYPE_CHECKING:
 
 CONSTANTS = "int64 constants"
 """In the place of an operator: integer constants that 32 bits cannot hold. ``applies`` gets their ``ir.Value``."""
+EMPTY = "constants without elements"
+"""The same of constants that have a size of 0."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -21,7 +23,7 @@ class Fault:
 
     Attributes:
         operator: of the standard domain; of another one, after it, as in ``com.microsoft.QuantizeLinear``; or
-            :data:`CONSTANTS`.
+            :data:`CONSTANTS` or :data:`EMPTY`.
         condition: when the result is wrong, in words.
         result: what the runtime computes.
         versions: the versions of the runtime in which it was seen.

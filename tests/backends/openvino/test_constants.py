@@ -30,3 +30,27 @@ def test_absolute_values_of_converted_constants(kind: str) -> None:
 def test_other_absolute_values_are_left_to_openvino(body: str) -> None:
     with session(body, "float[2] e = {-3, 2}") as opened:
         assert "worked_around" not in opened.provenance.details.get("graph", {})
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        "y = ReduceSum <keepdims = 0, noop_with_empty_axes = 1> (x, axes)",
+        "d = Concat <axis = 0> (x, none) y = Identity (d)",
+        "s = ReduceMax <keepdims = 0> (x) z = ConstantOfShape (axes) y = Add (z, x)",
+    ],
+)
+def test_constants_without_elements_that_are_shapes_axes_or_parts(body: str) -> None:
+    with session(body, "int64[0] axes = {}, float[0] none = {}") as opened:
+        assert opened.run(None, {"x": np.array([-1, 2], np.float32)})[0].tolist() == [-1, 2]
+
+
+@pytest.mark.parametrize("body", ["y = Max (x, none)", "s = Shape (none) y = Cast <to = 1> (s)"])
+def test_refuses_other_constants_without_elements(body: str) -> None:
+    with pytest.raises(isorun.UnsupportedModel, match=r"'none'.*a scalar of 0"):
+        session(body, "float[0] none = {}")
+
+
+def test_refuses_uint32_beyond_32_bits_with_a_sign() -> None:
+    with pytest.raises(isorun.UnsupportedModel, match=r"'c'.*uint32"):
+        session("d = Identity (c) y = Cast <to = 1> (d)", "uint32[1] c = {4294967295}")

@@ -26,7 +26,7 @@ from isorun.models import source as models
 from isorun.plugin import registry
 from isorun.system.cache import Cache
 from isorun.types import CompileConfig
-from isorun.types.faults import Fault
+from isorun.types.faults import EMPTY, Fault
 
 _IR_VERSION = 10
 _REAL_MODELS = "OnnxBackendRealModelTest"  # AlexNet and the like, which are downloaded
@@ -50,7 +50,11 @@ def model_of(fault: Fault) -> onnx.ModelProto:
     """The model of a row."""
     domain = fault.operator.rpartition(".")[0]
     opsets = f'"" : {fault.opset}' + (f', "{domain}" : 1' if domain else "")
-    return onnx.parser.parse_model(f"<ir_version: {_IR_VERSION}, opset_import: [{opsets}]> {fault.model}")
+    model = onnx.parser.parse_model(f"<ir_version: {_IR_VERSION}, opset_import: [{opsets}]> {fault.model}")
+    if fault.operator == EMPTY:
+        for tensor in model.graph.initializer:  # as exporters write them
+            tensor.raw_data = onnx.numpy_helper.to_array(tensor).tobytes()
+    return model
 
 
 def try_row(name: str, fault: Fault, *, with_raw: bool = True) -> Tested:

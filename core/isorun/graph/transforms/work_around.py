@@ -12,17 +12,17 @@ from isorun.errors import UnsupportedModel
 from isorun.graph.canonicalize import constants, opset_upgrade
 from isorun.graph.io.nodes import operator
 from isorun.graph.io.shape_inference import infer_shapes
-from isorun.types.faults import CONSTANTS, Fault
+from isorun.types.faults import CONSTANTS, EMPTY, Fault
 
 _INT32 = np.iinfo(np.int32)
-_WIDE = (ir.DataType.INT64, ir.DataType.UINT64)
+_WIDE = (ir.DataType.INT64, ir.DataType.UINT64, ir.DataType.UINT32)
 _READ = 2**20  # elements; a larger integer tensor is a table of weights, which is not searched
 
 
 def operators(model: ir.Model) -> list[str]:
-    """The operators of a model, with :data:`CONSTANTS` if it has integers that 32 bits cannot hold."""
-    operators = {operator(node) for node in _nodes(model)}
-    return sorted(operators | ({CONSTANTS} if any(True for _ in _wide_constants(model)) else set()))
+    """The operators of a model, with :data:`CONSTANTS` if it has integers that 32 bits cannot hold, and :data:`EMPTY`
+    if it has constants without elements."""
+    return sorted({operator(node) for node in _nodes(model)} | {kind for kind, _ in _special_constants(model)})
 
 
 def apply(model: ir.Model, faults: Sequence[Fault]) -> list[str]:
@@ -55,9 +55,9 @@ class _OfLaterOpset(Exception):
 def _apply(model: ir.Model, faults: Sequence[Fault]) -> list[str]:
     infer_shapes(model)
     opset = model.graph.opset_imports.get("", 1)
-    for value in _wide_constants(model):
+    for kind, value in _special_constants(model):
         for fault in faults:
-            if fault.operator == CONSTANTS and fault.applies is not None and fault.applies(value, opset):
+            if fault.operator == kind and fault.applies is not None and fault.applies(value, opset):
                 raise _refused(fault, f"The constant {value.name!r}")
     nodes = list(_nodes(model))
     rewritten = _rewrite(nodes, faults, opset)
@@ -100,7 +100,7 @@ def _refused(fault: Fault, what: str) -> UnsupportedModel:
     return UnsupportedModel(
         f"{what} would be computed wrongly by the runtime ({fault.versions}): {fault.condition}: {fault.result}. "
         "Change the model, or choose another backend",
-        [] if fault.operator == CONSTANTS else [fault.operator],
+        [] if fault.operator in (CONSTANTS, EMPTY) else [fault.operator],
     )
 
 
@@ -110,8 +110,9 @@ def _nodes(model: ir.Model) -> Iterator[ir.Node]:
         yield from function.all_nodes()
 
 
-def _wide_constants(model: ir.Model) -> Iterator[ir.Value]:
-    """The constants that have integers outside 32 bits; of ``Constant`` and ``ConstantOfShape``, their outputs."""
+def _special_constants(model: ir.Model) -> Iterator[tuple[str, ir.Value]]:
+    """The constants that runtimes may misread, each with :data:`CONSTANTS` or :data:`EMPTY`; of ``Constant`` and
+    ``ConstantOfShape``, their outputs."""
     graphs = dict.fromkeys(model.graphs())
     for node in _nodes(model):
         if isinstance(node.graph, ir.Graph):  # of a function's node
@@ -119,9 +120,15 @@ def _wide_constants(model: ir.Model) -> Iterator[ir.Value]:
         if not node.domain and node.op_type in ("Constant", "ConstantOfShape"):
             for attribute in node.attributes.values():
                 if _is_wide(_integers(attribute)):
-                    yield node.outputs[0]
+                    yield CONSTANTS, node.outputs[0]
+                if attribute.type == ir.AttributeType.TENSOR and not attribute.is_ref() and not attribute.value.size:
+                    yield EMPTY, node.outputs[0]
     for graph in graphs:
-        yield from (value for value in graph.initializers.values() if _is_wide(_tensor_integers(value.const_value)))
+        for value in graph.initializers.values():
+            if _is_wide(_tensor_integers(value.const_value)):
+                yield CONSTANTS, value
+            if value.const_value is not None and not value.const_value.size:
+                yield EMPTY, value
 
 
 def _integers(attribute: ir.Attr) -> Collection[int]:
