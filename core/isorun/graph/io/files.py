@@ -18,7 +18,7 @@ from google.protobuf.message import DecodeError
 from onnx.external_data_helper import uses_external_data
 
 from isorun.errors import InvalidModel, IsorunError
-from isorun.graph.io import external, maps, nodes, sparse, structure
+from isorun.graph.io import external, maps, nodes, sparse, structure, unsigned
 from isorun.system.interruption import interrupts
 
 SINGLE_FILE_LIMIT = 2**31 - 2**24
@@ -118,10 +118,10 @@ def from_proto(proto: onnx.ModelProto, name: str) -> ir.Model:
         InvalidModel: it is invalid.
     """
     with reading(name):
-        dense = sparse.densified(proto, name)
-        model = maps.deserialize(dense)
+        readable = unsigned.as_raw_data(sparse.densified(proto, name))
+        model = maps.deserialize(readable)
     opsets = [model.opset_imports, *(function.opset_imports for function in model.functions.values())]
-    changed = [dense is not proto, *(_rename_domain(versions) for versions in opsets)]
+    changed = [readable is not proto, *(_rename_domain(versions) for versions in opsets)]
     if "" not in model.graph.opset_imports:  # of other operators alone, as scikit-learn's, or of functions
         version = max(versions.get("", 0) for versions in opsets)
         model.graph.opset_imports[""] = version or _OPSET
