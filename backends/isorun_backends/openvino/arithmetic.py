@@ -97,11 +97,21 @@ ROWS = (
         rewrite=rewrites.absolute,
         feeds={"x": np.array([-5, 2], np.float32)},
     ),
+    fault(
+        "Div",
+        "integers that are computed from constants and sizes, of which one may be negative",
+        "it rounds down",
+        "g (float[1] x) => (int64[1] y, int32[2] z) <int64[1] f = {4}, int64[1] two = {2}, int32[2] c = {-7, 7}, "
+        "int32[2] d = {2, -2}> { s = Shape (x) t = Sub (s, f) y = Div (t, two) z = Div (c, d) }",
+        applies=conditions.divides_negative_fixed,
+        rewrite=rewrites.quotient,
+        feeds={"x": np.array([1], np.float32)},
+    ),
     *map(_large, ("Equal", "Less", "LessOrEqual", "Greater", "GreaterOrEqual")),
     fault(
         "Mod",
-        "integers above 2^24, or such results; in Div, MatMul, Gemm, ReduceL1, ReduceL2, ReduceMax, ReduceMean, "
-        "ReduceMin, ReduceProd, ReduceSum and ReduceSumSquare too",
+        "integers above 2^24, or such results; in Div, MatMul, Gemm, Pow, PRelu, ReduceL1, ReduceL2, "
+        "ReduceMax, ReduceMean, ReduceMin, ReduceProd, ReduceSum and ReduceSumSquare too",
         "that of their nearest numbers in fp32",
         "g (int32[n] x) => (int32[n] y) <int32 z = {10}> { y = Mod (x, z) }",
         feeds={"x": np.array([100_000_001], np.int32)},

@@ -28,6 +28,8 @@ if TYPE_CHECKING:
     from isorun_backends.nodes import Condition
 
 _VIEWS = ("Cast", "Concat", "Identity", "Reshape", "Squeeze", "Transpose", "Unsqueeze")  # the values of their inputs
+_SELECTIONS = ("Gather", "ReduceMax", "ReduceMin", "Slice", "Split")
+_OF_SIZES = ("Add", "Div", "Max", "Min", "Mul")  # not negative if no input is
 _HELD = 2**24  # fp32 holds every integer below
 _HARMLESS = (2**63 - 1, -(2**63) + 1, -(2**63))  # "no limit": saturated to 32 bits, they still mean that
 
@@ -90,6 +92,24 @@ def is_absolute_of_fixed(node: ir.Node, _: int) -> bool:
         if source.op_type in _VIEWS:
             waiting += source.inputs
     return False
+
+
+def divides_negative_fixed(node: ir.Node, _: int) -> bool:
+    """Whether integers, of which one may be negative, are computed from constants and sizes alone."""
+    values = [value for value in node.inputs if value is not None]
+    return is_integer(node, 0) and all(map(is_fixed, values)) and any(map(_may_be_negative, values))
+
+
+def _may_be_negative(value: ir.Value) -> bool:
+    source, numbers = producer(value), array_of(value)
+    if numbers is not None:
+        return bool((numbers < 0).any())
+    if source is None or source.op_type in ("Shape", "Size"):
+        return source is None
+    if source.op_type not in (*_VIEWS, *_SELECTIONS, *_OF_SIZES):
+        return True
+    read = source.inputs if source.op_type in ("Concat", *_OF_SIZES) else source.inputs[:1]
+    return any(_may_be_negative(part) for part in read if part is not None)
 
 
 def reduces_nothing(node: ir.Node, _: int) -> bool:
@@ -227,10 +247,12 @@ def pools_beyond(node: ir.Node, _: int) -> bool:
     return False
 
 
-def signed_or_byte(node: ir.Node, _: int) -> bool:
-    """Whether the integers are signed, or of 8 bits."""
+def shifts_wrongly(node: ir.Node, _: int) -> bool:
+    """Whether the integers are signed, or of 8 bits, or both inputs are scalars."""
     value = input_of(node, 0)
-    return value is None or value.dtype is None or value.dtype.is_signed() or value.dtype.itemsize == 1
+    if value is None or value.dtype is None or value.dtype.is_signed() or value.dtype.itemsize == 1:
+        return True
+    return all(shape_of(read) == [] for read in node.inputs)
 
 
 def number_beyond_32_bits(value: ir.Value, _: int) -> bool:

@@ -222,10 +222,10 @@ ROWS = (
     *quantization.ROWS,
     fault(
         "BitShift",
-        "signed integers, and integers of 8 bits",
-        "it saturates, rounds, and shifts in zeros",
+        "signed integers, integers of 8 bits, and scalars",
+        "it saturates, rounds, and shifts in zeros; an array of rank 1",
         'g (int32[n] x, int32[n] s) => (int32[n] y) { y = BitShift <direction = "RIGHT"> (x, s) }',
-        applies=conditions.signed_or_byte,
+        applies=conditions.shifts_wrongly,
         opset=28,
         feeds={"x": np.array([-8, -1], np.int32), "s": np.array([1, 1], np.int32)},
     ),
@@ -239,8 +239,9 @@ ROWS = (
     ),
     fault(
         "Mul",
-        "results beyond 32 bits, as of all int64 arithmetic; feeds beyond 32 bits are `InvalidFeeds`",
-        "the lower 32 bits",
+        "results beyond 32 bits, as of all arithmetic of int64, uint64 and uint32; feeds beyond 32 bits are "
+        "`InvalidFeeds`",
+        "the lower 32 bits; of uint32, 2^31 - 1 when it loads the model",
         "g (int64[n] x) => (int64[n] y) { y = Mul (x, x) }",
         feeds={"x": np.array([2**17])},
     ),

@@ -83,7 +83,12 @@ def byte_arithmetic(op: Nodes, node: ir.Node) -> ir.Value:
     assert kind is not None
     offset, size = op.constant(128 if kind.is_signed() else 0, np.int32), op.constant(256, np.int32)
     wide = [op("Cast", value, to=6) for value in node.inputs]
-    result = _absolute(op, wide[0], np.int32) if node.op_type == "Abs" else op(node.op_type, *wide)
+    if node.op_type == "Abs":
+        result = _absolute(op, wide[0], np.int32)
+    elif node.op_type == "Div":
+        result = _quotient(op, wide[0], wide[1], np.int32)
+    else:
+        result = op(node.op_type, *wide)
     lower = op("Mod", op("Add", result, offset), size)
     return op("Cast", op("Sub", lower, offset), to=int(kind))
 
@@ -104,6 +109,12 @@ def is_not_zero(op: Nodes, node: ir.Node) -> ir.Value:
 def absolute(op: Nodes, node: ir.Node) -> ir.Value:
     """A selection instead of the operator."""
     return _absolute(op, node.inputs[0])
+
+
+@rewrite
+def quotient(op: Nodes, node: ir.Node) -> ir.Value:
+    """The quotient without its sign, which is added."""
+    return _quotient(op, *node.inputs)
 
 
 @rewrite
@@ -198,8 +209,18 @@ def slope_of_each(op: Nodes, node: ir.Node) -> ir.Value:
 
 def _absolute(op: Nodes, value: ir.Value | None, kind: Any = None) -> ir.Value:
     """Absolute values without Abs, which OpenVINO drops where it computes them when it loads the model."""
-    zero = op.constant(0, kind or dtype_of(value, np.float32))
-    return op("Where", op("Less", value, zero), op("Neg", value), value)
+    return op("Where", _is_negative(op, value, kind), op("Neg", value), value)
+
+
+def _quotient(op: Nodes, x: ir.Value | None, z: ir.Value | None, kind: Any = None) -> ir.Value:
+    """The quotient of integers, towards zero: OpenVINO rounds down where it computes it when it loads the model."""
+    size = op("Div", _absolute(op, x, kind), _absolute(op, z, kind))
+    turned = op("Xor", _is_negative(op, x, kind), _is_negative(op, z, kind))
+    return op("Where", turned, op("Neg", size), size)
+
+
+def _is_negative(op: Nodes, value: ir.Value | None, kind: Any) -> ir.Value:
+    return op("Less", value, op.constant(0, kind or dtype_of(value, np.float32)))
 
 
 def _sum(op: Nodes, node: ir.Node, value: ir.Value | None) -> ir.Value:

@@ -54,3 +54,16 @@ def test_refuses_other_constants_without_elements(body: str) -> None:
 def test_refuses_uint32_beyond_32_bits_with_a_sign() -> None:
     with pytest.raises(isorun.UnsupportedModel, match=r"'c'.*uint32"):
         session("d = Identity (c) y = Cast <to = 1> (d)", "uint32[1] c = {4294967295}")
+
+
+@pytest.mark.parametrize("kind", ["int8", "int16", "int32", "int64"])
+def test_quotients_of_negative_constants(kind: str) -> None:
+    constants = f"{kind}[4] e = {{-7, 7, -7, 7}}, {kind}[4] d = {{2, -2, -2, 2}}"
+    with session("q = Div (e, d) y = Cast <to = 1> (q)", constants) as opened:
+        assert opened.run(None, {"x": np.ones(1, np.float32)})[0].tolist() == [-3, -3, 3, 3]
+
+
+def test_quotients_of_sizes_are_left_to_openvino() -> None:
+    body = "s = Shape (x) l = Gather (s, i) t = Mul (l, two) q = Div (t, two) y = Cast <to = 1> (q)"
+    with session(body, "int64[1] i = {-1}, int64[1] two = {2}") as opened:
+        assert "worked_around" not in opened.provenance.details.get("graph", {})
