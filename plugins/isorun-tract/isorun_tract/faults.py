@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from isorun.plugin import Fault, KnownFaults
+from isorun_tract import equivalents
+from isorun_tract.equivalents import attribute_of
 
 if TYPE_CHECKING:
     import onnx_ir as ir
@@ -26,36 +28,24 @@ _COUPLED = (0.1476791, -0.0896713)  # with 1 minus the forget gate as the input 
 _ACTIVATIONS = {"RNN": ["Tanh"], "GRU": ["Sigmoid", "Tanh"], "LSTM": ["Sigmoid", "Tanh", "Tanh"]}
 
 
-def _attribute(node: ir.Node, name: str, default: Any) -> Any:
-    """The value of an attribute; ``None`` if it refers to another one."""
-    attribute = node.attributes.get(name)
-    return default if attribute is None else attribute.value
-
-
 def _differs(name: str, *usual: Any) -> Callable[[ir.Node, int], bool]:
     """Whether an attribute has other values than the first, its default, and some more."""
-    return lambda node, _: _attribute(node, name, usual[0]) not in usual
+    return lambda node, _: attribute_of(node, name, usual[0]) not in usual
 
 
 def _activates_otherwise(node: ir.Node, _: int) -> bool:
     usual = _ACTIVATIONS[node.op_type]
-    return list(_attribute(node, "activations", usual) or ()) not in (usual, usual * 2)
+    return list(attribute_of(node, "activations", usual) or ()) not in (usual, usual * 2)
 
 
 def _has_unknown_batch(node: ir.Node, _: int) -> bool:
-    x, axis = node.inputs[0], 0 if _attribute(node, "layout", 0) else 1
+    x, axis = node.inputs[0], 0 if attribute_of(node, "layout", 0) else 1
     return x is None or x.shape is None or not isinstance(x.shape[axis], int)
 
 
 def _pads_with_value(node: ir.Node, _: int) -> bool:
     has_value = len(node.inputs) > 2 and node.inputs[2] is not None
-    return has_value and _attribute(node, "mode", "constant") != "constant"
-
-
-def _without_value(node: ir.Node) -> list[ir.Node]:
-    import onnx_ir as ir
-
-    return [ir.node("Pad", [*node.inputs[:2], None, *node.inputs[3:]], node.attributes)]
+    return has_value and attribute_of(node, "mode", "constant") != "constant"
 
 
 def _steps_between_computed(node: ir.Node, _: int) -> bool:
@@ -70,17 +60,30 @@ def _steps_between_computed(node: ir.Node, _: int) -> bool:
     return not known and (tensor is None or bool((tensor.numpy() != 1).any()))
 
 
-def _stable_softplus(node: ir.Node) -> list[ir.Node]:
-    import onnx_ir as ir
+def _may_widen_dividend(node: ir.Node, _: int) -> bool:
+    """Whether the dividend may have fewer elements than the remainders."""
+    dividend, divisor = ([] if value is None or value.shape is None else list(value.shape) for value in node.inputs)
+    if len(dividend) < len(divisor) or not dividend:
+        return True
+    pairs = zip(reversed(dividend), reversed(divisor), strict=False)
+    return any(other not in (1, size) and not (isinstance(size, int) and size > 1) for size, other in pairs)
 
-    (x,) = node.inputs
-    kind = np.dtype("float32") if x is None or x.dtype is None else x.dtype.numpy()
-    nodes = [ir.node("Constant", [], {"value": ir.tensor(np.array(1, kind))}), ir.node("Abs", [x])]
-    for operator in ("Neg", "Exp"):
-        nodes.append(ir.node(operator, [nodes[-1].outputs[0]]))
-    nodes.append(ir.node("Add", [nodes[0].outputs[0], nodes[-1].outputs[0]]))
-    nodes += [ir.node("Log", [nodes[-1].outputs[0]]), ir.node("Relu", [x])]
-    return [*nodes, ir.node("Add", [node.outputs[0] for node in nodes[-2:]])]
+
+def _raises_integers_to_unsigned(node: ir.Node, _: int) -> bool:
+    base, exponent = (None if value is None else value.dtype for value in node.inputs)
+    return (base is None or base.is_integer()) and (
+        exponent is None or (exponent.is_integer() and not exponent.is_signed())
+    )
+
+
+def _rounds_to_other_type(node: ir.Node, _: int) -> bool:
+    has_zero = len(node.inputs) > 2 and node.inputs[2] is not None
+    return not has_zero and attribute_of(node, "output_dtype", 0) not in (0, 2)  # uint8
+
+
+def _is_of_integers(node: ir.Node, _: int) -> bool:
+    x = node.inputs[0]
+    return x is None or x.dtype is None or x.dtype.is_integer()
 
 
 def _is_of_quantized(node: ir.Node, _: int) -> bool:
@@ -89,17 +92,6 @@ def _is_of_quantized(node: ir.Node, _: int) -> bool:
     while producer is not None and producer.op_type in _MOVING and producer.inputs[0] is not None:
         producer = producer.inputs[0].producer()
     return producer is not None and producer.op_type == "DequantizeLinear"
-
-
-def _above_lowest(node: ir.Node) -> list[ir.Node]:
-    """The function of the greater of each number and the lowest one, behind which no quantization is recognized."""
-    import onnx_ir as ir
-
-    (x,) = node.inputs
-    kind = np.dtype("float32") if x is None or x.dtype is None else x.dtype.numpy()
-    lowest = ir.node("Constant", [], {"value": ir.tensor(np.array(np.finfo(kind).min))})
-    greater = ir.node("Max", [x, lowest.outputs[0]])
-    return [lowest, greater, ir.node(node.op_type, [greater.outputs[0]], node.attributes)]
 
 
 def _is_mixed(value: ir.Value | None) -> bool:
@@ -233,7 +225,7 @@ FAULTS = KnownFaults(
             result="it pads with the constant",
             versions=_VERSIONS,
             applies=_pads_with_value,
-            rewrite=_without_value,
+            rewrite=equivalents.without_value,
             model=(
                 "g (float[a, b] x) => (float[c, d] y) <int64[4] p = {0, 1, 0, 1}, float v = {0}> "
                 '{ y = Pad <mode = "edge"> (x, p, v) }'
@@ -247,7 +239,7 @@ FAULTS = KnownFaults(
             result="infinity",
             versions=_VERSIONS,
             applies=lambda *_: True,
-            rewrite=_stable_softplus,
+            rewrite=equivalents.stable_softplus,
             model="g (float[n] x) => (float[n] y) { y = Softplus (x) }",
             feeds={"x": np.array([-100, -1, 0, 1, 100], np.float32)},
         ),
@@ -257,13 +249,85 @@ FAULTS = KnownFaults(
             result="1 for each number",
             versions=_VERSIONS,
             applies=_is_of_quantized,
-            rewrite=_above_lowest,
+            rewrite=equivalents.above_lowest,
             model=(
                 "g (int8[a, b] x) => (int8[c, d] y) <float s = {0.1}, int8 z = {0}, float r = {0.01}> "
                 "{ h = DequantizeLinear (x, s, z) p = Softmax (h) y = QuantizeLinear (p, r, z) }"
             ),
             opset=19,
             feeds={"x": np.array([[0, 10, 20]], np.int8)},
+        ),
+        Fault(
+            operator="Mod",
+            condition="a dividend with fewer elements than the remainders",
+            result="the remainders of the divisor by the dividend, or the end of the process",
+            versions=_VERSIONS,
+            applies=_may_widen_dividend,
+            model="g (int32[2, 1] x, int32[3] z) => (int32[2, 3] y) { y = Mod (x, z) }",
+            feeds={"x": np.array([[17], [-22]], np.int32), "z": np.array([3, 4, 5], np.int32)},
+        ),
+        Fault(
+            operator="Swish",
+            condition="`alpha` other than 1",
+            result="it ignores it",
+            versions=_VERSIONS,
+            applies=_differs("alpha", 1.0),
+            rewrite=equivalents.scaled_swish,
+            model="g (float[n] x) => (float[n] y) { y = Swish <alpha = 0.5> (x) }",
+            opset=24,
+            feeds={"x": np.array([-2, 3], np.float32)},
+        ),
+        Fault(
+            operator="Celu",
+            condition="`alpha` other than 1",
+            result="negative results are not multiplied by it",
+            versions=_VERSIONS,
+            applies=_differs("alpha", 1.0),
+            rewrite=equivalents.scaled_celu,
+            model="g (float[n] x) => (float[n] y) { y = Celu <alpha = 0.5> (x) }",
+            feeds={"x": np.array([-2, 3], np.float32)},
+        ),
+        Fault(
+            operator="Pow",
+            condition="integers to the power of unsigned ones",
+            result="it ends the process",
+            versions=_VERSIONS,
+            applies=_raises_integers_to_unsigned,
+            rewrite=equivalents.same_type,
+            model="g (int32[n] x, uint8[n] z) => (int32[n] y) { y = Pow (x, z) }",
+            feeds={"x": np.array([3, -2], np.int32), "z": np.array([2, 3], np.uint8)},
+            ends_process=True,
+        ),
+        Fault(
+            operator="Shrink",
+            condition="integers",
+            result="it ignores the fraction of `bias` and `lambd`",
+            versions=_VERSIONS,
+            applies=_is_of_integers,
+            model="g (int32[n] x) => (int32[n] y) { y = Shrink <bias = 0.5> (x) }",
+            feeds={"x": np.array([-4, 3], np.int32)},
+        ),
+        Fault(
+            operator="ReduceLogSumExp",
+            condition="numbers above 88, or below -103 alone",
+            result="infinity: it does not subtract the maximum",
+            versions=_VERSIONS,
+            applies=lambda *_: True,
+            model="g (float[n] x) => (float[1] y) { y = ReduceLogSumExp (x) }",
+            feeds={"x": np.array([100, 100], np.float32)},
+        ),
+        Fault(
+            operator="QuantizeLinear",
+            condition="`output_dtype` other than uint8 without a zero point",
+            result="integers of uint8",
+            versions=_VERSIONS,
+            applies=_rounds_to_other_type,
+            model=(
+                "g (float[n] x) => (float[n] y) <float s = {1}> "
+                "{ q = QuantizeLinear <output_dtype = 3> (x, s) y = Cast <to = 1> (q) }"
+            ),
+            opset=21,
+            feeds={"x": np.array([-3, 5], np.float32)},
         ),
         Fault(
             operator="Slice",

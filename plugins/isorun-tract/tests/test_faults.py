@@ -66,6 +66,14 @@ VALID = {
         "g (float[a] x, float[1] k) => (float[a] y) <float[1] k = {2}> { y = Mul (x, k) }",
         {"x": np.array([1, 2], np.float32)},
     ),
+    "remainders by a scalar": (
+        "g (int64[a, b] x) => (int64[a, b] y) <int64 z = {3}> { y = Mod (x, z) }",
+        {"x": np.array([[-7, 8]])},
+    ),
+    "remainders of equal shapes": (
+        "g (int64[a, b] x, int64[a, b] z) => (int64[a, b] y) { y = Mod (x, z) }",
+        {"x": np.array([[-7, 8]]), "z": np.array([[3, 5]])},
+    ),
     "computed indices": (
         "g (float[a, b] x, int64[c] i) => (float[d, e] y) { y = Gather (x, i) }",
         {"x": np.arange(6, dtype=np.float32).reshape(3, 2), "i": np.array([2, -3])},
