@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from isorun.plugin import Fault
-from isorun_backends.nodes import GATES, Nodes, Rows, array_of, input_of, rewrite, shape_of
+from isorun_backends.nodes import GATES, Nodes, Rows, array_of, attribute_of, dtype_of, input_of, rewrite, shape_of
 
 if TYPE_CHECKING:
     import onnx_ir as ir
@@ -137,6 +137,16 @@ def through_single(op: Nodes, node: ir.Node) -> ir.Value:
         for value, half in zip(node.inputs, halves, strict=True)
     ]
     return op("Cast", op(node.op_type, *inputs, **node.attributes), to=ir.DataType.FLOAT16)
+
+
+@rewrite
+def shrink_by_selection(op: Nodes, node: ir.Node) -> ir.Value:
+    """Where instead of products with zero, which are NaN for infinities, in the node's own type."""
+    x, kind = node.inputs[0], dtype_of(node.inputs[0], np.float32)
+    limit, bias = attribute_of(node, "lambd", 0.5), attribute_of(node, "bias", 0.0)
+    low, high, shift, zero = (op.constant(number, kind) for number in (-limit, limit, bias, 0))
+    upper = op("Where", op("Less", high, x), op("Sub", x, shift), zero)
+    return op("Where", op("Less", x, low), op("Add", x, shift), upper)
 
 
 @rewrite

@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 
 from isorun.plugin import Fault
+from isorun_backends.common_faults import shrink_by_selection
 from isorun_backends.nodes import differs, every, has
 from isorun_backends.openvino import conditions, rewrites
 from isorun_backends.openvino.row import fault
@@ -166,8 +167,16 @@ ROWS = (
         "NaN",
         "g (float[n] x) => (float[n] y) { y = Shrink <bias = 0.5> (x) }",
         applies=conditions.is_known_float,
-        rewrite=rewrites.shrink,
+        rewrite=shrink_by_selection,
         feeds={"x": _NUMBERS},
+    ),
+    fault(
+        "Shrink",
+        "integers",
+        "it ignores the fraction of `bias` and `lambd`",
+        "g (int32[n] x) => (int32[n] y) { y = Shrink <bias = 0.5> (x) }",
+        applies=conditions.is_integer,
+        feeds={"x": np.array([-4, 3], np.int32)},
     ),
     fault(
         "ThresholdedRelu",

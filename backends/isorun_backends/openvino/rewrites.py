@@ -127,16 +127,6 @@ def fmod(op: Nodes, node: ir.Node) -> ir.Value:
 
 
 @rewrite
-def shrink(op: Nodes, node: ir.Node) -> ir.Value:
-    """Where instead of products with zero, which are NaN for infinities."""
-    x, kind = node.inputs[0], _float_type(node.inputs[0])
-    limit, bias = attribute_of(node, "lambd", 0.5), attribute_of(node, "bias", 0.0)
-    low, high, shift, zero = (op.constant(number, kind) for number in (-limit, limit, bias, 0))
-    upper = op("Where", op("Less", high, x), op("Sub", x, shift), zero)
-    return op("Where", op("Less", x, low), op("Add", x, shift), upper)
-
-
-@rewrite
 def range_towards(op: Nodes, node: ir.Node) -> ir.Value:
     """The same with the start as its limit, where the step leads away from the limit: their signs differ."""
     start, limit, delta = node.inputs
