@@ -30,6 +30,7 @@ _RANGES = {
 }
 _BYTES = ("UINT8", "INT8")
 _MISREADING = ("Gather", "AveragePool", "BatchNormalization", "MaxPool")
+_PRODUCTS = ("MatMul", "Gemm")
 _VIEWS = ("Reshape", "Transpose", "Unsqueeze", "Squeeze", "Split", "Identity")
 _OVERFLOW = 1e38
 _X = np.linspace(-2, 2, 48, dtype=np.float32).reshape(1, 6, 8)
@@ -57,6 +58,16 @@ def weighs_wrongly(node: ir.Node, _: int) -> bool:
     """Whether the weights of a convolution, or of a product with misread results, are turned back from integers."""
     return (
         any(_is_misread(reader) for reader, _ in node.outputs[0].uses())
+        and array_of(node.inputs[0]) is not None
+        and array_of(input_of(node, 1)) is not None
+        and _can_compute(node)
+    )
+
+
+def weighs_sums_wrongly(node: ir.Node, _: int) -> bool:
+    """Whether constants that are turned back from integers have scales along an axis that a product sums over."""
+    return (
+        any(_sums_over_scales(reader) for reader in _readers(node.outputs[0]))
         and array_of(node.inputs[0]) is not None
         and array_of(input_of(node, 1)) is not None
         and _can_compute(node)
@@ -178,7 +189,7 @@ def _is_turned(value: ir.Value | None) -> bool:
 def _products(value: ir.Value) -> Iterator[ir.Node]:
     """The products of a rounded value with another one, or with rounded weights, whose results are not misread."""
     for reader, index in value.uses():
-        if reader.op_type in ("MatMul", "Gemm") and index < 2:
+        if reader.op_type in _PRODUCTS and index < 2:
             if _is_rounded(reader.inputs[1 - index]) and not _is_misread(reader):
                 yield reader
         elif reader.op_type in _VIEWS or (reader.op_type in ("Mul", "Div") and _is_scaled(reader)):
@@ -188,10 +199,54 @@ def _products(value: ir.Value) -> Iterator[ir.Node]:
 
 def _is_misread(product: ir.Node) -> bool:
     """Whether OpenVINO crashes or computes wrongly where a product of integers is read, as of any convolution."""
-    if product.op_type not in ("MatMul", "Gemm"):
+    if product.op_type not in _PRODUCTS:
         return product.op_type == "Conv"
+    if _sums_over_scales(product):
+        return True
     readers = [reader for reader, _ in product.outputs[0].uses()]
     return any(reader.op_type in _MISREADING or _is_turned(reader.outputs[0]) for reader in readers)
+
+
+def _sums_over_scales(product: ir.Node) -> bool:
+    """Whether an input of a matrix product may have several scales along the axis that is summed over: OpenVINO takes
+    them for scales of the result."""
+    if product.op_type not in _PRODUCTS:
+        return False
+    turned = [bool(attribute_of(product, f"trans{name}", 0)) for name in "AB"]
+    return _may_have_scales_along(product.inputs[0], -2 if turned[0] else -1) or _may_have_scales_along(
+        product.inputs[1], -1 if turned[1] else -2
+    )
+
+
+def _may_have_scales_along(value: ir.Value | None, along: int) -> bool:
+    """Whether a value may be turned back from integers with several scales along an axis, which is negative."""
+    axis: int | None = along
+    while (source := producer(value)) is not None:
+        value, rank = source.inputs[0], len(shape_of(source.inputs[0]) or ())
+        if source.op_type == _DEQUANTIZE:
+            scale = input_of(source, 1)
+            if scale is None or _is_scalar(scale) or attribute_of(source, "block_size", 0):
+                return False
+            own = attribute_of(source, "axis", 1)
+            return axis is None or not rank or (own if own < 0 else own - rank) == axis
+        if source.op_type == "Transpose" and axis is not None and rank:
+            order = attribute_of(source, "perm") or range(rank)[::-1]
+            axis = order[axis] - rank
+        elif source.op_type in _VIEWS and source.op_type not in ("Identity", "Split"):
+            axis = None
+        elif source.op_type not in _VIEWS and not _is_scaled(source):
+            return False
+    return False
+
+
+def _readers(value: ir.Value) -> Iterator[ir.Node]:
+    """What reads a value, or a view of it."""
+    for reader, _ in value.uses():
+        if reader.op_type in _VIEWS or (reader.op_type in ("Mul", "Div") and _is_scaled(reader)):
+            for output in reader.outputs:
+                yield from _readers(output)
+        else:
+            yield reader
 
 
 def _is_rounded(value: ir.Value | None) -> bool:
@@ -239,6 +294,18 @@ def _rows(domain: str) -> tuple[Fault, ...]:
             rewrite=weights,
             feeds={"x": _X[:, :1]},
             expected=[np.square(np.convolve(_ROUNDED[0, 0], [-1, 2], "valid")[None, None])],
+        ),
+        fault(
+            domain + _DEQUANTIZE,
+            "the weights of a matrix product, with scales along the axis that it sums over",
+            "products with those of other rows",
+            "g (float[N, 4] x) => (float[N, 2] y) <float[4] t = {0.01, 0.02, 0.05, 0.1}, int8[4] wz = {0, 0, 0, 0}, "
+            "int8[4, 2] w = {40, -20, 30, 50, 10, -60, 70, 5}> "
+            f"{{ v = {domain}DequantizeLinear <axis = 0> (w, t, wz) y = MatMul (x, v) }}",
+            applies=weighs_sums_wrongly,
+            rewrite=weights,
+            feeds={"x": np.eye(4, dtype=np.float32)},
+            expected=[np.array([[0.4, -0.2], [0.6, 1], [0.5, -3], [7, 0.5]], np.float32)],
         ),
         fault(
             domain + _DEQUANTIZE,

@@ -14,6 +14,7 @@ import isorun
 HEADER = '<ir_version: 10, opset_import: ["" : 21, "com.microsoft" : 1]>'
 VALUES = np.random.default_rng(0).normal(size=(3, 6, 8)).astype(np.float32)
 WEIGHTS = np.random.default_rng(1).integers(-127, 128, (8, 8)).astype(np.int8)
+SCALES = np.linspace(0.005, 0.05, 8, dtype=np.float32)
 KERNEL = np.random.default_rng(2).integers(-127, 128, (6, 6, 2)).astype(np.int8)
 LEAST = np.finfo(np.float32).min
 MASK = np.where(np.random.default_rng(3).random((3, 1, 8)) < 0.5, LEAST, 0).astype(np.float32)
@@ -55,6 +56,10 @@ GRAPHS = {
     "a zero point times a scale that overflow": (
         "h = Mul (x, great) q = QuantizeLinear (h, greatest, z) d = DequantizeLinear (q, greatest, z) y = Neg (d)"
     ),
+    "weights with scales of rows": ROUNDED + "v = DequantizeLinear <axis = 0> (w, many) y = MatMul (d, v)",
+    "transposed weights with scales of columns": (
+        ROUNDED + "v = DequantizeLinear <axis = 1> (w, many) u = Transpose (v) y = MatMul (d, u)"
+    ),
     "another zero point": "q = QuantizeLinear (x, s, wide) d = DequantizeLinear (q, s, nil) y = Neg (d)",
 }
 
@@ -72,7 +77,7 @@ def model_of(graph: str) -> onnx.ModelProto:
         f"uint16[6] wides = {{{wides}}}> {{ {graph} }}"
     )
     model = onnx.parser.parse_model(text)
-    arrays = {"w": WEIGHTS, "k": KERNEL, "mask": MASK, "square": np.eye(8, dtype=np.float32)}
+    arrays = {"w": WEIGHTS, "many": SCALES, "k": KERNEL, "mask": MASK, "square": np.eye(8, dtype=np.float32)}
     model.graph.initializer.extend(onnx.numpy_helper.from_array(array, name) for name, array in arrays.items())
     return model
 
