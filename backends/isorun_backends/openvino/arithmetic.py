@@ -144,6 +144,22 @@ ROWS = (
         feeds={"x": np.array([1.9, 1e6], np.float32)},
     ),
     fault(
+        "Cast",
+        "to int16, uint16 or uint32 of integers that they do not hold, before another operator",
+        "the integer itself",
+        "g (int32[n] x) => (int32[n] y) { q = Cast <to = 4> (x) y = Cast <to = 6> (q) }",
+        feeds={"x": np.array([-1, 70_000], np.int32)},
+    ),
+    fault(
+        "Cast",
+        "to fp8 or integers of 4 bits, of numbers that they do not hold, and in QuantizeLinear with `saturate` = 0",
+        "infinity or NaN instead of the greatest number, or the other way round; integers of 8 bits",
+        "g (float[n] x) => (float[n] y) { q = Cast <to = 19> (x) y = Cast <to = 1> (q) }",
+        opset=19,
+        feeds={"x": np.array([1e5, -2], np.float32)},
+        expected=[np.array([57344, -2], np.float32)],
+    ),
+    fault(
         "Relu",
         "integers",
         "that of their nearest numbers in fp32",
