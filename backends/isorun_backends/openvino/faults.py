@@ -26,6 +26,7 @@ from isorun_backends.openvino import (
     rewrites,
     rotations,
     sizes,
+    texts,
 )
 from isorun_backends.openvino.row import fault
 
@@ -217,6 +218,7 @@ ROWS = (
     *reductions.ROWS,
     *rotations.ROWS,
     *sizes.ROWS,
+    *texts.ROWS,
     *empties.ROWS,  # after those that refuse a node
     *activations.ROWS,
     *quantization.ROWS,
