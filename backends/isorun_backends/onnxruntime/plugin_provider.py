@@ -50,6 +50,7 @@ if TYPE_CHECKING:
 
 _TEXT, _HALF = "tensor(string)", "tensor(float16)"
 _LIBRARY = Option("path of the library of a provider that is in no package", "path")
+_INSTALL = "Install a package such as onnxruntime-ep-openvino, or set options={'library': PATH}."
 _CONTEXTS = "compiled_contexts"
 _exclusive = threading.RLock()  # of all sessions of providers that are exclusive
 _measured: dict[tuple[Any, ...], str] = {}  # precision by provider, device and options
@@ -113,7 +114,11 @@ class OrtEp(Backend):
 
     def installed(self) -> Availability:
         availability = super().installed()
-        return checked(self._require) if availability.ok and self._member else availability
+        if not availability.ok:
+            return availability
+        if not self._member:  # usable with the library of a provider
+            return Availability(ok=True, reason="no execution provider is installed", remedy=_INSTALL)
+        return checked(self._require)
 
     def _require(self) -> None:
         if self._compiled is None:
@@ -127,7 +132,7 @@ class OrtEp(Backend):
         onnxruntime-ep-webgpu 0.4.0 offers a software device whether or not there is a driver for it.
         """
         if not self._member:
-            return Availability(ok=True)  # the library is not known before compile()
+            return self.installed()  # the library is not known before compile()
         return checked(self._compute)
 
     def _compute(self) -> None:
@@ -310,7 +315,7 @@ class OrtEp(Backend):
             raise BackendUnavailable(
                 self.name,
                 f"it needs the name of a plugin execution provider, {self.name}:NAME{self._known()}",
-                "Install a package such as onnxruntime-ep-openvino, or set options={'library': PATH}.",
+                _INSTALL,
             )
         library = Path(options["library"])
         if not library.is_file():

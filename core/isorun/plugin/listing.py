@@ -93,11 +93,21 @@ def describe(name: str, *, probe: bool = True) -> list[Description]:
     owner = _owner(name)
     try:
         backends = [registry.get(name)]
-        members = () if ":" in name else registry.members(name) or ()
-        backends += [registry.get(f"{name}:{member}") for member in members]
+        members = None if ":" in name else registry.members(name)
+        backends += [registry.get(f"{name}:{member}") for member in members or ()]
     except BackendUnavailable as error:
         return [Description(name=name, distribution=owner, reason=error.reason, remedy=error.remedy)]
-    return [Description.of(backend, owner, probe=probe) for backend in backends]
+    descriptions = [Description.of(backend, owner, probe=probe) for backend in backends]
+    if members == () and descriptions[0].status == "available":
+        return [_without_members(descriptions[0])]
+    return descriptions
+
+
+def _without_members(family: Description) -> Description:
+    """A family of which no member is on this machine: its name alone runs nothing, or only with options."""
+    reason = family.reason or "none of its members is installed"
+    remedy = family.remedy or f"Install what provides one, and request it as {family.name}:MEMBER."
+    return replace(family, status="unavailable", reason=reason, remedy=remedy)
 
 
 def _without_families(descriptions: Sequence[Description]) -> list[Description]:

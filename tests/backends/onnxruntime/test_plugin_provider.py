@@ -14,7 +14,7 @@ import sites
 from isorun.errors import BackendNotFound, BackendUnavailable, InvalidOption, UnsupportedModel
 from isorun.isolation import environments
 from isorun.isolation.worker.backend import Worker
-from isorun.plugin import registry
+from isorun.plugin import listing, registry
 from isorun_conformance.formulas import of_type
 
 LIBRARY = """
@@ -191,6 +191,13 @@ def test_the_name_alone_requires_a_library(bert, tmp_path):
     with pytest.raises(BackendUnavailable, match=r"libdamaged\.so"):
         isorun.Session(bert, "ort-ep", options={"library": damaged})
     assert registry.get("ort-ep").capabilities.priority is None
+
+
+def test_the_name_alone_is_listed_as_unavailable(monkeypatch):
+    monkeypatch.setattr(type(registry.get("ort-ep")), "members", classmethod(lambda cls: ()))
+    (described,) = listing.describe("ort-ep")
+    assert (described.status, described.reason) == ("unavailable", "no execution provider is installed")
+    assert "options={'library': PATH}" in described.remedy
 
 
 def test_text_is_rejected_rather_than_aborting(bert):

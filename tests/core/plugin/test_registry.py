@@ -138,3 +138,17 @@ def test_members_of_a_family(tmp_path, lookup):
     assert "'single:one'" in single
     assert "did you mean 'single'?" in single
     assert "'other:one'" in other
+
+
+def test_a_family_without_members_is_not_available(tmp_path):
+    family = FAMILY.replace('("one", "two")', "()")
+    site = distribution(tmp_path / "site", "family-dist", {"several": "family:Several"}, {"family": family})
+    script = """
+import json
+from isorun.plugin import listing
+(described,) = [description for description in listing.descriptions() if description.name == "several"]
+print(json.dumps([described.status, described.problem]))
+"""
+    status, problem = answers(script, site, cache=tmp_path)
+    assert status == "unavailable"
+    assert problem == ("none of its members is installed. Install what provides one, and request it as several:MEMBER.")

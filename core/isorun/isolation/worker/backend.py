@@ -61,7 +61,7 @@ class Worker:
         """The backends in the environment in full: :func:`isorun.plugin.listing.descriptions`."""
         descriptions = [Description.from_dict(data) for data in self.connection().ask("descriptions")]
         return [
-            replace(description, remedy=self.get(description.name).availability().remedy)
+            replace(description, remedy=IsolatedBackend(self, description).availability().remedy)
             if description.status == "unavailable"
             else description
             for description in descriptions
