@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from isorun.errors import BackendUnavailable
-from isorun.plugin import listing, registry
+from isorun.plugin import listing
 from isorun.system.hardware import cpu_name
 from isorun.system.threads import usable_cores
 
@@ -39,20 +38,15 @@ seconds: 1                                # in each round
 def text(file: str) -> str:
     """The spec in a file of that name: every backend that is available, at its precisions."""
     lines, names = [], []
-    for name in registry.names():
-        try:
-            backend = listing.load(name)
-            availability = registry.availability(backend)
-        except BackendUnavailable as error:
-            lines.append(f"  # - {name}: {' '.join(error.reason.split())}")
-            continue
-        if not availability.ok:
-            lines.append(f"  # - {name}: {' '.join(availability.reason.split())}")
+    for description in listing.descriptions():
+        name = description.name
+        if description.status != "available":
+            lines.append(f"  # - {name}: {' '.join(description.reason.split())}")
         elif name == "reference":
             lines.append("  # - reference                           # slow: ONNX's own evaluator")
         else:
             names.append(name)
-            offered = backend.capabilities.precisions
+            offered = description.capabilities.precisions
             chosen = [precision for precision in ("fp32", "bf16", "fp16", "int8") if precision in offered]
             lines.append(f"  - {{name: {name}, precisions: [{', '.join(chosen)}]}}")
     lines.sort(key=lambda line: line.lstrip().startswith("#"))
