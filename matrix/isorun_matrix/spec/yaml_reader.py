@@ -24,8 +24,8 @@ Problem = tuple[Place, str]
 _BYTES = 1 << 19
 _VALUES = 20_000  # in a file, aliases counted where they are used
 _DEPTH = 50
-_TOO_MANY = f"more than {_VALUES:,} values"
-_TOO_DEEP = f"values are nested more than {_DEPTH} deep"
+_TOO_MANY = f"a spec may have at most {_VALUES:,} values, got more"
+_TOO_DEEP = f"values may be nested at most {_DEPTH} deep, got more"
 _INTEGER = 1 << 63
 _PROBLEMS = 30  # shown for one file
 _SHOWN = 600  # characters shown of one problem
@@ -34,6 +34,14 @@ _PREFIX = "tag:yaml.org,2002:"
 _MERGE = f"{_PREFIX}merge"
 _SCALARS = {f"{_PREFIX}{name}" for name in ("null", "bool", "int", "float", "str")}
 _TAGS = {yaml.ScalarNode: _SCALARS, yaml.SequenceNode: {f"{_PREFIX}seq"}, yaml.MappingNode: {f"{_PREFIX}map"}}
+
+
+class _Excess(Exception):
+    """Valid YAML with more data than a spec may have."""
+
+    def __init__(self, problem: str, line: int) -> None:
+        super().__init__(problem)
+        self.line = line
 
 
 class _Loader(yaml.SafeLoader):
@@ -46,7 +54,7 @@ class _Loader(yaml.SafeLoader):
         self._values += 1
         self._depth += 1
         if problem := _excess(self._values, self._depth):
-            raise yaml.MarkedYAMLError(problem=problem, problem_mark=self.get_mark())
+            raise _Excess(problem, self.line + 1)
         node = super().compose_node(parent, index)
         self._depth -= 1
         return node
@@ -63,8 +71,7 @@ def read(path: Path) -> tuple[yaml.MappingNode, dict[str, Any], list[Problem]]:
         root = loader.get_single_node()
         if not isinstance(root, yaml.MappingNode):
             raise SpecError(f"{path} has no keys. A spec needs at least models, backends and shapes.")
-        if problem := _excess(*_extent(root, {})):
-            raise error(path, root, [((), f"{problem}, with aliases expanded")])
+        _check_extent(root)
         if problems := list(_problems(root, (), set(), loader)):
             try:
                 data = loader.construct_document(root)
@@ -72,6 +79,8 @@ def read(path: Path) -> tuple[yaml.MappingNode, dict[str, Any], list[Problem]]:
                 raise error(path, root, problems) from None
             return root, {key: value for key, value in data.items() if isinstance(key, str)}, problems
         return root, loader.construct_document(root), []
+    except _Excess as cause:
+        raise SpecError(f"{path}, line {cause.line}: {cause}. Split the spec, or shorten its lists.") from None
     except yaml.YAMLError as cause:
         mark = getattr(cause, "problem_mark", None)
         line = "" if mark is None else f", line {mark.line + 1}"
@@ -110,7 +119,8 @@ def _loader(path: Path) -> _Loader:
     except (OSError, ValueError) as cause:
         raise SpecError(f"Cannot read {path}: {cause}") from cause
     if len(content) > _BYTES:
-        raise SpecError(f"{path} is larger than {_BYTES >> 10} KiB. Move texts to a file of their own.")
+        size = path.stat().st_size
+        raise SpecError(f"{path} may have at most {_BYTES:,} bytes, got {size:,}. Move texts to a file of their own.")
     try:
         return _Loader(text)
     except yaml.reader.ReaderError as cause:
@@ -133,6 +143,11 @@ def _extent(node: yaml.Node, known: dict[int, tuple[int, int]]) -> tuple[int, in
         values, depths = zip((0, 0), *(_extent(value, known) for _, value in _children(node)), strict=True)
         known[id(node)] = 1 + sum(values), 1 + max(depths)
     return known[id(node)]
+
+
+def _check_extent(root: yaml.Node) -> None:
+    if problem := _excess(*_extent(root, {})):
+        raise _Excess(f"{problem} with aliases expanded", root.start_mark.line + 1)
 
 
 def _excess(values: int, depth: int) -> str | None:
