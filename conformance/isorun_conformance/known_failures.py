@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import tomllib
 from collections.abc import Iterable, Mapping
 from dataclasses import fields
@@ -10,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from isorun.errors import InvalidArgument, IsorunError, did_you_mean, nearest
+from isorun.system import json_files
 from isorun.types.faults import KnownFailure
 
 Declared = Mapping[str, KnownFailure | Mapping[str, str]]
@@ -24,7 +24,7 @@ def read(path: Path) -> dict[str, KnownFailure]:
     """
     try:
         text = path.read_text(encoding="utf-8-sig")
-        tables = json.loads(text) if path.suffix == ".json" else tomllib.loads(text)
+        tables = json_files.parse(text) if path.suffix == ".json" else tomllib.loads(text)
     except (OSError, ValueError) as error:
         raise IsorunError(f"Cannot read the known failures in {path}: {error}") from error
     return parse(tables, f"{path}: ")

@@ -9,12 +9,11 @@ from typing import Any, NamedTuple
 
 from isorun.errors import InvalidArgument, InvalidModel, UnsupportedModel, did_you_mean
 from isorun.graph.tasks import ANSWERS, SEQUENCE, TOKENS
-from isorun.models import heads, sentences
+from isorun.models import heads, keys, sentences
 from isorun.models.lowering import info_of
 from isorun.models.modules import STATIC_SPARSE
 from isorun.models.tokenizer import places_of
 from isorun.session.session import Session
-from isorun.system import json_files
 from isorun.system.cache import Cache, expanded
 from isorun.text.classifier import Classifier
 from isorun.text.cross_encoder import CrossEncoder
@@ -178,7 +177,7 @@ def task_of(path: Path) -> str:
             f"Cannot tell what {path} is for: {folder} has no config.json. Name its ONNX file, or choose with "
             f"--task NAME=TASK ({', '.join(TASKS)})"
         )
-    config = json_files.read(folder / "config.json")
+    config = keys.read_object(folder / "config.json")
     head = heads.named(config, lambda why: InvalidModel(f"{folder / 'config.json'}: {why}"))
     if head in _NOT_SERVED:
         raise InvalidModel(

@@ -26,6 +26,14 @@ def test_file_of_tables_is_read(tmp_path: Path, suffix: str) -> None:
     assert known_failures.read(path) == {"test_x[int64]": KnownFailure(**FIELDS)}
 
 
+@pytest.mark.parametrize(("suffix", "text"), [("toml", "[a]\n[a]"), ("json", '{"a": {}, "a": {}}')])
+def test_a_check_twice_is_rejected(tmp_path: Path, suffix: str, text: str) -> None:
+    path = tmp_path / f"known.{suffix}"
+    path.write_text(text)
+    with pytest.raises(IsorunError, match=r"duplicate key 'a'|Cannot declare \('a',\) twice"):
+        known_failures.read(path)
+
+
 @pytest.mark.parametrize(
     ("change", "message"),
     [

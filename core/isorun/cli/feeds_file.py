@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import zipfile
+from collections import Counter
 from pathlib import Path
 
 import numpy as np
@@ -22,6 +23,8 @@ def load(path: Path) -> dict[str, np.ndarray]:
         loaded = np.load(path, allow_pickle=False)
         if not isinstance(loaded, np.ndarray):
             with loaded:
+                if repeated := [name for name, count in Counter(loaded.files).items() if count > 1]:
+                    raise InvalidFeeds(f"{path} has the array {repeated[0]!r} twice. Keep one")
                 return {name: loaded[name] for name in loaded.files}
     except (ValueError, EOFError, zipfile.BadZipFile) as error:
         raise InvalidFeeds(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from typing import Annotated, Any
 
@@ -12,6 +11,7 @@ from isorun.cli import models
 from isorun.errors import InvalidArgument
 from isorun.isolation import environments
 from isorun.plugin import registry
+from isorun.system import json_files
 from isorun.system.threads import MOST
 from isorun.types import PRECISIONS
 
@@ -80,7 +80,9 @@ def settings_of(options: Sequence[str] | None) -> dict[str, Any]:
         if key in settings:
             raise InvalidArgument(f"--option {key} is given twice. Pass one value")
         try:
-            settings[key] = json.loads(value)
+            settings[key] = json_files.parse(value)
+        except json_files.DuplicateKey as error:
+            raise InvalidArgument(f"Invalid --option {setting!r}: {error}. Keep one") from None
         except ValueError:  # not JSON: a plain string
             settings[key] = value
     return settings

@@ -16,7 +16,7 @@ from typing import Any
 from isorun.errors import InvalidModel, UnsupportedModel, nearest
 from isorun.system import json_files
 
-LIMITS = json_files.Limits(size=16 << 20, values=1_000_000, depth=64)
+LIMITS = json_files.Limits(size=16 << 20, values=1_000_000, depth=64, unique=False)
 """Of a JSON file; the largest published ones (``tokenizer_config.json``) have about 1 MiB."""
 
 _LONGEST = 80  # characters of a value in a message

@@ -17,7 +17,7 @@ from isorun.errors import InvalidModel, IsorunError
 from isorun.system import json_files
 from isorun.system.interruption import interrupts
 
-LIMITS = json_files.Limits(size=64 << 20, values=3_000_000)
+LIMITS = json_files.Limits(size=64 << 20, values=3_000_000, unique=False)
 """The largest published files (Gemma's) have 35 MB and 2 million values. Their depth is checked part by part."""
 
 _MAX_DEPTH = 32

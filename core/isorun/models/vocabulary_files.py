@@ -16,7 +16,7 @@ from isorun.system import json_files
 WORD_PIECES, BYTE_PAIRS, MERGES = "vocab.txt", "vocab.json", "merges.txt"
 _SENTENCEPIECE = ("sentencepiece.bpe.model", "spiece.model", "spm.model", "tokenizer.model", "sentencepiece.model")
 _SIZE = 64 << 20
-_LIMITS = json_files.Limits(size=_SIZE, values=3_000_000)
+_LIMITS = json_files.Limits(size=_SIZE, values=3_000_000, unique=False)
 _CONVERT = (
     "Convert it once: pip install transformers sentencepiece protobuf, then in Python: from transformers import "
     "AutoTokenizer; AutoTokenizer.from_pretrained({folder!r}).save_pretrained({folder!r})"

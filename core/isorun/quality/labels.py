@@ -13,7 +13,6 @@ Each line of the file is a JSON object, of one of three kinds:
 
 from __future__ import annotations
 
-import json
 import math
 import sys
 from collections.abc import Callable, Mapping, Sequence
@@ -28,7 +27,7 @@ from isorun.errors import InvalidArgument
 from isorun.quality import interval
 from isorun.quality.interval import Interval
 from isorun.quality.neighbours import FEWEST, ROUNDING, K, Vectors, units, without_rounding
-from isorun.system import text_files
+from isorun.system import json_files, text_files
 from isorun.system.packages import require
 
 Rows = npt.NDArray[np.intp]
@@ -208,14 +207,16 @@ def objects(path: Path) -> dict[str, Any]:
     """The JSON on each line of a file that is not blank, by where it is, such as ``line 1``.
 
     Raises:
-        InvalidArgument: the file is not UTF-8, or a line is not JSON.
+        InvalidArgument: the file is not UTF-8, or a line is not JSON or has a key twice.
     """
     parsed = {}
     for number, line in enumerate(text_files.lines(path), start=1):
         if line.strip():
             try:
-                parsed[f"line {number}"] = json.loads(line)
-            except (ValueError, RecursionError) as error:
+                parsed[f"line {number}"] = json_files.parse(line)
+            except json_files.DuplicateKey as error:
+                raise InvalidArgument(f"{path}, line {number}: {error}. Keep one") from None
+            except ValueError as error:
                 raise InvalidArgument(f"{path}, line {number} is not JSON: {error}") from error
     return parsed
 

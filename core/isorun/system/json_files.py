@@ -20,11 +20,18 @@ class Limits(NamedTuple):
         values: of values, counted by commas and opening brackets, those in strings included. Parsed, a value has up to
             232 bytes.
         depth: of arrays and objects in one another; ``None`` for as many as Python can parse.
+        unique: whether an object with a key twice is an error. In others, the last value counts, as where the files of
+            models are defined.
     """
 
     size: int = 256 << 20
     values: int | None = None
     depth: int | None = None
+    unique: bool = True
+
+
+class DuplicateKey(ValueError):
+    """An object of a JSON text has a key twice."""
 
 
 ANY = Limits()
@@ -35,12 +42,14 @@ def parse(text: str | bytes, limits: Limits = ANY) -> Any:
     """The JSON in a text.
 
     Raises:
+        DuplicateKey: an object has a key twice.
         ValueError: it is not JSON, is not UTF-8, or exceeds a limit.
     """
     if limits.values is not None or limits.depth is not None:
         _check(text.encode(errors="surrogatepass") if isinstance(text, str) else text, limits)
     try:
-        return json.loads(text if isinstance(text, str) else text.decode())
+        hook = _unique if limits.unique else None
+        return json.loads(text if isinstance(text, str) else text.decode(), object_pairs_hook=hook)
     except RecursionError:
         raise ValueError("its JSON is nested too deeply") from None
 
@@ -58,6 +67,15 @@ def read(path: Path, limits: Limits = ANY) -> Any:
     if status.st_size > limits.size:
         raise ValueError(f"expected JSON of at most {limits.size} bytes, got {status.st_size}")
     return parse(path.read_bytes(), limits)
+
+
+def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    members = dict(pairs)
+    if len(members) < len(pairs):
+        keys = [key for key, _ in pairs]
+        repeated = next(key for key in keys if keys.count(key) > 1)
+        raise DuplicateKey(f"duplicate key {repeated!r}")
+    return members
 
 
 def _check(content: bytes, limits: Limits) -> None:

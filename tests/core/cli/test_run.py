@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import warnings
+import zipfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -120,6 +122,8 @@ def test_options_reach_the_backend(isorun: Callable[..., Any], bert: Path, feeds
     assert "expected KEY=VALUE" in isorun(*arguments, "level").err
     twice = isorun(*arguments, "inter_op_threads=1", "--option", "inter_op_threads=2")
     assert (twice.code, "inter_op_threads is given twice" in twice.err) == (2, True)
+    twice = isorun(*arguments, 'session_config={"a": "1", "a": "2"}')
+    assert (twice.code, "duplicate key 'a'. Keep one" in twice.err) == (2, True)
 
 
 @pytest.mark.parametrize(
@@ -163,10 +167,14 @@ def test_rejects_a_file_that_is_not_npz(isorun: Callable[..., Any], bert: Path, 
     np.save(tmp_path / "one.npy", np.zeros(3))
     np.savez(tmp_path / "objects.npz", input_ids=np.array([{}], dtype=object))
     (tmp_path / "text.npz").write_text("hello")
+    with zipfile.ZipFile(tmp_path / "twice.npz", "w") as archive, warnings.catch_warnings(action="ignore"):
+        for name in ("input_ids.npy", "input_ids.npy"):
+            archive.write(tmp_path / "one.npy", name)
     (tmp_path / "empty.npz").write_bytes(b"")
     for name, message in (
         ("one.npy", "one unnamed array"),
         ("objects.npz", "not an .npz file of plain arrays"),
+        ("twice.npz", "has the array 'input_ids' twice"),
         ("text.npz", "is not an .npz file"),
         ("empty.npz", "is not an .npz file"),
         ("txt.npz", "did you mean"),

@@ -36,6 +36,13 @@ def classes(count: int = COUNT) -> list[Any]:
     return [{"text": f"text {index}", "class": "even" if index % 2 == 0 else "odd"} for index in range(count)]
 
 
+def test_rejects_a_key_twice(tmp_path: Path) -> None:
+    path = tmp_path / "labels.jsonl"
+    path.write_text('{"text": "a", "class": "b"}\n\n{"text": "a", "class": "b", "class": "c"}\n')
+    with pytest.raises(InvalidArgument, match=r"labels\.jsonl, line 3: duplicate key 'class'. Keep one"):
+        labels.read(path)
+
+
 def vectors_of(read: Labels) -> np.ndarray:
     """Vectors that agree with the labels."""
     random = np.random.default_rng(0)

@@ -40,6 +40,13 @@ def test_rejects_what_is_damaged_or_exceeds_a_limit(tmp_path: Path, content: byt
         json_files.read(path, LIMITS)
 
 
+def test_rejects_a_key_twice_unless_the_format_permits_it() -> None:
+    text = '[{"a": 1, "b": {"c": 1, "d": 2, "c": 3}}]'
+    with pytest.raises(json_files.DuplicateKey, match="duplicate key 'c'"):
+        json_files.parse(text)
+    assert json_files.parse(text, Limits(unique=False)) == [{"a": 1, "b": {"c": 3, "d": 2}}]
+
+
 def test_files_of_isorun_may_be_deep_but_not_endless() -> None:
     assert json_files.parse("[" * 100 + "]" * 100)
     with pytest.raises(ValueError, match="nested too deeply"):
