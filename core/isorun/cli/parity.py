@@ -15,7 +15,7 @@ from isorun.cli import console, feeds_file, models, options, parity_layers, pari
 from isorun.errors import ParityError
 from isorun.models.lowering import info_of
 from isorun.parity import DEFAULT_TOLERANCES, Parity, compare
-from isorun.parity.samples import fixed_size, masked_cases
+from isorun.parity.samples import batch_size, fixed_size, masked_cases
 from isorun.plugin import registry
 from isorun.reduction import Request
 from isorun.system.arguments import check_choice
@@ -162,10 +162,10 @@ class _Comparison:
     threads: int | None
     feeds: Mapping[str, np.ndarray] | None
 
-    def shape(self, info: ModelInfo) -> tuple[int, int]:
+    def shape(self, info: ModelInfo) -> tuple[int | None, int]:
         """The batch size and the sequence length of random feeds."""
         return (
-            self.batch or fixed_size(info.inputs, 0) or _BATCH,
+            self.batch or batch_size(info.required, _BATCH),
             self.sequence or fixed_size(info.inputs, 1) or _SEQUENCE,
         )
 

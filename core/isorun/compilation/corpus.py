@@ -21,7 +21,7 @@ from isorun.models.feeds import FeedChecker
 from isorun.models.lowering import ModelGraphs
 from isorun.models.text_reader import TextReader, usable_settings
 from isorun.models.tokenizer import TruncationWarning, feeds_of, places_of
-from isorun.parity.samples import fixed_size, lognormal_lengths, masked_cases, random_feeds, right_padded
+from isorun.parity.samples import batch_size, fixed_size, lognormal_lengths, masked_cases, random_feeds, right_padded
 from isorun.system.cache import sha256
 from isorun.types import Feeds, ModelInfo
 
@@ -93,7 +93,7 @@ def random_batches(info: ModelInfo, rows: int = _ROWS, count: int = _BATCHES) ->
     """
     rng = np.random.default_rng(0)
     batch, longest = sizes(info, rows, _LONGEST)
-    lengths = (lognormal_lengths(batch, _MEDIAN, _SIGMA, 1, longest or 1, rng) for _ in range(count))
+    lengths = (lognormal_lengths(batch or 1, _MEDIAN, _SIGMA, 1, longest or 1, rng) for _ in range(count))
     return [random_batch(info, length, rng) for length in lengths]
 
 
@@ -111,8 +111,8 @@ def random_batch(info: ModelInfo, lengths: np.ndarray, rng: np.random.Generator)
     """
     sequence = fixed_size(info.required, 1) or int(lengths.max())
     mask = None if info.mask is None else right_padded(lengths, sequence)
-    has_sequence = sizes(info, 1, _LONGEST)[1]
-    return random_feeds(info, rng, batch=len(lengths), sequence=has_sequence and sequence, mask=mask)
+    batch, has_sequence = sizes(info, len(lengths), _LONGEST)
+    return random_feeds(info, rng, batch=batch, sequence=has_sequence and sequence, mask=mask)
 
 
 def as_feeds(graphs: ModelGraphs, samples: Samples) -> list[Feeds]:
@@ -176,13 +176,11 @@ def digest(graphs: ModelGraphs, samples: Samples | None) -> str:
     return sha256("|".join([str(samples is None), *parts]).encode())
 
 
-def sizes(info: ModelInfo, batch: int, sequence: int) -> tuple[int, int | None]:
-    """The batch and sequence to feed, unless the model fixes them; no sequence if it has none."""
+def sizes(info: ModelInfo, batch: int, sequence: int) -> tuple[int | None, int | None]:
+    """The batch and sequence to feed, unless the model fixes them; ``None`` for what it does not have."""
     flat = all(spec.shape is not None and len(spec.shape) < 2 for spec in info.required)
     longest = min((size for size in info.limits.values() if size is not None), default=sequence)
-    return fixed_size(info.required, 0) or batch, None if flat else fixed_size(info.required, 1) or min(
-        sequence, longest
-    )
+    return batch_size(info.required, batch), None if flat else fixed_size(info.required, 1) or min(sequence, longest)
 
 
 def _tokenizer(graphs: ModelGraphs) -> Path | None:

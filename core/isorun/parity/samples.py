@@ -16,6 +16,7 @@ from isorun.types import ModelInfo, TensorSpec
 
 SEGMENT_INPUT = "token_type_ids"
 _CHOICES, _RANK_OF_CHOICES = 2, 3
+_STRINGS, _MAX_STRING = "tensor(string)", 99
 
 
 def right_padded(lengths: Sequence[int] | np.ndarray, sequence: int) -> np.ndarray:
@@ -89,19 +90,21 @@ def lognormal_lengths(
     return np.clip(np.rint(np.exp(drawn)), minimum, maximum).astype(np.int64)
 
 
-def resolve_shape(spec: TensorSpec, batch: int, sequence: int | None, dims: Mapping[str, int]) -> tuple[int, ...]:
+def resolve_shape(
+    spec: TensorSpec, batch: int | None, sequence: int | None, dims: Mapping[str, int]
+) -> tuple[int, ...]:
     """Replace the symbolic dimensions of an input's shape.
 
     Args:
         spec: the input.
-        batch: the size of a symbolic first dimension.
+        batch: the size of a symbolic first dimension; ``None`` if there is none.
         sequence: the size of a symbolic second dimension, and of others with its name.
         dims: sizes of symbolic dimensions by name, which take precedence.
 
     Raises:
         InvalidFeeds: its type is not supported, or a dimension has no size.
     """
-    if spec.dtype is None or not spec.type.startswith("tensor("):
+    if (spec.dtype is None and spec.type != _STRINGS) or not spec.type.startswith("tensor("):
         raise InvalidFeeds(f"Cannot generate feeds for input {spec.name!r}: {spec.type} is not supported")
     if spec.shape is None:
         raise InvalidFeeds(f"Cannot generate feeds for input {spec.name!r}: {spec.type} of unknown rank")
@@ -123,7 +126,17 @@ def fixed_size(inputs: Sequence[TensorSpec], axis: int) -> int | None:
     return next((size for size in sizes if isinstance(size, int)), None)
 
 
-def masked_cases(info: ModelInfo, batch: int, sequence: int | None, seed: int) -> dict[str, dict[str, np.ndarray]]:
+def batch_size(inputs: Sequence[TensorSpec], batch: int) -> int | None:
+    """The number of rows of inputs: a fixed one, otherwise ``batch``; ``None`` if all of them are scalars."""
+    if inputs and all(spec.shape == () for spec in inputs):
+        return None
+    fixed = fixed_size(inputs, 0)
+    return batch if fixed is None else fixed
+
+
+def masked_cases(
+    info: ModelInfo, batch: int | None, sequence: int | None, seed: int
+) -> dict[str, dict[str, np.ndarray]]:
     """Seeded feeds by kind of mask; a single case for a model without a mask.
 
     A batch of one fully masked row is omitted, since it has nothing to compare.
@@ -135,7 +148,7 @@ def masked_cases(info: ModelInfo, batch: int, sequence: int | None, seed: int) -
     if info.mask is None:
         flat = all(spec.shape is not None and len(spec.shape) < 2 for spec in info.required)
         return {WITHOUT_MASK: random_feeds(info, random, batch=batch, sequence=None if flat else sequence)}
-    if sequence is None:
+    if sequence is None or batch is None:
         raise InvalidFeeds(f"The model has the mask {info.mask!r}, so its feeds need a sequence length")
     masks = {name: make(batch, sequence, random) for name, make in MASKS.items()}
     return {
@@ -149,7 +162,7 @@ def random_feeds(
     info: ModelInfo,
     rng: np.random.Generator,
     *,
-    batch: int,
+    batch: int | None,
     sequence: int | None = None,
     mask: np.ndarray | None = None,
     dims: Mapping[str, int] | None = None,
@@ -157,7 +170,8 @@ def random_feeds(
     """Generate feeds for the required inputs of a model.
 
     The input that ``info.mask`` names is the mask; ``token_type_ids`` is 0 up to a random place in each row and 1 after
-    it; integers are uniform within their bounds (0 and 1 without a maximum); floating-point values are standard normal.
+    it; integers are uniform within their bounds (0 and 1 without a maximum); floating-point values are standard normal;
+    strings are numbers, which a model may convert.
     Ids at padding are random too, which detects runtimes that read them.
 
     Args:
@@ -210,7 +224,8 @@ def _mask(info: ModelInfo, spec: TensorSpec, shape: tuple[int, ...], mask: np.nd
 
 def _random(spec: TensorSpec, rng: np.random.Generator, shape: tuple[int, ...]) -> np.ndarray:
     dtype = spec.dtype
-    assert dtype is not None
+    if dtype is None:
+        return rng.integers(0, _MAX_STRING, size=shape, endpoint=True).astype(str).astype(object)
     if spec.name == SEGMENT_INPUT and len(shape) == 2:
         second = np.arange(shape[1]) >= rng.integers(1, shape[1] + 1, size=(shape[0], 1))
         return np.minimum(second, 1 if spec.bounds is None else spec.bounds[1]).astype(dtype)

@@ -238,7 +238,7 @@ def timed(info: ModelInfo) -> tuple[Feeds, str]:
     """Feeds for timing, and their shape."""
     batch, sequence = corpus.sizes(info, *_TIMED)
     feeds = random_feeds(info, np.random.default_rng(0), batch=batch, sequence=sequence)
-    return feeds, f"{batch} x {sequence}" if sequence else str(batch)
+    return feeds, f"{batch} x {sequence}" if sequence else str(batch or 1)
 
 
 def differ(info: ModelInfo, results: Sequence[Any], expected: Sequence[Any], feeds: Feeds, within: Tolerance) -> Parity:

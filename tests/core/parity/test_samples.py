@@ -140,7 +140,7 @@ def test_feeds_a_scalar() -> None:
     [
         ([TensorSpec("x", "tensor(float)", None)], "'x': tensor(float) of unknown rank"),
         ([TensorSpec("x", "seq(tensor(float))", ("n",))], "'x': seq(tensor(float))"),
-        ([TensorSpec("x", "tensor(string)", ("n",))], "'x': tensor(string)"),
+        ([TensorSpec("x", "tensor(bfloat16)", ("n",))], "'x': tensor(bfloat16)"),
         ([TensorSpec("x", "tensor(float)", ("n", "s", "w"))], "'x': dimension 2 ('w')"),
         ([TensorSpec("x", "tensor(float)", ("n", "s", None))], "'x': dimension 2"),
         ([TensorSpec("x", "tensor(float)", (1, "s"))], "batch 2 was requested"),
@@ -152,6 +152,12 @@ def test_rejects_inputs_that_cannot_be_generated(inputs: Sequence[TensorSpec], m
     with pytest.raises(InvalidFeeds) as caught:
         random_feeds(taking(*inputs), rng(), batch=2, sequence=8)
     assert message in str(caught.value)
+
+
+def test_strings_are_numbers() -> None:
+    (feed,) = random_feeds(taking(TensorSpec("x", "tensor(string)", ("n", 3))), rng(), batch=2).values()
+    assert (feed.shape, feed.dtype) == ((2, 3), np.dtype(object))
+    assert all(type(item) is str and 0 <= int(item) < 100 for item in feed.flat)
 
 
 def test_rejects_a_mask_of_another_shape() -> None:

@@ -14,10 +14,11 @@ from isorun.models.feeds import FeedChecker
 from isorun.models.lowering import ModelGraphs
 from isorun.parity.samples import MASKS, random_feeds, right_padded
 from isorun.system.arguments import check_items, is_number
-from isorun.types import Feeds, StaticShapes
+from isorun.types import Feeds, ModelInfo, StaticShapes
 
 _SHAPES = ((1, 16), (1, 64), (8, 32), (8, 128))  # batch, sequence
 _MAX_LENGTHS = 128
+_MAX_TOKENS = 1 << 30
 _KINDS = ("left", "masked-row")  # of masks, besides none and padding on the right
 
 
@@ -60,26 +61,41 @@ def feeds(
     if on is not None:
         check_items(on, "on", "shapes, texts or feeds")
     requested = [] if on is None else list(on)
-    asked = [shape for shape in requested if isinstance(shape, tuple)]
-    for shape in asked:
-        if len(shape) != 2 or not all(is_number(size, Integral) and size >= 1 for size in shape):
-            raise InvalidFeeds(f"A shape to warm up with must be (batch, sequence) of at least 1 each, got {shape}")
+    asked = [_checked(shape, info) for shape in requested if isinstance(shape, tuple)]
     samples: list[Any] = [sample for sample in requested if not isinstance(sample, tuple)]
     runs: list[Feeds] = list(corpus.as_feeds(graphs, samples)) if samples else []
     others: list[Feeds] = []
-    shapes: Iterable[tuple[int, int | None]] = fitted if on is None else asked
-    for batch, sequence in shapes:
-        length = sequence or 1  # without one, there is no mask
-        for lengths in (np.full(batch, length), np.full(batch, max(1, length // 3))):
-            lengths[0] = length
-            mask = None if info.mask is None else right_padded(lengths, length)
-            runs.append(checker.check(random_feeds(info, rng, batch=batch, sequence=sequence, mask=mask)))
-        for kind in _KINDS if device != "cpu" and info.mask is not None else ():
-            mask = MASKS[kind](batch, length, rng)
-            others.append(checker.check(random_feeds(info, rng, batch=batch, sequence=sequence, mask=mask)))
+    shapes: Iterable[tuple[int | None, int | None]] = fitted if on is None else asked
+    try:
+        for batch, sequence in shapes:
+            rows, length = batch or 1, sequence or 1  # without them, there is no mask
+            for lengths in (np.full(rows, length), np.full(rows, max(1, length // 3))):
+                lengths[0] = length
+                mask = None if info.mask is None else right_padded(lengths, length)
+                runs.append(checker.check(random_feeds(info, rng, batch=batch, sequence=sequence, mask=mask)))
+            for kind in _KINDS if device != "cpu" and info.mask is not None else ():
+                mask = MASKS[kind](rows, length, rng)
+                others.append(checker.check(random_feeds(info, rng, batch=batch, sequence=sequence, mask=mask)))
+    except InvalidFeeds as error:
+        raise InvalidFeeds(f"{error}. To warm up with feeds of your own, pass them: warmup([feeds])") from error
     between_lengths = _lengths_between(info.mask, runs, static)
     between = [checker.check(random_feeds(info, rng, batch=1, sequence=length)) for length in between_lengths]
     return WarmupFeeds(runs, between, others)
+
+
+def _checked(shape: tuple[Any, ...], info: ModelInfo) -> tuple[int, int]:
+    """A caller's shape, which a row may not be too long for, nor feeds too large for any machine."""
+    if len(shape) != 2 or not all(is_number(size, Integral) and size >= 1 for size in shape):
+        raise InvalidFeeds(f"A shape to warm up with must be (batch, sequence) of at least 1 each, got {shape}")
+    batch, sequence = map(int, shape)
+    longest = min((size for size in info.limits.values() if size is not None), default=None)
+    if longest is not None and sequence > longest:
+        raise InvalidFeeds(
+            f"A shape to warm up with may have at most {longest} tokens in a row, got {(batch, sequence)}"
+        )
+    if batch * sequence > _MAX_TOKENS:
+        raise InvalidFeeds(f"A shape to warm up with may have at most {_MAX_TOKENS:,} tokens, got {(batch, sequence)}")
+    return batch, sequence
 
 
 def _lengths_between(mask: str | None, runs: Sequence[Feeds], static: StaticShapes | None) -> list[int]:
