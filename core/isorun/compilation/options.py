@@ -9,6 +9,7 @@ from typing import Any
 from isorun.errors import InvalidArgument, InvalidType
 from isorun.system import threads as thread_counts
 from isorun.system.arguments import check_choice, check_flag, check_items, check_text, is_number, number_error
+from isorun.types.options import plain
 
 AUTO = "auto"
 PADDINGS = (AUTO, "keep", "remove")
@@ -55,12 +56,12 @@ class Options:
             raise InvalidType(f"options must be a mapping of names to values, got {kind}")
         if self.calibration is not None:
             check_items(self.calibration, "calibration", "texts or of feeds")
-        thread_counts.check(self.threads)
+        object.__setattr__(self, "threads", thread_counts.check(self.threads))
         check_text(self.precision, "precision")
         check_choice(self.padding, "padding", PADDINGS)
         check_text(self.environment, "environment", optional=True)
         check_text(self.device, "device", optional=True)
-        check_flag(self.deterministic, "deterministic")
+        object.__setattr__(self, "deterministic", check_flag(self.deterministic, "deterministic"))
         if self.calibration is not None and self.precision not in _CALIBRATED:
             raise InvalidArgument(
                 f"calibration has no effect with precision={self.precision!r}. Use precision='int8' or 'auto'"
@@ -68,7 +69,9 @@ class Options:
         self._check_auto("tolerance", "a cosine")
         self._check_auto("quality", "a share of neighbours")
         self._check_timeout()
-        object.__setattr__(self, "backend_options", dict(backend_options or {}))
+        for name in ("tolerance", "quality", "timeout"):
+            object.__setattr__(self, name, plain(getattr(self, name)))
+        object.__setattr__(self, "backend_options", plain(dict(backend_options or {})))
         object.__setattr__(self, "calibration", None if self.calibration is None else list(self.calibration))
 
     def of_backend(self, name: str, requested: Collection[str]) -> dict[str, Any]:

@@ -192,10 +192,9 @@ class IOBinding:
             raise InvalidFeeds(f"{name!r}: memory at an address holds numbers, got element_type={element_type!r}")
         check_items(shape, "shape", "sizes")
         shape = tuple(shape)
-        for size in shape:
-            check_count(size, f"A size of shape={shape}", least=0)
+        shape = tuple(check_count(size, f"A size of shape={shape}", least=0) for size in shape)
         length = math.prod(shape) * dtype.itemsize
-        check_count(address, "buffer_ptr", least=1 if length else 0)
+        address = check_count(address, "buffer_ptr", least=1 if length else 0)
         if self._on_device(name, device_type, device_id):
             return DeviceArray(address, shape, dtype, device_id)
         import ctypes

@@ -152,8 +152,8 @@ class ScheduledCalls:
         """
         scheduler = self._scheduler
         scheduler.check_open()
-        check_count(max_tokens, "max_tokens", least=0, optional=True)
-        check_seconds(max_wait, "max_wait")
+        max_tokens = check_count(max_tokens, "max_tokens", least=0, optional=True)
+        max_wait = check_seconds(max_wait, "max_wait")
         if max_tokens:
             batching = Batching(max_tokens, max_wait, max_tokens)
             request = scheduler.collator.row(output_names, input_feed)
@@ -261,9 +261,9 @@ class ScheduledCalls:
         scheduler = self._scheduler
         scheduler.check_open()
         check_items(requests, "requests", "feeds")
-        check_count(max_tokens, "max_tokens", optional=True)
-        check_seconds(max_wait, "max_wait")
-        check_flag(return_exceptions, "return_exceptions")
+        max_tokens = check_count(max_tokens, "max_tokens", optional=True)
+        max_wait = check_seconds(max_wait, "max_wait")
+        return_exceptions = check_flag(return_exceptions, "return_exceptions")
         output_names = self._checker.outputs(output_names)
         alone = max_tokens is None and scheduler.alone()
         max_tokens = _MAX_TOKENS if max_tokens is None else max_tokens

@@ -122,7 +122,7 @@ class Session(ScheduledCalls):
         cache_dir: str | os.PathLike[str] | Literal[False] | None = None,
         verify_cache: bool | None = None,
     ) -> None:
-        check_count(max_queue, "max_queue")
+        max_queue = check_count(max_queue, "max_queue")
         compile_options = Options(
             device=device,
             precision=precision,
@@ -180,8 +180,7 @@ class Session(ScheduledCalls):
         if run_options is not None:
             refuse_options(run_options)
         output_names, input_feed = self._checker.check_call(output_names, input_feed)
-        if device_outputs is not False:
-            check_flag(device_outputs, "device_outputs")
+        if device_outputs is not False and check_flag(device_outputs, "device_outputs"):
             return self._model.run_on_device(output_names, input_feed)
         return self._model.run(output_names, input_feed)
 
@@ -203,7 +202,7 @@ class Session(ScheduledCalls):
         Raises:
             IsorunError: as :meth:`run`.
         """
-        check_count(runs, "runs")
+        runs = check_count(runs, "runs")
         return self._model.device_times(self._checker.check(input_feed), runs)
 
     def io_binding(self) -> IOBinding:

@@ -8,26 +8,35 @@ from numbers import Integral, Real
 from typing import Any
 
 from isorun.errors import InvalidArgument, InvalidType, did_you_mean
+from isorun.types.options import plain
 
 
-def check_count(value: Any, name: str, least: int = 1, *, optional: bool = False) -> None:
+def check_count(value: Any, name: str, least: int = 1, *, optional: bool = False) -> Any:
     """Reject what is no whole number of at least ``least``, nor ``None`` where that is allowed.
+
+    Returns:
+        The number, as an ``int`` if it is a NumPy scalar: with those of few bits, arithmetic overflows.
 
     Raises:
         InvalidArgument: it is something else.
     """
     if not (optional and value is None) and not (is_number(value, Integral) and value >= least):
         raise number_error(value)(f"{name} must be a whole number of at least {least}, got {value!r}")
+    return plain(value)
 
 
-def check_seconds(value: Any, name: str, *, optional: bool = False) -> None:
+def check_seconds(value: Any, name: str, *, optional: bool = False) -> Any:
     """Reject what is no number of at least 0, nor ``None`` where that is allowed.
+
+    Returns:
+        The number, as a ``float`` or ``int`` if it is a NumPy scalar.
 
     Raises:
         InvalidArgument: it is something else.
     """
     if not (optional and value is None) and not (is_number(value) and value >= 0):
         raise number_error(value)(f"{name} must be a number of seconds of at least 0, got {value!r}")
+    return plain(value)
 
 
 def number_error(value: Any) -> type[InvalidArgument]:
@@ -35,14 +44,18 @@ def number_error(value: Any) -> type[InvalidArgument]:
     return InvalidArgument if is_number(value) else InvalidType
 
 
-def check_flag(value: Any, name: str, *, optional: bool = False) -> None:
+def check_flag(value: Any, name: str, *, optional: bool = False) -> Any:
     """Reject what is neither ``True`` nor ``False``, nor ``None`` where that is allowed: 0 is not ``False``.
+
+    Returns:
+        The flag, as a ``bool`` if it is one of NumPy's.
 
     Raises:
         InvalidType: it is something else.
     """
-    if not (optional and value is None) and not isinstance(value, bool):
+    if not (optional and value is None) and not isinstance(plain(value), bool):
         raise InvalidType(f"{name} must be True{', False or None' if optional else ' or False'}, got {value!r}")
+    return plain(value)
 
 
 def check_text(value: Any, name: str, *, optional: bool = False) -> None:

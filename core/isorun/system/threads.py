@@ -39,18 +39,19 @@ class Condition(threading.Condition):
             raise
 
 
-def check(threads: Any) -> None:
-    """Reject an invalid number of threads.
+def check(threads: Any) -> int | None:
+    """Reject an invalid number of threads, and return a valid one.
 
     Raises:
         InvalidArgument: it is neither ``None`` nor an integer from 1 to 1024.
     """
     if threads is None:
-        return
+        return None
     if not (is_number(threads, Integral) and 1 <= threads <= MOST):
         raise number_error(threads)(
             f"threads must be None (all usable cores) or an integer from 1 to {MOST}, got {threads!r}"
         )
+    return int(threads)
 
 
 def start(target: Callable[..., object], *arguments: Any, name: str, daemon: bool = True) -> threading.Thread:

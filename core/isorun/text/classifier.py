@@ -140,7 +140,7 @@ class Classifier(TextModel):
         return lambda output, _: apply(output)
 
     def _classes(self, scores: Array, top_k: int | None) -> list[list[Class]]:
-        check_count(top_k, "top_k", optional=True)
+        top_k = check_count(top_k, "top_k", optional=True)
         order = np.argsort(-scores, axis=1, kind="stable")[:, :top_k]
         return [
             [Class(self.labels[index], float(row[index])) for index in best]

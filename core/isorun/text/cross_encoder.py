@@ -196,7 +196,7 @@ class CrossEncoder(TextModel):
         return lambda output, _: apply(output)
 
     def _shaped(self, scores: Array, *, softmax: bool) -> Array:
-        check_flag(softmax, "softmax", optional=True)
+        softmax = check_flag(softmax, "softmax", optional=True)
         if len(self.labels) == 1:
             return scores[:, 0]
         return probabilities(scores) if softmax else scores

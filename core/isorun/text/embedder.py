@@ -106,8 +106,8 @@ class Embedder(PromptedModel):
         modes = tuple(checked_strings(() if listed is None else listed, "pooling"))
         for mode in modes:
             check_choice(mode, "pooling", POOLINGS)
-        check_count(truncate_dim, "truncate_dim", optional=True)
-        check_flag(normalize, "normalize", optional=True)
+        truncate_dim = check_count(truncate_dim, "truncate_dim", optional=True)
+        normalize = check_flag(normalize, "normalize", optional=True)
         check_text(task, "task", optional=True)
         check_text(quantize, "quantize", optional=True)
         self.task = task
@@ -326,7 +326,7 @@ class Embedder(PromptedModel):
             )
         if self._kind in vector_types.BITS and truncate_dim % 8:
             raise InvalidArgument(f"truncate_dim must be a multiple of 8 for vectors of bits, got {truncate_dim}")
-        return truncate_dim
+        return int(truncate_dim)
 
     def _choose(self, outputs: dict[str, int]) -> str:
         if not outputs:  # a checkpoint
@@ -340,7 +340,7 @@ class Embedder(PromptedModel):
 
     def _finisher(self, prefix: str, normalize: bool | None = None, truncate_dim: int | None = None) -> Any:
         """From a batch's output and mask to vectors."""
-        check_flag(normalize, "normalize", optional=True)
+        normalize = check_flag(normalize, "normalize", optional=True)
         skipped = self.prompt_tokens(prefix) if prefix and not self._include_prompt else 0
         return partial(self._finish, skipped=skipped, normalize=normalize, dimensions=truncate_dim)
 

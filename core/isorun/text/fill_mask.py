@@ -105,7 +105,7 @@ class FillMask(TokenModel):
     def _finisher(
         self, top_k: int, targets: Sequence[str] | None
     ) -> Callable[[Part, list[Array]], list[list[Filling]]]:
-        check_count(top_k, "top_k")
+        top_k = check_count(top_k, "top_k")
         chosen = None if targets is None else self._target_ids(targets)
         decode = self.tokenizer.decode
         padding = self.tokenizer.library.token_to_id(self.tokenizer.special_tokens.get("pad_token", ""))

@@ -81,8 +81,8 @@ class TextModel:
         batch_tokens: int | None = None,
         **session_options: Any,
     ) -> None:
-        check_count(batch_tokens, "batch_tokens", optional=True)
-        check_count(max_length, "max_length", optional=True)
+        batch_tokens = check_count(batch_tokens, "batch_tokens", optional=True)
+        max_length = check_count(max_length, "max_length", optional=True)
         self._downloads = Cache(session_options.get("cache_dir"))  # kept: with False it ends with this object
         path, self._is_foreign = find_model(model, self._downloads), False
         self.from_checkpoint = path.is_dir()
@@ -137,7 +137,7 @@ class TextModel:
         if max_length is None:
             self.max_length = self._opened_length
             return
-        check_count(max_length, "max_length")
+        max_length = check_count(max_length, "max_length")
         if self._positions is not None and max_length > self._positions:
             raise InvalidArgument(f"max_length must be at most {self._positions}, the model's limit, got {max_length}")
         self.max_length = int(max_length)
@@ -384,7 +384,7 @@ def windows(texts: Iterable[Text]) -> Iterator[Sequence[Text]]:
 
 def progress_bar(total: int, progress: bool | None) -> Any:
     """A progress bar on standard error: ``None`` shows it on a terminal once the work takes long."""
-    check_flag(progress, "progress", optional=True)
+    progress = check_flag(progress, "progress", optional=True)
     require("Embedding text", "tqdm")
     from tqdm import tqdm
 

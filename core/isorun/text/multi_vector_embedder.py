@@ -70,8 +70,8 @@ class MultiVectorEmbedder(PromptedModel):
         batch_tokens: int | None = None,
         **session_options: Any,
     ) -> None:
-        check_count(query_length, "query_length", optional=True)
-        check_count(document_length, "document_length", optional=True)
+        query_length = check_count(query_length, "query_length", optional=True)
+        document_length = check_count(document_length, "document_length", optional=True)
         self._padding = session_options.get("padding")
         super().__init__(model, max_length=max_length, batch_tokens=batch_tokens, **session_options)
         with closed_on_error(self):

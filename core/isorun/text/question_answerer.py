@@ -142,11 +142,11 @@ class QuestionAnswerer(TokenModel):
     def _prepared(
         self, pairs: Iterable[Text], top_k: int, stride: int | None, longest: int, no_answer: bool
     ) -> tuple[Sequence[Text], Callable[[Part, list[Array]], _Found], int]:
-        check_count(top_k, "top_k")
-        check_count(longest, "max_answer_tokens")
-        check_flag(no_answer, "no_answer")
+        top_k = check_count(top_k, "top_k")
+        longest = check_count(longest, "max_answer_tokens")
+        no_answer = check_flag(no_answer, "no_answer")
         assert self.max_length is not None
-        self._check_overlap(stride)
+        stride = self._check_overlap(stride)
         items = texts_or_pairs_of(pairs, "pairs")
         for position, item in enumerate(items):
             if isinstance(item, str):
@@ -202,7 +202,7 @@ def _answers(part: Part, start: Array, end: Array, count: int, longest: int, cla
     first, last = (softmax(np.where(allowed, logits.astype(np.float64), _IMPOSSIBLE)) for logits in (start, end))
     none = float(first[0] * last[0])
     first[0] = last[0] = 0.0
-    scores = np.tril(np.triu(np.outer(first, last)), longest - 1)
+    scores = np.tril(np.triu(np.outer(first, last)), min(longest, len(ids)) - 1)
     order = np.argsort(-scores, axis=None, kind="stable")[:count]
     answers = []
     for begin, finish in zip(*np.unravel_index(order, scores.shape), strict=True):

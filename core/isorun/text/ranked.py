@@ -36,6 +36,6 @@ def ranked(documents: Sequence[str], scores: npt.NDArray[np.float32], top_k: int
     Raises:
         InvalidArgument: ``top_k`` is not a positive number.
     """
-    check_count(top_k, "top_k", optional=True)
+    top_k = check_count(top_k, "top_k", optional=True)
     order = np.argsort(-scores, kind="stable")[:top_k]
     return [Ranked(int(index), float(scores[index]), documents[index]) for index in order]

@@ -67,7 +67,7 @@ class SparseEmbedder(PromptedModel):
         batch_tokens: int | None = None,
         **session_options: Any,
     ) -> None:
-        check_count(max_active_dims, "max_active_dims", optional=True)
+        max_active_dims = check_count(max_active_dims, "max_active_dims", optional=True)
         super().__init__(model, max_length=max_length, batch_tokens=batch_tokens, **session_options)
         with closed_on_error(self):
             self._set_prompts(prompts, default_prompt)
@@ -141,7 +141,7 @@ class SparseEmbedder(PromptedModel):
         Raises:
             InvalidArgument: ``top_k`` is not a positive number, or an index is none of a word.
         """
-        check_count(top_k, "top_k", optional=True)
+        top_k = check_count(top_k, "top_k", optional=True)
         if isinstance(vectors, SparseVector):
             raise InvalidType("vectors must be a list of vectors, got a single SparseVector. Put it in a list")
         check_items(vectors, "vectors", "vectors")
@@ -187,7 +187,7 @@ class SparseEmbedder(PromptedModel):
         max_active_dims: int | None,
     ) -> tuple[list[str] | Encoded, SparseLookup | None, int | None]:
         """The texts with their prompt, what looks them up if the route needs no model, and the number of values."""
-        check_count(max_active_dims, "max_active_dims", optional=True)
+        max_active_dims = check_count(max_active_dims, "max_active_dims", optional=True)
         lookup = self._lookups.get(self.modules.route(task))
         items, _ = self._prompted(texts, prompt, prompt_name, task)
         return items, lookup, max_active_dims or self._maximum

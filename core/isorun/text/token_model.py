@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Iterator, Sequence
-from typing import TYPE_CHECKING, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from isorun.errors import InvalidArgument
 from isorun.models.tokenizer import Text
@@ -92,12 +92,13 @@ class TokenModel(TextModel):
             owners += [owner] * len(windows)
         return parts, owners
 
-    def _check_overlap(self, overlap: int | None) -> None:
+    def _check_overlap(self, overlap: int | None) -> Any:
         if overlap is None:
-            return
-        check_count(overlap, "stride", least=0)
+            return None
+        overlap = check_count(overlap, "stride", least=0)
         if self.max_length is not None and overlap >= (room := self.max_length - self.tokenizer.added_tokens()):
             raise InvalidArgument(f"stride must be less than the {room} tokens of text in a window, got {overlap}")
+        return overlap
 
 
 def _grouped(results: Sequence[Result], owners: Sequence[int], texts: int) -> list[list[Result]]:

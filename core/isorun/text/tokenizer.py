@@ -133,7 +133,7 @@ class Tokenizer:
         special_tokens: bool = True,
         cache_dir: str | os.PathLike[str] | None = None,
     ) -> None:
-        check_count(max_length, "max_length", optional=True)
+        max_length = check_count(max_length, "max_length", optional=True)
         path = model.path if isinstance(model, Session) else find_model(model, Cache(cache_dir))
         settings = _settings(path, model)
         self._reader = text_reader.tokenizer_of(path, settings, special_tokens=special_tokens)

@@ -7,6 +7,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
+
 from isorun.errors import InvalidOption, did_you_mean, nearest
 
 TYPES: dict[str, tuple[tuple[type, ...], str]] = {
@@ -112,14 +114,20 @@ def read(backend: str, declared: Mapping[str, Option | str], options: Mapping[st
     Raises:
         InvalidOption: a key is not declared, or its value is invalid.
     """
+    options = {key: plain(value) for key, value in options.items()}
     for key, problem in problems(declared, options):
         raise InvalidOption(backend, key, problem)
     known = {key: Option.of(option) for key, option in declared.items()}
-    return {key: _own(option.value(options.get(key, option.default))) for key, option in known.items()}
+    return {key: plain(option.value(options.get(key, option.default))) for key, option in known.items()}
 
 
-def _own(value: Any) -> Any:
-    """A value whose mappings and lists a plugin may change: neither the caller's nor the declared default."""
+def plain(value: Any) -> Any:
+    """A value with NumPy's scalars as Python's, also in its dicts, lists and tuples, which are copied.
+
+    A plugin may change what it gets: neither the caller's value nor a declared default.
+    """
+    if isinstance(value, np.bool_ | np.number | np.str_):
+        return value.item()
     if type(value) is dict:
-        return {key: _own(item) for key, item in value.items()}
-    return [*map(_own, value)] if type(value) is list else value
+        return {key: plain(item) for key, item in value.items()}
+    return type(value)(map(plain, value)) if type(value) in (list, tuple) else value

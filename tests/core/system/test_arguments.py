@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -51,6 +52,33 @@ def test_a_wrong_type_is_a_type_error_and_an_invalid_argument(bert: Path) -> Non
         isorun.Session(bert, "ort-cpu", options=["threads"])  # type: ignore[arg-type]
     assert isinstance(caught.value, InvalidType)
     assert isinstance(caught.value, ValueError)
+
+
+def test_scalars_of_numpy_are_arguments(bert: Path) -> None:
+    """Also those of few bits, with which arithmetic would overflow."""
+    row = {name: np.ones(8, np.int64) for name in ("input_ids", "attention_mask", "token_type_ids")}
+    options = {"deterministic": np.False_, "inter_op_threads": np.int8(1)}
+    with isorun.Session(
+        bert,
+        "ort-cpu",
+        threads=np.int8(1),  # type: ignore[arg-type]
+        max_queue=np.uint8(200),  # type: ignore[arg-type]
+        deterministic=np.False_,  # type: ignore[arg-type]
+        verify_cache=np.False_,  # type: ignore[arg-type]
+        options=options,
+    ) as session:
+        feeds = {name: array[None] for name, array in row.items()}
+        expected = session.run(None, feeds)
+        results = [
+            session.run(None, feeds, device_outputs=np.False_),  # type: ignore[arg-type]
+            asyncio.run(session.arun(None, feeds, max_tokens=np.int8(100), timeout=np.float32(60))),  # type: ignore
+            *session.map([feeds] * 40, max_tokens=np.int8(100), max_wait=np.float16(0.5)),  # type: ignore
+        ]
+        for result in results:
+            for array, same in zip(result, expected, strict=True):
+                np.testing.assert_allclose(array, same, atol=1e-5)
+        assert json.dumps(session.provenance.as_dict())
+        session.warmup([(np.int64(1), np.int8(8))], measure=np.False_)  # type: ignore
 
 
 CALLS: dict[str, tuple[str, Callable[[isorun.Session, Any], Any]]] = {

@@ -73,6 +73,24 @@ def test_reports_every_problem():
     assert [key for key, _ in problems(DECLARED, {"flag": 3, "size": 1, "other": 2})] == ["flag", "other"]
 
 
+def test_scalars_of_numpy_are_read_as_those_of_python():
+    options = {
+        **{"mode": np.str_("build"), "size": np.int8(5), "flag": np.True_, "anything": np.float32(0.1)},
+        **{"shapes": [np.int64(1), (np.uint8(2),)], "entries": {"a": {"b": np.bool_(False)}}},
+    }
+    read_options = read("b", DECLARED, options)
+    assert repr(read_options) == repr(
+        {
+            **{"mode": "build", "size": 5, "flag": True, "shapes": [1, (2,)], "entries": {"a": {"b": False}}},
+            "anything": 0.10000000149011612,
+        }
+    )
+    with pytest.raises(InvalidOption, match="an integer from 0 to 5, got 6"):
+        read("b", DECLARED, {"size": np.int8(6)})
+    with pytest.raises(InvalidOption, match="an integer"):
+        read("b", DECLARED, {"size": np.float32(3)})
+
+
 @pytest.mark.parametrize("value", [3, "x", None, [1]])
 def test_an_option_without_a_type_accepts_any_value(value):
     assert read("b", DECLARED, {"anything": value})["anything"] == value

@@ -117,7 +117,7 @@ class Scheduler:
         """Compile and run everything that requests may need."""
         from isorun.session.scheduling import warmup
 
-        check_flag(measure, "measure")
+        measure = check_flag(measure, "measure")
         if measure and self._started is None:
             self._measure()
         graphs, device = self._resolved.compiler.graphs, self._resolved.config.device
@@ -236,7 +236,7 @@ class Scheduler:
         """Submit requests as one call, and wait for their results; after an error, for none of the others."""
         import asyncio
 
-        check_seconds(timeout, "timeout", optional=True)
+        timeout = check_seconds(timeout, "timeout", optional=True)
         self.lanes().put(call, requests)
         try:
             async with asyncio.timeout(timeout) as deadline:

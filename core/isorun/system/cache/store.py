@@ -44,7 +44,7 @@ class Cache:
         self, root: str | os.PathLike[str] | Literal[False] | None = None, *, verify: bool | None = None
     ) -> None:
         self._remove: Callable[[], object] | None = None
-        check_flag(verify, "verify_cache", optional=True)
+        verify = check_flag(verify, "verify_cache", optional=True)
         if root is not None and root is not False:
             check_path(root, "cache_dir")
         if root is False:
