@@ -32,7 +32,7 @@ exception into the most specific of these, with the original as ``__cause__``; f
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -258,9 +258,28 @@ def did_you_mean(name: object, known: Iterable[str]) -> str:
     return f"; known: {', '.join(names)}" if names else "; none are known"
 
 
-def near_file(path: Path, others: Iterable[str] = ()) -> str:
-    """The end of a message about a missing file: the closest name in its folder or among ``others``."""
-    beside = [sibling.name for sibling in path.parent.iterdir() if sibling != path] if path.parent.is_dir() else []
+def near_file(
+    path: Path, others: Iterable[str] = (), *, suffixes: Collection[str] = (), folders_with: Collection[str] = ()
+) -> str:
+    """The end of a message about a missing file: the closest name in its folder or among ``others``.
+
+    Args:
+        path: the missing file.
+        others: names that may stand in its place.
+        suffixes: of the files that are expected; that of ``path`` by default.
+        folders_with: names of files; a folder with one of them is expected too.
+    """
+    allowed = suffixes or {path.suffix}
+
+    def expected(sibling: Path) -> bool:
+        if sibling.is_dir():
+            return any((sibling / name).is_file() for name in folders_with)
+        return sibling.suffix in allowed
+
+    try:
+        beside = [sibling.name for sibling in path.parent.iterdir() if sibling != path and expected(sibling)]
+    except (OSError, ValueError):  # the folder is missing, too, or cannot be read
+        beside = []
     near = nearest(path.name, [*others, *beside])
     if near is None or nearest(path.stem, [type(path)(near).stem]) is None:  # alike in their suffixes alone
         return ""

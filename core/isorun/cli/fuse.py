@@ -80,7 +80,7 @@ def fuse(
             raise typer.BadParameter(f"--calibrate has no effect with --precision {precision}. Use --precision int8")
     if (model / "config.json").is_file():
         raise InvalidModel(f"{model} is a checkpoint folder, not an ONNX file. Build the graph with `isorun build`")
-    models.check_input(model, "MODEL.onnx")
+    models.check_input(model, "MODEL.onnx", (".onnx",))
     kept = None if outputs is None else models.names(outputs)
     weights = files.external_files(files.read_proto(model))
     read = [model, *(model.parent / name for name in weights), *filter(None, [calibrate])]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shutil
 import tempfile
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -13,6 +13,7 @@ import typer
 from isorun.cli import console
 from isorun.errors import InvalidModel, IsorunError, UnsupportedModel, near_file
 from isorun.models.hub import KNOWN, checkpoint_folder
+from isorun.models.source import near_model
 from isorun.models.tokenizer import FILE, places_of
 from isorun.system.cache import Cache, expanded
 
@@ -38,7 +39,7 @@ def model_path(name: str, cache: Cache) -> Path:
     if path.exists():
         return path
     if path.suffix == ".onnx" or path.is_absolute() or not (name in KNOWN or "/" in name):
-        near = near_file(path, KNOWN)
+        near = near_model(path, KNOWN)
         if not near and path.suffix != ".onnx" and not path.is_absolute():
             near = f". Expected a file, a folder, {', '.join(KNOWN)}, or OWNER/NAME on the Hugging Face hub"
         raise InvalidModel(f"There is no model {name}{near}")
@@ -56,14 +57,20 @@ def names(listed: str) -> list[str]:
     return [name.strip() for name in listed.split(",")]
 
 
-def check_input(path: Path, what: str) -> None:
-    """Reject a missing file, a folder, or a pipe, which cannot be read twice."""
+def check_input(path: Path, what: str, suffixes: Collection[str] = ()) -> None:
+    """Reject a missing file, a folder, or a pipe, which cannot be read twice.
+
+    Args:
+        path: the file.
+        what: the argument.
+        suffixes: of files that may be suggested in its place; its own suffix by default.
+    """
     if path.is_dir():
         raise IsorunError(f"{path} is a folder; {what} must be a file")
     if path.exists() and not path.is_file():
         raise IsorunError(f"{path} is a pipe or a device; {what} must be a file, which can be read more than once")
     if not path.is_file():
-        raise IsorunError(f"There is no file {path}{near_file(path)}")
+        raise IsorunError(f"There is no file {path}{near_file(path, suffixes=suffixes)}")
 
 
 def check_output(path: Path, reads: Iterable[Path] = ()) -> Path:

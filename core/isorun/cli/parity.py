@@ -92,7 +92,7 @@ def parity(
     widest = "fp64" if "fp64" in offers.precisions else "fp32"
     path = models.model_path(model, Cache())
     if feeds is not None:
-        models.check_input(feeds, "--feeds")
+        models.check_input(feeds, "--feeds", (".npz",))
         if batch or sequence or seed:
             raise typer.BadParameter("--batch, --sequence and --seed have no effect with --feeds")
 

@@ -79,7 +79,7 @@ def run(
             raise typer.BadParameter("--pooling is for comparing texts. Pass --text twice or more")
     check_choice(padding, "padding", PADDINGS)
     if feeds is not None:
-        models.check_input(feeds, "--feeds")
+        models.check_input(feeds, "--feeds", (".npz",))
     cache = Cache()
     requested = options.backend_names(backend, local=environment is None)
     path = models.model_path(model, cache)

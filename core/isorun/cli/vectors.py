@@ -45,7 +45,7 @@ def _record(path: Path) -> dict[str, Any]:
     vectors = path if path.suffix == ".npy" else None
     if vectors is not None:
         path = path.with_name(f"{path.stem}.identity.json")
-    models.check_input(path, "the record of vectors")
+    models.check_input(path, "the record of vectors", (".npy", ".json"))
     try:
         record = json_files.read(path)
     except ValueError as error:

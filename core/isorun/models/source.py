@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -100,10 +100,15 @@ def _open(model: str | os.PathLike[str] | bytes | onnx.ModelProto, cache: Cache,
     return ModelSource(path, fingerprint, private=is_private([path]))
 
 
+def near_model(path: Path, others: Iterable[str] = ()) -> str:
+    """The end of a message about a missing model: the closest ONNX file or checkpoint in its folder."""
+    return near_file(path, others, suffixes=(".onnx",), folders_with=("config.json", "modules.json"))
+
+
 def _suggestion(path: Path) -> str:
     if path.as_posix().partition(":/")[0].rpartition("/")[2] in ("http", "https", "s3", "gs", "hf"):
         return ". Models are not downloaded from addresses: download it and pass its path"
-    if near := near_file(path):
+    if near := near_model(path):
         return near
     return "" if path.suffix else ". For a checkpoint of that name, build a file first: isorun build NAME -o MODEL.onnx"
 

@@ -112,7 +112,7 @@ def _loader(path: Path) -> _Loader:
             content = file.read(_BYTES + 1)
         text = content.decode("utf-8")
     except FileNotFoundError:
-        raise SpecError(f"Spec not found: {path}{near_file(path)}") from None
+        raise SpecError(f"Spec not found: {path}{near_file(path, suffixes=('.yaml', '.yml'))}") from None
     except UnicodeDecodeError as cause:
         if len(content) <= _BYTES:
             raise SpecError(f"Cannot read {path}: {cause}. Save it as UTF-8.") from cause

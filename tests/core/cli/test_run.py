@@ -171,13 +171,16 @@ def test_rejects_a_file_that_is_not_npz(isorun: Callable[..., Any], bert: Path, 
         for name in ("input_ids.npy", "input_ids.npy"):
             archive.write(tmp_path / "one.npy", name)
     (tmp_path / "empty.npz").write_bytes(b"")
+    (tmp_path / "open.py").touch()
     for name, message in (
         ("one.npy", "one unnamed array"),
         ("objects.npz", "not an .npz file of plain arrays"),
         ("twice.npz", "has the array 'input_ids' twice"),
         ("text.npz", "is not an .npz file"),
         ("empty.npz", "is not an .npz file"),
-        ("txt.npz", "did you mean"),
+        ("txt.npz", f"did you mean {tmp_path / 'text.npz'}?"),
+        ("text.npy", f"did you mean {tmp_path / 'text.npz'}?"),
+        ("open.npz", f"There is no file {tmp_path / 'open.npz'}\n"),
         (".", "is a folder"),
     ):
         ran = isorun("run", bert, "--feeds", tmp_path / name)

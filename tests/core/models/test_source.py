@@ -51,8 +51,14 @@ def test_rejects_a_missing_file(path, cache, tmp_path):
 
 def test_suggests_a_file_or_a_command_for_a_missing_file(cache, tmp_path):
     (tmp_path / "minilm.onnx").touch()
+    (tmp_path / "minlm.py").touch()
+    (tmp_path / "minlm-out").mkdir()
     with pytest.raises(InvalidModel, match=r"did you mean .*/minilm\.onnx\?"):
         open_model(tmp_path / "minlm.onnx", cache)
+    (tmp_path / "encoder").mkdir()
+    (tmp_path / "encoder" / "config.json").touch()
+    with pytest.raises(InvalidModel, match=r"did you mean .*/encoder\?"):
+        open_model(tmp_path / "encodr", cache)
     with pytest.raises(InvalidModel, match="isorun build"):
         open_model(tmp_path / "bert-base-uncased", cache)
     with pytest.raises(InvalidModel) as unlike:  # in all but its suffix

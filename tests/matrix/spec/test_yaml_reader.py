@@ -114,6 +114,13 @@ def test_rejects_files(tmp_path: Path, content: str | bytes, problem: str) -> No
     assert ("at most" in problem) <= ("not YAML" not in message)
 
 
+def test_suggests_a_spec_for_a_missing_one(tmp_path: Path) -> None:
+    for name in ("matrix.yml", "matrx.py", "matrx.onnx"):
+        (tmp_path / name).touch()
+    with pytest.raises(SpecError, match=r"matrx\.yaml; did you mean .*/matrix\.yml\?"):
+        reader.load(tmp_path / "matrx.yaml")
+
+
 @pytest.mark.parametrize("start", ["[x, x]", "{x: 1}"])
 @pytest.mark.parametrize("step", ["[{}]", "{{<<: [{}]}}"])
 @pytest.mark.parametrize("count", [1, 9])
