@@ -8,17 +8,18 @@ import sys
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
-from contextlib import closing, contextmanager
+from contextlib import ExitStack, closing, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from isorun.cli import console, models, options
+from isorun.compilation.compiler import check_device
 from isorun.errors import BackendUnavailable, IsorunError
 from isorun.isolation import environments
 from isorun.isolation.worker.backend import Worker
-from isorun.plugin import listing
+from isorun.plugin import listing, registry
 from isorun.plugin.certificate import read
 
 if TYPE_CHECKING:
@@ -100,7 +101,7 @@ def conformance(
     settings = options.settings_of(option)
     declared = {} if known_failures is None else known_failures_file.read(known_failures)
     before = None if compare is None else read(compare)
-    _require(backend, environment)
+    _require(backend, environment, device)
     if certificate is not None:
         models.check_output(certificate)
     with _progress() as progress:
@@ -132,17 +133,18 @@ def conformance(
         raise typer.Exit(1)
 
 
-def _require(name: str, environment: str | None) -> None:
-    """Refuse a backend that is unavailable, which every check would report again."""
-    if environment is None:
-        availability = listing.load(
-            name
-        ).availability()  # not imported: the suite's processes would inherit what it does
-    else:
-        with closing(Worker(environments.get(environment))) as worker:
-            availability = worker.get(name).availability()
+def _require(name: str, environment: str | None, device: str | None) -> None:
+    """Refuse a backend that is unavailable, or lacks a device, which every check would report again."""
+    with ExitStack() as stack:
+        if environment is None:
+            backend = listing.load(name)  # not imported: the suite's processes would inherit what it does
+        else:
+            backend = stack.enter_context(closing(Worker(environments.get(environment)))).get(name)
+        availability = registry.availability(backend)
     if not availability.ok:
         raise BackendUnavailable(name, availability.reason, availability.remedy)
+    if device is not None:
+        check_device(backend, device)
 
 
 @contextmanager

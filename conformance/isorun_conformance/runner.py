@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 
-from isorun.errors import IsorunError, did_you_mean
+from isorun.errors import BackendUnavailable, IsorunError, did_you_mean
 from isorun.system.subprocesses import Child, python_module
 from isorun.types.faults import ENDINGS, KnownFailure
 from isorun_conformance import recorder
@@ -60,8 +60,9 @@ def run(
         progress: called as each check starts, with its name, the number of checks that have ended, and of all.
 
     Raises:
-        IsorunError: there is no such capability or check, a known failure is invalid, the device is absent, or the
-            suite itself does not run.
+        BackendUnavailable: the device is absent.
+        IsorunError: there is no such capability or check, a known failure is invalid, or the suite itself does not
+            run.
     """
     given = parse(known_failures or {})
     report = Report(backend, environment, dict(options or {}), device)
@@ -174,7 +175,9 @@ class _Run:
             self._end(event["check"], **result)
             device, raised = self._settings.device, event["exceptions"] if event["outcome"] == "failed" else ()
             if device is not None and "BackendUnavailable" in raised:
-                raise IsorunError(f"The device {device!r} cannot be tested. {event['check']}: {event['message']}")
+                why = event["message"].removeprefix("BackendUnavailable: ").rstrip(".")
+                reason = f"the device {device!r} cannot be tested. {event['check']}: {why}"
+                raise BackendUnavailable(self._settings.backend, reason, "Omit --device for the backend's first.")
             if self._settings.options and "InvalidOption" in raised:
                 raise IsorunError(f"The options cannot be tested. {event['check']}: {event['message']}")
 

@@ -128,9 +128,21 @@ def test_without_pytest_it_says_what_to_install() -> None:
 
 def test_absent_device_ends_the_suite(isorun: Callable[..., Any]) -> None:
     ran = isorun("conformance", "openvino", "--device", "npu", "--only", "model one-node")
-    assert (ran.code, ran.out) == (2, "")
+    assert (ran.code, ran.out) == (3, "")
     assert "'npu' cannot be tested" in ran.err
     assert "available: cpu" in ran.err
+
+
+@pytest.mark.parametrize(
+    ("device", "code", "message"),
+    [("gpu.7", 3, "does not support device 'gpu.7'"), ("gpuu", 2, "Invalid device 'gpuu'; did you mean 'gpu'?")],
+)
+def test_a_device_that_the_backend_lacks_starts_no_check(
+    isorun: Callable[..., Any], device: str, code: int, message: str
+) -> None:
+    ran = isorun("conformance", "ort-cpu", "--device", device)
+    assert (ran.code, ran.out) == (code, "")
+    assert message in ran.err
 
 
 def test_an_option_that_the_backend_lacks_ends_the_suite(isorun: Callable[..., Any]) -> None:

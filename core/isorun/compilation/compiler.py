@@ -66,7 +66,7 @@ class Compiler:
         options, offers = self.options, backend.capabilities
         _check(backend, "precision", options.precision, offers.precisions, PRECISIONS, (AUTO,))
         device = offers.devices[0] if options.device is None else options.device
-        _check(backend, "device", device, offers.devices, DEVICES, matches=_is_device)
+        check_device(backend, device)
         device = devices.canonical(device, offers.devices) or device
         accelerators = registry.accelerators(backend, device)
         fixed = offers.fixed_threads
@@ -201,6 +201,16 @@ class Compiler:
         if self._calibrated is None or self._calibrated[0] != samples:
             self._calibrated = samples, calibration.calibrate(self.graphs, backend, config, samples)
         return self._calibrated[1]
+
+
+def check_device(backend: Backend, device: str) -> None:
+    """Check that a backend declares a device.
+
+    Raises:
+        BackendUnavailable: others do, and it does not.
+        InvalidArgument: no backend knows it.
+    """
+    _check(backend, "device", device, backend.capabilities.devices, DEVICES, matches=_is_device)
 
 
 def _check(
