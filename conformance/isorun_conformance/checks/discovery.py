@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from isorun.errors import BackendUnavailable
-from isorun.plugin import validation
+from isorun.plugin import registry, validation
 from isorun.plugin.backend import Backend
 from isorun.system.packages import package_version
 from isorun.types import Availability, Finding
@@ -101,7 +101,7 @@ class Discovery(Checks):
 
     @proves("metadata")
     def test_version_is_that_of_the_package(self) -> None:
-        package, reported = self._package(), self.under_test.backend.version()
+        package, reported = self._package(), registry.version(self.under_test.backend)
         installed = None if self.under_test.environment is not None else package_version(package)
         if installed is None:
             pytest.skip(f"the version of the package {package!r} is not known")

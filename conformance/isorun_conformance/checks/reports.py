@@ -11,6 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from isorun.plugin import registry
 from isorun.system.hardware import DEVICE_FILES, cpu_name
 from isorun.system.process_usage import open_files
 from isorun.types import devices
@@ -202,7 +203,7 @@ class Reports(Checks):
         with self.under_test.open(dense()) as session:
             versions = session.provenance.versions
         assert versions["isorun"] == version("isorun")
-        installed = self.under_test.backend.version()
+        installed = registry.version(self.under_test.backend)
         if installed is None:
             pytest.skip("not declared: a package")
         candidates = tuple(installed.split(" or "))  # several distributions may provide the package

@@ -64,7 +64,7 @@ class Description:
         }
         try:
             availability = registry.ask_availability(backend, probe=probe)
-            version = registry.ask(backend, "version", str | None)
+            version = registry.version(backend)
         except BackendUnavailable as error:
             return cls(**known, reason=error.reason, remedy=error.remedy)
         return cls(

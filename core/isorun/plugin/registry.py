@@ -19,6 +19,7 @@ from isorun.errors import BackendNotFound, BackendUnavailable, InvalidArgument, 
 from isorun.plugin import contract, signatures, unloadable, validation
 from isorun.plugin import names as backend_names
 from isorun.plugin.backend import Backend
+from isorun.system.arguments import check_text
 from isorun.system.interruption import interrupts
 from isorun.types import Availability
 
@@ -111,10 +112,12 @@ def register(name: str, backend: type[Backend]) -> None:
     Raises:
         InvalidArgument: the name is invalid or taken, or the class is not a valid backend.
     """
+    check_text(name, "name")
     if problem := backend_names.problem(name):
         raise InvalidArgument(problem)
     if name in names():
-        raise InvalidArgument(f"A backend {name!r} already exists. Choose another name, or unregister() it first")
+        remedy = ", or unregister() it first" if name in _registered else f": {entry(name).owner} provides it"
+        raise InvalidArgument(f"A backend {name!r} already exists. Choose another name{remedy}")
     try:
         _create(backend, name, _program(name, backend))
     except BackendUnavailable as error:
@@ -127,9 +130,17 @@ def unregister(name: str) -> None:
 
     Raises:
         BackendNotFound: there is none of that name.
+        InvalidArgument: a distribution provides it.
     """
-    if _registered.pop(name, None) is None:
+    check_text(name, "name")
+    if _registered.pop(name, None) is not None:
+        return
+    if name.partition(":")[0] not in names():
         raise BackendNotFound(name, sorted(_registered))
+    raise InvalidArgument(
+        f"The backend {name!r} was not registered by this program: {entry(name).owner} provides it. To do without it, "
+        f"name other backends, or uninstall the distribution"
+    )
 
 
 def registered() -> list[str]:
@@ -155,6 +166,7 @@ def get(name: str) -> Backend:
         BackendNotFound: there is none; with the most similar name.
         BackendUnavailable: its plugin is refused, invalid, or of another version of the contract.
     """
+    check_text(name, "backend")
     family, colon, member = name.partition(":")
     cls, entry = _class(name, family)
     if colon:
@@ -244,6 +256,16 @@ def ask_availability(backend: Backend, *, probe: bool = True) -> Availability:
     return answer if answer.ok or answer.reason else replace(answer, reason="its plugin does not say why")
 
 
+def version(backend: Backend) -> str | None:
+    """The version of a backend's runtime.
+
+    Raises:
+        BackendUnavailable: as :func:`ask`.
+    """
+    answer: str | None = ask(backend, "version", str | None)
+    return answer
+
+
 def accelerators(backend: Backend, device: str) -> tuple[str, ...]:
     """The GPUs or NPUs that a device of a backend may be.
 
@@ -291,7 +313,11 @@ def _blamed(name: str, what: str, remedy: str) -> Iterator[None]:
 
 
 def _report(backend: Backend) -> str:
-    return f"Report it to the authors of {type(backend).__module__}."
+    try:
+        installed = entry(backend.name)
+    except BackendNotFound:  # registered by the program, or in another environment
+        return f"Report it to the authors of {backend.__module__}."
+    return f"Report it to the authors of {installed.owner} (its entry point is {installed.name} = {installed.target})."
 
 
 _import_check: Callable[[Entry], None] | None = None

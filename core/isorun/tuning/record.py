@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from isorun.compilation.compiler import Compiler
+from isorun.plugin import registry
 from isorun.plugin.backend import Backend
 from isorun.system.cache import sha256, versioned
 from isorun.system.hardware import cpu_name
@@ -36,6 +37,6 @@ class Subject(NamedTuple):
         options = sorted((name, repr(value)) for name, value in config.options.items())
         devices = (config.device, cpu_name(), *config.accelerators)
         request = (config.threads, options, compiler.options.padding, compiler.options.environment)
-        source = (compiler.source.fingerprint, backend.name, backend.version())
+        source = (compiler.source.fingerprint, backend.name, registry.version(backend))
         key = sha256(repr((purpose, source, devices, request, details)).encode())[:40]
         return versioned(key, *STAGES)

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from isorun.errors import BackendUnavailable
-from isorun.plugin import listing
+from isorun.plugin import listing, registry
 from isorun.system import portable
 from isorun.system.cgroup import cpu_quota
 from isorun.system.hardware import cpu_flags, cpu_name
@@ -174,7 +174,7 @@ def _packages(backends: Iterable[str]) -> dict[str, str]:
             continue
     for name in backends:
         try:
-            runtime = listing.load(name).version()
+            runtime = registry.version(listing.load(name))
         except BackendUnavailable:  # a broken plugin has no version; its cells report why
             continue
         if runtime is not None:

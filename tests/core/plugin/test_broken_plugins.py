@@ -53,6 +53,7 @@ BROKEN: Mapping[str, tuple[str, str]] = {
     "missing": ("del Plain", "names 'Plain', which the module 'broken_"),
     "needs-another": ("import no_such_engine", "it needs the module 'no_such_engine', which is not installed"),
     "nameless": ("def start(self, name): pass\nPlain.__init__ = start", "must call super().__init__(name)"),
+    "odd-version": ("Plain.version = lambda self: (1, 2)", "its version() must return str | None, got tuple"),
     "two-rules": (
         "Plain.capabilities = Capabilities(dialects=('onnx',), sets_threads=True, fixed_threads=1)",
         "contradicts sets_threads",

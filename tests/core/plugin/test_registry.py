@@ -8,8 +8,13 @@ from pathlib import Path
 
 import pytest
 
+import backends
+import isorun
 import programs
 import sites
+from isorun.errors import BackendNotFound, BackendUnavailable, InvalidArgument, InvalidType
+from isorun.plugin import listing, registry
+from isorun_conformance.fakes import Right
 
 
 def distribution(folder: Path, name: str, entry_points: dict[str, str], modules: dict[str, str] | None = None) -> Path:
@@ -152,3 +157,47 @@ print(json.dumps([described.status, described.problem]))
     status, problem = answers(script, site, cache=tmp_path)
     assert status == "unavailable"
     assert problem == ("none of its members is installed. Install what provides one, and request it as several:MEMBER.")
+
+
+def test_only_what_was_registered_is_unregistered():
+    with pytest.raises(InvalidArgument, match=r"'ort-cpu' was not registered by this program: isorun .* provides it"):
+        registry.unregister("ort-cpu")
+    with pytest.raises(InvalidArgument, match=r"'ort-cpu' already exists\. Choose another name: isorun"):
+        registry.register("ort-cpu", Right)
+    taken = r"'mine' already exists\. Choose another name, or unregister\(\)"
+    with backends.registered(mine=Right), pytest.raises(InvalidArgument, match=taken):
+        registry.register("mine", Right)
+    with pytest.raises(BackendNotFound, match="'mine'"):
+        registry.unregister("mine")
+
+
+@pytest.mark.parametrize("call", [registry.get, registry.unregister, lambda name: registry.register(name, Right)])
+@pytest.mark.parametrize("name", [5, None, b"ort-cpu"])
+def test_a_name_is_a_text(call, name):
+    with pytest.raises(InvalidType, match="must be a str"):
+        call(name)
+
+
+@pytest.mark.parametrize("version", [(1, 2), 1.5, b"1.0"])
+def test_a_version_is_a_text_wherever_it_is_read(version, bert):
+    class Versioned(type(registry.get("ort-cpu"))):
+        def version(self):
+            return version
+
+    expected = f"'odd' cannot be used: its version() must return str | None, got {type(version).__name__}. Report"
+    with backends.registered(odd=Versioned):
+        (described,) = listing.describe("odd")
+        assert described.status == "broken"
+        assert described.problem.startswith(expected.partition(": ")[2])
+        assert __name__ in described.remedy
+        with isorun.Session(bert, "odd") as session, pytest.raises(BackendUnavailable) as raised:
+            session.warmup([(1, 4)])
+        assert expected in str(raised.value)
+
+
+def test_an_error_of_a_plugin_names_its_entry_point(monkeypatch):
+    monkeypatch.setattr(type(registry.get("ort-cpu")), "version", lambda self: 1)
+    with pytest.raises(
+        BackendUnavailable, match=r"isorun 0.*\(its entry point is ort-cpu = isorun_backends\..*:OrtCpu"
+    ):
+        registry.version(registry.get("ort-cpu"))

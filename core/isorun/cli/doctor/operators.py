@@ -59,4 +59,4 @@ def findings(name: str, at: Callable[[str], object]) -> Iterator[Finding]:
 
 
 def _version(backend: Backend) -> str:
-    return f"{backend.capabilities.package} {backend.version()}"
+    return f"{backend.capabilities.package} {registry.version(backend)}"
