@@ -190,10 +190,10 @@ class Cache:
             self._make_folders(kind, "locks")
             yield
         except OSError as error:
-            raise CacheError(
-                f"The cache folder {self.root} cannot be written to ({error}). "
-                f"Choose another with cache_dir= or ${ENVIRONMENT_VARIABLE}."
-            ) from error
+            what, remedy = "cache folder", f"Choose another with cache_dir= or ${ENVIRONMENT_VARIABLE}."
+            if self._remove is not None:
+                what, remedy = "temporary folder of cache_dir=False,", "Free space there, or set TMPDIR to another folder."
+            raise CacheError(f"The {what} {self.root} cannot be written to ({error}). {remedy}") from error
 
     def _make_folders(self, *names: str) -> None:
         self.root.parent.mkdir(parents=True, exist_ok=True)

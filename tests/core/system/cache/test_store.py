@@ -122,6 +122,15 @@ def test_full_disk(cache):
     assert list((cache.root / "kind").iterdir()) == []
 
 
+def test_full_temporary_folder():
+    def full(folder):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    with pytest.raises(CacheError, match=r"cache_dir=False, .* \(.*No space left.*\)\. .*set TMPDIR") as caught:
+        Cache(False).get_or_make("lowered", "abc", full)
+    assert ENVIRONMENT_VARIABLE not in str(caught.value)
+
+
 def flip_a_byte(entry: Path) -> None:
     payload = entry / "payload"
     content = bytearray(payload.read_bytes())
