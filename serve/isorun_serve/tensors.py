@@ -144,8 +144,11 @@ def _types(data: Any) -> set[type]:
     """The types of the values in nested lists."""
     types, level = set[type](), [data]
     while level:
-        types.update(map(type, level))
-        lists = (item for item in level if isinstance(item, list)) if types != {list} else level
+        found = set(map(type, level))
+        types |= found
+        if list not in found:
+            break
+        lists = level if found == {list} else (item for item in level if type(item) is list)
         level = list(chain.from_iterable(lists))
     return types - {list}
 

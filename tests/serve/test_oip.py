@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,7 @@ from onnx import TensorProto, helper
 import isorun
 import served
 import tiny
+from isorun_serve import tensors
 from onnx_text import graph
 
 URL = "/v2/models/bert/infer"
@@ -329,3 +331,30 @@ def test_large_numbers_in_json(kind: str, data: Any, expected: list[float] | Non
     else:
         values = np.array(json.loads(answer.text)["outputs"][0]["data"], dtype)
         np.testing.assert_array_equal(values, np.array(expected, dtype))
+
+
+@pytest.mark.parametrize(("rows", "on_the_loop"), [(1, True), (1500, False)])
+def test_large_requests_and_answers_are_converted_off_the_event_loop(
+    models: dict[str, Any], monkeypatch: pytest.MonkeyPatch, rows: int, on_the_loop: bool
+) -> None:
+    called: dict[str, bool] = {}
+
+    def recorded(name: str) -> None:
+        function = getattr(tensors, name)
+
+        def record(*arguments: Any, **settings: Any) -> Any:
+            try:
+                called[name] = asyncio.get_running_loop().is_running()
+            except RuntimeError:
+                called[name] = False
+            return function(*arguments, **settings)
+
+        monkeypatch.setattr(tensors, name, record)
+
+    recorded("read")
+    recorded("write")
+    body = as_json(tiny.feeds(rows, 7), outputs=[{"name": "last_hidden_state"}])
+    with served.client(models) as client:
+        answer = client.post(URL, json=body)
+    assert answer.json()["outputs"][0]["shape"] == [rows, 7, tiny.WIDTH]
+    assert called == {"read": on_the_loop, "write": on_the_loop}

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, TypeVar
 
+import numpy as np
 import orjson
 from fastapi import APIRouter, Request
 from pydantic import Field, NonNegativeInt, StrictBool, StrictInt, ValidationError
@@ -23,9 +25,11 @@ from isorun_serve.models import Models, Served
 from isorun_serve.settings import Settings
 from isorun_serve.texts import admission
 
+_T = TypeVar("_T")
 _logger = logging.getLogger("isorun.serve")
 HEADER_LENGTH = "inference-header-content-length"
 _VERSION = "1"
+_ON_THE_LOOP = 1 << 16  # bytes of JSON, or values of an answer
 _MAX_TENSORS = 2048  # of a request: to validate hundreds of thousands takes seconds, in which the server answers nobody
 
 
@@ -165,33 +169,11 @@ def router(models: Models, _: Settings) -> APIRouter:
         """Run a model: JSON, or with the header Inference-Header-Content-Length JSON and binary data."""
         served = _found(name, version)
         content, binary = _split(await request.body(), request.headers.get(HEADER_LENGTH))
-        asked = _parsed(content)
-        specs = {spec.name: spec for spec in served.session.get_outputs()}
-        outputs = asked.outputs or [Output(name=name) for name in specs]
-        _check(outputs, specs)
-        # Not model_dump(), which copies each nested list.
-        inputs = [{**dict(tensor), "parameters": dict(tensor.parameters)} for tensor in asked.inputs]
-        feeds = tensors.read(inputs, served.session.model_info.inputs, binary)
-        names = [output.name for output in outputs]
+        asked, feeds = await _off_loop(len(content), _read, content, binary, served)
+        names = [output.name for output in asked.outputs]
         with admission(served), _tensors_that_fail():
             results = await served.session.arun(names, feeds, timeout=_seconds(asked))
-        parts = []
-        for output, result in zip(outputs, results, strict=True):
-            own = output.parameters.binary_data
-            binary_output = asked.parameters.binary_data_output if own is None else own
-            parts.append(tensors.write(specs[output.name], result, binary=binary_output))
-        answer = {
-            "model_name": served.name,
-            "model_version": _VERSION,
-            **({"id": asked.id} if asked.id is not None else {}),
-            "outputs": [part for part, _ in parts],
-        }
-        data = b"".join(data for _, data in parts)
-        if not any("parameters" in part for part, _ in parts):
-            return json_answer(answer)
-        header = orjson.dumps(answer, option=orjson.OPT_SERIALIZE_NUMPY)
-        headers = {HEADER_LENGTH: str(len(header))}
-        return Response(header + data, headers=headers, media_type="application/octet-stream")
+        return await _off_loop(sum(np.size(result) for result in results), _answer, served, asked, results)
 
     def _found(name: str, version: str) -> Served:
         if version != _VERSION:
@@ -199,6 +181,47 @@ def router(models: Models, _: Settings) -> APIRouter:
         return models.of_name(name)
 
     return routes
+
+
+async def _off_loop(size: int, function: Callable[..., _T], *arguments: Any) -> _T:
+    """Call a function; in another thread if its work is so large that the server would answer nobody meanwhile."""
+    return await asyncio.to_thread(function, *arguments) if size > _ON_THE_LOOP else function(*arguments)
+
+
+def _read(content: bytes, binary: bytes, served: Served) -> tuple[InferRequest, dict[str, tensors.Array]]:
+    """A request with its outputs, all of them if it names none, and its feeds."""
+    asked = _parsed(content)
+    specs = _specs(served)
+    if not asked.outputs:
+        asked.outputs = [Output(name=name) for name in specs]
+    _check(asked.outputs, specs)
+    # Not model_dump(), which copies each nested list.
+    inputs = [{**dict(tensor), "parameters": dict(tensor.parameters)} for tensor in asked.inputs]
+    return asked, tensors.read(inputs, served.session.model_info.inputs, binary)
+
+
+def _answer(served: Served, asked: InferRequest, results: list[Any]) -> Response:
+    parts, specs = [], _specs(served)
+    for output, result in zip(asked.outputs, results, strict=True):
+        own = output.parameters.binary_data
+        binary_output = asked.parameters.binary_data_output if own is None else own
+        parts.append(tensors.write(specs[output.name], result, binary=binary_output))
+    answer = {
+        "model_name": served.name,
+        "model_version": _VERSION,
+        **({"id": asked.id} if asked.id is not None else {}),
+        "outputs": [part for part, _ in parts],
+    }
+    data = b"".join(data for _, data in parts)
+    if not any("parameters" in part for part, _ in parts):
+        return json_answer(answer)
+    header = orjson.dumps(answer, option=orjson.OPT_SERIALIZE_NUMPY)
+    headers = {HEADER_LENGTH: str(len(header))}
+    return Response(header + data, headers=headers, media_type="application/octet-stream")
+
+
+def _specs(served: Served) -> dict[str, TensorSpec]:
+    return {spec.name: spec for spec in served.session.get_outputs()}
 
 
 def _split(body: bytes, header_length: str | None) -> tuple[bytes, bytes]:

@@ -192,7 +192,10 @@ class Cache:
         except OSError as error:
             what, remedy = "cache folder", f"Choose another with cache_dir= or ${ENVIRONMENT_VARIABLE}."
             if self._remove is not None:
-                what, remedy = "temporary folder of cache_dir=False,", "Free space there, or set TMPDIR to another folder."
+                what, remedy = (
+                    "temporary folder of cache_dir=False,",
+                    "Free space there, or set TMPDIR to another folder.",
+                )
             raise CacheError(f"The {what} {self.root} cannot be written to ({error}). {remedy}") from error
 
     def _make_folders(self, *names: str) -> None:
