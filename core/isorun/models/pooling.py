@@ -8,6 +8,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from isorun.errors import InvalidFeeds
+
 Floats = npt.NDArray[np.floating[Any]]
 Mask = npt.NDArray[np.integer[Any]] | npt.NDArray[np.floating[Any]]
 
@@ -24,6 +26,9 @@ def pool(hidden: Floats, mask: Mask, modes: Sequence[str]) -> Floats:
 
     Returns:
         (batch, width * number of modes).
+
+    Raises:
+        InvalidFeeds: a row without a real token has no maximum.
     """
     return np.concatenate([_POOLINGS[mode](hidden, mask) for mode in modes], axis=1)
 
@@ -81,6 +86,8 @@ def _mean_sqrt(hidden: Floats, mask: Mask) -> Floats:
 
 
 def _max(hidden: Floats, mask: Mask) -> Floats:
+    if not mask.any(axis=1).all():
+        raise InvalidFeeds("A text has no tokens but those of its prompt, so that pooling='max' has no value. Omit it")
     largest: Floats = np.where(mask[..., None] != 0, hidden, -np.inf).max(axis=1)
     return largest
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from isorun.models.tokenizer_config import SPECIAL_TOKENS, TokenizerSettings
 
@@ -16,6 +16,7 @@ _MARKUP = {
     **{"unk_token": "<unk>", "pad_token": "<pad>", "mask_token": "<mask>"},
 }
 _LAST = "<|endoftext|>"
+_EXTRA, _ADDITIONAL, _OWN = "extra_special_tokens", "additional_special_tokens", "model_specific_special_tokens"
 _DEFAULTS: Mapping[str, Mapping[str, str]] = {
     "BertTokenizer": _BERT,
     "DistilBertTokenizer": _BERT,
@@ -51,11 +52,12 @@ class SpecialTokens:
     """
 
     def __init__(self, settings: TokenizerSettings, document: Mapping[str, Any]) -> None:
-        self._listed = _added_tokens(settings, document)
+        self._listed, stated = _added_tokens(settings, document), _stated(settings)
         by_content = {token.content: token for token in self._listed}
-        named = {key: by_content.get(_text(token), token) for key, token in _named_tokens(settings).items()}
+        tokens = _named_tokens(stated, settings, document)
+        named = {key: by_content.get(_text(token), token) for key, token in tokens.items()}
         self.texts: dict[str, str] = {key: _text(token) for key, token in named.items()}
-        self._others = [*named.values(), *_extra_tokens(settings)]
+        self._others = [*named.values(), *_extra_tokens(stated, settings)]
         self.contents: tuple[str, ...] = tuple(dict.fromkeys(map(_text, self._others)))
 
     def add_to(self, library: tokenizers.Tokenizer) -> None:
@@ -83,20 +85,22 @@ def _text(token: Any) -> str:
     return token if isinstance(token, str) else str(token.content)
 
 
-def _named_tokens(settings: TokenizerSettings) -> dict[str, Any]:
+def _named_tokens(stated: _Stated, settings: TokenizerSettings, document: Mapping[str, Any]) -> dict[str, Any]:
     """The special tokens by name, each a string or an ``AddedToken``, in transformers' order."""
     import tokenizers
 
-    tokens: dict[str, Any] = dict(_DEFAULTS.get(settings.kind or "", {}))
-    merged = {**settings.fields, **settings.special_tokens_map}
-    extra = _extra(settings)
-    more = {key: value for key, value in merged.items() if key.endswith("_token") and isinstance(value, str | dict)}
-    for key, value in {**more, **(extra if isinstance(extra, dict) else {})}.items():
-        tokens[key] = _token(value)
-    for key in SPECIAL_TOKENS:
-        if key in merged and merged[key] is None:
-            if key in _DEFAULTS.get(settings.kind or "", {}):
-                raise settings.unsupported(key, f"{settings.kind} needs this token")
+    defaults = _DEFAULTS.get(settings.kind or "", {})
+    tokens: dict[str, Any] = dict(defaults)
+    padding = document.get("padding")
+    if not defaults and isinstance(padding, dict) and "pad_token" not in stated.fields:
+        tokens["pad_token"] = str(padding.get("pad_token", "[PAD]"))
+    named = {key: stated.fields[key] for key in SPECIAL_TOKENS if key in stated.fields}
+    for key, value in {**named, **stated.own}.items():
+        if value is not None:
+            tokens[key] = _token(value)
+        elif key in defaults:
+            raise settings.unsupported(key, f"{settings.kind} needs this token")
+        else:
             tokens.pop(key, None)
     for key in SPECIAL_TOKENS:  # the flags that these classes give to what is only a text
         text = tokens.get(key)
@@ -108,22 +112,56 @@ def _named_tokens(settings: TokenizerSettings) -> dict[str, Any]:
     return {key: tokens[key] for key in order if key in tokens}
 
 
-def _extra_tokens(settings: TokenizerSettings) -> list[Any]:
+def _extra_tokens(stated: _Stated, settings: TokenizerSettings) -> list[Any]:
     """Special tokens without a name."""
-    listed = _extra(settings)
-    if isinstance(listed, list):
-        return [_token(value) for value in listed]
+    if stated.extra:
+        return [_token(value) for value in stated.extra]
     if settings.kind == "T5Tokenizer":
         return [f"<extra_id_{number}>" for number in range(int(settings.fields.get("extra_ids", 100)))]
     return ["<s>NOTUSED", "</s>NOTUSED", "<unk>NOTUSED"] if settings.kind == "CamembertTokenizer" else []
 
 
-def _extra(settings: TokenizerSettings) -> Any:
-    """A list of special tokens without names, or an object of others: first what ``tokenizer_config.json`` states."""
-    keys = ("extra_special_tokens", "additional_special_tokens")
-    return next(
-        (file[key] for file in (settings.fields, settings.special_tokens_map) for key in keys if file.get(key)), None
-    )
+class _Stated(NamedTuple):
+    """What the files state, as transformers merges them: all fields, special tokens by names of the model's own, and
+    those without a name."""
+
+    fields: Mapping[str, Any]
+    own: Mapping[str, Any]
+    extra: Sequence[Any]
+
+
+def _stated(settings: TokenizerSettings) -> _Stated:
+    fields = dict(settings.fields)
+    if not fields.get(_EXTRA) and _ADDITIONAL in fields:
+        fields[_EXTRA] = fields.pop(_ADDITIONAL)
+    own = _own_names(fields)
+    if isinstance(fields.get(_EXTRA), dict):
+        own |= fields.pop(_EXTRA)
+    own = own or _object(settings, _OWN, fields.get(_OWN))
+    for key, value in settings.special_tokens_map.items():
+        extends = key == _EXTRA and isinstance(value, list) and isinstance(fields.get(key), list)
+        fields[key] = [*fields[key], *value] if extends else value
+    own = {**_own_names(fields), **own}
+    if isinstance(fields.get(_EXTRA), dict):
+        own |= fields.pop(_EXTRA)
+    if _EXTRA not in fields:
+        fields[_EXTRA] = fields.get(_ADDITIONAL)
+    extra = fields[_EXTRA] or []
+    if not isinstance(extra, list):
+        raise settings.unsupported(_EXTRA, f"expected a list or an object, got {extra!r}")
+    return _Stated(fields, own, extra)
+
+
+def _own_names(fields: Mapping[str, Any]) -> dict[str, Any]:
+    """The special tokens whose names are no usual ones."""
+    names = (key for key in fields if key.endswith("_token") and key not in SPECIAL_TOKENS)
+    return {key: fields[key] for key in names if isinstance(fields[key], str | dict)}
+
+
+def _object(settings: TokenizerSettings, key: str, value: Any) -> dict[str, Any]:
+    if not isinstance(value, dict | None):
+        raise settings.unsupported(key, "expected an object of tokens")
+    return dict(value or {})
 
 
 def _token(value: Any) -> Any:

@@ -78,7 +78,7 @@ def build(path: Path, settings: TokenizerSettings, *, plain: bool = False) -> Bu
             _require_model(path, settings, document)
             library = pipeline(document, settings, tokens.texts)
             _keep_steps(library, document)
-        if settings.kind is not None:
+        if not plain:
             library.encode_special_tokens = bool(settings.fields.get("split_special_tokens"))
             tokens.add_to(library)
         if pipeline is not None:

@@ -63,6 +63,7 @@ class Classifier(TextModel):
     """
 
     reads_pairs = True
+    reads_one_token = True
 
     def __init__(
         self,

@@ -59,6 +59,7 @@ class CrossEncoder(TextModel):
     """
 
     reads_pairs = True
+    reads_one_token = True
 
     def __init__(
         self,

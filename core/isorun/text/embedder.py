@@ -116,6 +116,7 @@ class Embedder(PromptedModel):
         with closed_on_error(self):
             settings = self.settings
             self.pooling: tuple[str, ...] = modes or settings.pooling
+            self.reads_one_token = "cls" in self.pooling
             self._set_prompts(prompts, default_prompt)
             self._include_prompt = settings.include_prompt
             self._steps = steps_after(settings, normalize)

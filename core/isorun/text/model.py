@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn, Self, TypeVar
 import numpy as np
 import numpy.typing as npt
 
-from isorun.errors import InvalidArgument
+from isorun.errors import InvalidArgument, InvalidFeeds
 from isorun.models import checkpoint, modules, sentence_settings, sentences
 from isorun.models.lowering import info_of
 from isorun.models.modules import Modules
@@ -70,6 +70,8 @@ class TextModel:
     """What texts are, which selects the route of a model with a router; ``None`` for the default one."""
     reads_pairs = False
     """Whether an item may be a pair of texts."""
+    reads_one_token = False
+    """Whether a text's result is that of a token at one position, such as the first, without which it has none."""
     default_batch_tokens = 4096
     """The maximum size of a batch, where the caller names none."""
 
@@ -327,15 +329,25 @@ class TextModel:
 
     def _encoded(self, texts: Sequence[Text], prompt: str = "") -> Encoded:
         """Texts, which begin with the prompt, as tokens; without a warning of truncation."""
-        return Encoded(self._encodings(texts, self.max_length) if texts else [], prompt)
+        encodings = self._encodings(texts, self.max_length) if texts else []
+        self._check_tokens(texts, encodings)
+        return Encoded(encodings, prompt)
 
     def _encode(self, texts: Sequence[Text], *, offsets: bool = False, overlap: int | None = None) -> list[Encoding]:
         """The tokens of texts; arguments are those of :meth:`isorun.models.tokenizer.Tokenizer.encodings`."""
         limit = self.max_length
         encodings = self._encodings(texts, limit, offsets=offsets, overlap=overlap)
+        self._check_tokens(texts, encodings)
         if overlap is None:
             warn_of_truncation(encodings, limit)
         return encodings
+
+    def _check_tokens(self, texts: Sequence[Text], encodings: Sequence[Encoding]) -> None:
+        empty = (text for text, encoding in zip(texts, encodings, strict=True) if not encoding.ids)
+        if self.reads_one_token and (text := next(empty, None)) is not None:
+            raise InvalidFeeds(
+                f"The text {text!r:.80} has no tokens, not even special ones, and the model reads one of them. Omit it"
+            )
 
     def _encodings(self, texts: Sequence[Text], max_length: int | None, **settings: Any) -> list[Encoding]:
         return self.tokenizer.encodings(texts, max_length, **settings)

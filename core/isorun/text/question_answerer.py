@@ -196,6 +196,8 @@ def _answers(part: Part, start: Array, end: Array, count: int, longest: int, cla
         classifier: the id of the token whose probability is that of no answer.
     """
     text, encoding = part
+    if not encoding.ids:  # both are empty, and the tokenizer adds no special tokens
+        return _Found([], 1.0)
     ids, context = np.array(encoding.ids), text[1]
     in_context = np.array([owner == 1 for owner in encoding.sequence_ids])
     allowed = in_context if classifier is None else in_context | (ids == classifier)
