@@ -99,6 +99,10 @@ def conformance(
     if only and (certificate or compare):
         raise IsorunError("A certificate covers the whole suite. Omit --only, or both --certificate and --compare")
     settings = options.settings_of(option)
+    if known_failures is not None:
+        models.check_input(known_failures, "--known-failures", (".toml", ".json"))
+    if compare is not None:
+        models.check_input(compare, "--compare", (".json",))
     declared = {} if known_failures is None else known_failures_file.read(known_failures)
     before = None if compare is None else read(compare)
     _require(backend, environment, device)

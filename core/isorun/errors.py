@@ -274,7 +274,7 @@ def near_file(
     def expected(sibling: Path) -> bool:
         if sibling.is_dir():
             return any((sibling / name).is_file() for name in folders_with)
-        return sibling.suffix in allowed
+        return sibling.suffix in allowed and sibling.is_file()
 
     try:
         beside = [sibling.name for sibling in path.parent.iterdir() if sibling != path and expected(sibling)]

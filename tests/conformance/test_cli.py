@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 from collections.abc import Callable
@@ -85,6 +86,13 @@ def test_certificate_is_written_and_compared(
         assert "processor: None -> " in ran.err
     refused = isorun("conformance", "ort-cpu", "--only", "metadata", "--certificate", path)
     assert (refused.code, refused.out) == (2, "")
+
+
+def test_does_not_wait_for_a_pipe(isorun: Callable[..., Any], tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe.json")
+    for option in ("--known-failures", "--compare"):
+        ran = isorun("conformance", "ort-cpu", option, tmp_path / "pipe.json")
+        assert (ran.code, f"{option} must be a file" in ran.err) == (2, True)
 
 
 def test_known_failures_are_read_from_a_file(isorun: Callable[..., Any], tmp_path: Path) -> None:

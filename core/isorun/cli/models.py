@@ -38,12 +38,18 @@ def model_path(name: str, cache: Cache) -> Path:
     path = expanded(name)
     if path.exists():
         return path
+    _check_link(path)
     if path.suffix == ".onnx" or path.is_absolute() or not (name in KNOWN or "/" in name):
         near = near_model(path, KNOWN)
         if not near and path.suffix != ".onnx" and not path.is_absolute():
             near = f". Expected a file, a folder, {', '.join(KNOWN)}, or OWNER/NAME on the Hugging Face hub"
         raise InvalidModel(f"There is no model {name}{near}")
     return fetched(name, cache)
+
+
+def _check_link(path: Path) -> None:
+    if path.is_symlink() and not path.exists():
+        raise IsorunError(f"{path} is a broken link to {path.readlink()}")
 
 
 def fetched(name: str, cache: Cache) -> Path:
@@ -69,6 +75,7 @@ def check_input(path: Path, what: str, suffixes: Collection[str] = ()) -> None:
         raise IsorunError(f"{path} is a folder; {what} must be a file")
     if path.exists() and not path.is_file():
         raise IsorunError(f"{path} is a pipe or a device; {what} must be a file, which can be read more than once")
+    _check_link(path)
     if not path.is_file():
         raise IsorunError(f"There is no file {path}{near_file(path, suffixes=suffixes)}")
 

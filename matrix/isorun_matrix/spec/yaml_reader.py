@@ -107,6 +107,8 @@ def error(path: Path, root: yaml.Node, problems: Sequence[Problem]) -> SpecError
 
 
 def _loader(path: Path) -> _Loader:
+    if path.exists() and not path.is_file():
+        raise SpecError(f"Cannot read {path}: a spec must be a regular file")  # a pipe would never end
     try:
         with path.open("rb") as file:
             content = file.read(_BYTES + 1)

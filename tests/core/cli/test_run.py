@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import os
 import warnings
 import zipfile
 from collections.abc import Callable
@@ -225,6 +226,20 @@ def test_outputs_of_any_name_and_texts_are_saved(isorun: Callable[..., Any], tmp
         np.testing.assert_array_equal(saved["file"], -x)
         np.testing.assert_array_equal(saved["allow_pickle"], abs(x))
         assert saved["text"].tolist() == ["a", "ü b"]
+
+
+def test_broken_links_and_pipes(isorun: Callable[..., Any], bert: Path, feeds: Path, tmp_path: Path) -> None:
+    for name in ("feeds.npy", "model.onnx"):
+        (tmp_path / name).symlink_to("nowhere")
+    os.mkfifo(tmp_path / "pipe.npz")
+    for arguments, message in (
+        ((bert, "--feeds", tmp_path / "feeds.npy"), "feeds.npy is a broken link to nowhere"),
+        ((tmp_path / "model.onnx", "--feeds", feeds), "model.onnx is a broken link to nowhere"),
+        ((bert, "--feeds", tmp_path / "pipe.npz"), "is a pipe"),
+        ((bert, "--feeds", tmp_path / "pip.npz"), "pip.npz\n"),  # no pipe is suggested
+    ):
+        ran = isorun("run", *arguments)
+        assert (ran.code, message in ran.err) == (2, True), ran.err
 
 
 def test_a_link_that_leads_to_itself(isorun: Callable[..., Any], bert: Path, feeds: Path, tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import random
 import time
 from collections.abc import Iterator
@@ -112,6 +113,12 @@ def test_rejects_files(tmp_path: Path, content: str | bytes, problem: str) -> No
     message = refused(tmp_path, content)
     assert problem in message
     assert ("at most" in problem) <= ("not YAML" not in message)
+
+
+def test_does_not_wait_for_a_pipe(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "spec.yaml")
+    with pytest.raises(SpecError, match="must be a regular file"):
+        reader.load(tmp_path / "spec.yaml")
 
 
 def test_suggests_a_spec_for_a_missing_one(tmp_path: Path) -> None:
