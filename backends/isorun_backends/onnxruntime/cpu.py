@@ -23,7 +23,7 @@ from isorun.plugin import (
 from isorun_backends.common_quantization import saturates
 from isorun_backends.onnxruntime import placement, precision_probe
 from isorun_backends.onnxruntime.executable import OrtExecutable
-from isorun_backends.onnxruntime.session import OPTIONS, as_text, open_session, session_options
+from isorun_backends.onnxruntime.session import OPTIONS, SESSION_CONFIG, as_text, open_session, session_options
 
 if TYPE_CHECKING:
     import onnxruntime
@@ -95,7 +95,7 @@ class OrtCpu(Backend):
 
     def compile(self, model: LoweredModel, config: CompileConfig) -> OrtCpuExecutable:
         read = _options(self, model, config)
-        if as_text(read["session_config"]).get(_FAST_MATH, "0") != "0":
+        if as_text(self.name, SESSION_CONFIG, read[SESSION_CONFIG]).get(_FAST_MATH, "0") != "0":
             raise InvalidOption(self.name, "session_config", f"{_FAST_MATH} is reserved. Use precision='bf16' instead")
         options = session_options(self.name, read, config.threads)
         if config.precision == "bf16":

@@ -186,4 +186,6 @@ def _load_config(name: str, properties: Mapping[str, Any], model: LoweredModel, 
     }
     # It pins the threads of every model to the first cores: two with one thread each would share one core.
     needed = openvino_properties(model, config.precision)
-    return json.dumps({"CPU": {"ENABLE_CPU_PINNING": "NO", **needed, **as_text(properties), **reserved}})
+    return json.dumps(
+        {"CPU": {"ENABLE_CPU_PINNING": "NO", **needed, **as_text(name, "properties", properties), **reserved}}
+    )

@@ -267,7 +267,8 @@ class OrtEp(Backend):
     def _requested(self, precision: str, options: Mapping[str, Any]) -> dict[str, str]:
         """The options of the provider: declared ones, those of the precision, the caller's."""
         of_precision = self._declared.precision_options.get(precision, {})
-        return as_text({**self._declared.provider_options, **of_precision, **options["provider"]})
+        requested = {**self._declared.provider_options, **of_precision, **options["provider"]}
+        return as_text(self.name, "provider", requested)
 
     def _measure(self, config: CompileConfig, target: Target, requested: Mapping[str, str]) -> str:
         """The precision that the provider computes in, measured once.

@@ -35,6 +35,7 @@ _LEVELS = {
     "basic": "ORT_ENABLE_BASIC",
     "disable": "ORT_DISABLE_ALL",
 }
+SESSION_CONFIG = "session_config"
 OPTIONS = {
     "graph_optimization_level": Option(
         "how far ONNX Runtime rewrites the graph", "str", choices=tuple(_LEVELS), default="all"
@@ -44,7 +45,7 @@ OPTIONS = {
     ),
     "deterministic": Option("use only kernels whose results are the same in every run", "bool", default=False),
     "custom_ops": Option("paths of libraries with custom operators to register", "list", default=()),
-    "session_config": Option(
+    SESSION_CONFIG: Option(
         "ONNX Runtime's session configuration entries, such as session.disable_prepacking", "mapping", default={}
     ),
     "profile_prefix": Option("path prefix of ONNX Runtime's own profile, with the time of every node", "path"),
@@ -75,7 +76,8 @@ def session_options(name: str, options: Mapping[str, Any], threads: int | None) 
 
     Raises:
         BackendFailed: a library of custom operators cannot be registered.
-        InvalidOption: a profile cannot be written; ONNX Runtime would write none without an error.
+        InvalidOption: a library is missing, or an entry is no text; or a profile cannot be written, of which ONNX
+            Runtime would write none without an error.
     """
     onnxruntime = import_runtime("onnxruntime")
     ort_options = onnxruntime.SessionOptions()
@@ -87,7 +89,7 @@ def session_options(name: str, options: Mapping[str, Any], threads: int | None) 
     ort_options.log_severity_level = SILENT
     level = _LEVELS[options["graph_optimization_level"]]
     ort_options.graph_optimization_level = getattr(onnxruntime.GraphOptimizationLevel, level)
-    for key, value in {**_DEFAULTS, **as_text(options["session_config"])}.items():
+    for key, value in {**_DEFAULTS, **as_text(name, SESSION_CONFIG, options[SESSION_CONFIG])}.items():
         ort_options.add_session_config_entry(key, value)
     if options["profile_prefix"] is not None:
         folder = Path(options["profile_prefix"]).absolute().parent
@@ -96,6 +98,8 @@ def session_options(name: str, options: Mapping[str, Any], threads: int | None) 
         ort_options.enable_profiling = True
         ort_options.profile_file_prefix = str(options["profile_prefix"])
     for path in options["custom_ops"]:
+        if not isinstance(path, str | os.PathLike) or not Path(path).is_file():
+            raise InvalidOption(name, "custom_ops", f"option 'custom_ops': there is no file {path!s}")
         with runtime_errors(f"Cannot register the custom operators of {path}"):
             ort_options.register_custom_ops_library(os.fspath(path))
     return ort_options
@@ -110,9 +114,24 @@ def checked(check: Callable[[], object]) -> Availability:
     return Availability(ok=True)
 
 
-def as_text(entries: Mapping[Any, Any]) -> dict[str, str]:
-    """Entries as ONNX Runtime accepts them."""
-    return {str(key): str(value) for key, value in entries.items()}
+def as_text(name: str, option: str, entries: Mapping[Any, Any]) -> dict[str, str]:
+    """Entries as ONNX Runtime accepts them. Those of a session are 0 or 1 where they are flags, which it ignores in any
+    other form; of providers, True or False.
+
+    Args:
+        name: the backend's name.
+        option: the option that has the entries.
+        entries: texts, numbers and flags by their names.
+
+    Raises:
+        InvalidOption: an entry is something else.
+    """
+    for key, value in entries.items():
+        if not isinstance(key, str) or not isinstance(value, str | int | float) or value != value:
+            expected = "texts, numbers, true or false, by names"
+            raise InvalidOption(name, option, f"option {option!r} must have {expected}, got {key!r}: {value!r}")
+    flags = option == SESSION_CONFIG
+    return {key: str(int(value) if flags and isinstance(value, bool) else value) for key, value in entries.items()}
 
 
 def open_session(

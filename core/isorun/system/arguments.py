@@ -86,7 +86,7 @@ def check_path(value: Any, name: str) -> None:
     Raises:
         InvalidType: it is something else.
     """
-    if not isinstance(value, str | os.PathLike) or not os.fspath(value):
+    if not isinstance(value, str | os.PathLike) or not os.fspath(value) or "\0" in str(value):
         raise InvalidType(f"{name} must be a path, got {value!r}")
 
 

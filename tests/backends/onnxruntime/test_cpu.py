@@ -37,12 +37,13 @@ def test_options_reach_the_runtime():
     settings = {
         "graph_optimization_level": "disable",
         "inter_op_threads": 2,
-        "session_config": {"session.disable_prepacking": 1},
+        "session_config": {"session.disable_prepacking": 1, "session.use_env_allocators": True, "a": False, "b": 0.5},
     }
     options = session_options("ort-cpu", registry.get("ort-cpu").read_options(settings), threads=1)
     assert (options.intra_op_num_threads, options.inter_op_num_threads) == (1, 2)
     assert options.graph_optimization_level == onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
-    assert options.get_session_config_entry("session.disable_prepacking") == "1"
+    entries = ("session.disable_prepacking", "session.use_env_allocators", "a", "b")
+    assert [options.get_session_config_entry(entry) for entry in entries] == ["1", "1", "0", "0.5"]
 
 
 def test_bf16_products_are_a_precision_rather_than_an_entry(bert):
@@ -83,5 +84,21 @@ def test_libraries_of_custom_operators_are_registered(bert, tmp_path):
     with isorun.Session(bert, "ort-cpu", options={"custom_ops": [library]}) as session:
         session.run(None, tiny.feeds())
     assert seen.exists()
-    with pytest.raises(isorun.BackendFailed, match=r"custom operators of .*absent.so"):
-        isorun.Session(bert, "ort-cpu", options={"custom_ops": [tmp_path / "absent.so"]})
+    source.rename(tmp_path / "text.so")
+    with pytest.raises(isorun.BackendFailed, match=r"custom operators of .*text.so"):
+        isorun.Session(bert, "ort-cpu", options={"custom_ops": [tmp_path / "text.so"]})
+
+
+@pytest.mark.parametrize("library", ["absent.so", "", 5, None])
+def test_rejects_a_library_that_is_no_file(bert, library):
+    with pytest.raises(InvalidOption, match=f"'custom_ops': there is no file {library}") as caught:
+        isorun.Session(bert, "ort-cpu", options={"custom_ops": [library]})
+    assert caught.value.key == "custom_ops"
+
+
+@pytest.mark.parametrize(
+    "entries", [{"a": None}, {"a": object()}, {5: "1"}, {"a": float("nan")}, {"a": ["1"]}, {"a": b"1"}]
+)
+def test_rejects_entries_that_are_no_text(bert, entries):
+    with pytest.raises(InvalidOption, match="'session_config' must have texts, numbers, true or false, by names"):
+        isorun.Session(bert, "ort-cpu", options={"session_config": entries})

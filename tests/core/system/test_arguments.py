@@ -25,7 +25,7 @@ OPENED_WITH: dict[str, list[Any]] = {
     "threads": [1.5, "2", True],
     "max_queue": ["3", NAN, 1.5, True, 0, None, [4]],
     "verify_cache": ["0", 0, []],
-    "cache_dir": ["", 5, [], True, b"folder"],
+    "cache_dir": ["", 5, [], True, b"folder", "a\0b"],
     "calibration": [5, "a text"],
     "tolerance": ["0.9", NAN, True, [0.9]],
     "outputs": [5, "hidden", {"hidden"}, True],

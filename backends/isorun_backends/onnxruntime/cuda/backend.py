@@ -255,7 +255,7 @@ def further_options(name: str, options: Mapping[str, Any]) -> dict[str, str]:
     Raises:
         InvalidOption: they select a GPU: feeds and outputs would be on another one.
     """
-    further = as_text(options["provider_options"])
+    further = as_text(name, "provider_options", options["provider_options"])
     if "device_id" in further:
         raise InvalidOption(
             name, "provider_options", "option 'provider_options' must not contain 'device_id'. Use the option device_id"
