@@ -105,7 +105,7 @@ def conformance(
         models.check_input(compare, "--compare", (".json",))
     declared = {} if known_failures is None else known_failures_file.read(known_failures)
     before = None if compare is None else read(compare)
-    _require(backend, environment, device)
+    _require(backend, environment, device, options=bool(settings))
     if certificate is not None:
         models.check_output(certificate)
     with _progress() as progress:
@@ -137,15 +137,16 @@ def conformance(
         raise typer.Exit(1)
 
 
-def _require(name: str, environment: str | None, device: str | None) -> None:
-    """Refuse a backend that is unavailable, or lacks a device, which every check would report again."""
+def _require(name: str, environment: str | None, device: str | None, *, options: bool) -> None:
+    """Refuse a backend that is unavailable, or lacks a device or the options that it needs, which every check would
+    report again."""
     with ExitStack() as stack:
         if environment is None:
             backend = listing.load(name)  # not imported: the suite's processes would inherit what it does
         else:
             backend = stack.enter_context(closing(Worker(environments.get(environment)))).get(name)
         availability = registry.availability(backend)
-    if not availability.ok:
+    if not availability.ok or (availability.reason and availability.remedy and not options):
         raise BackendUnavailable(name, availability.reason, availability.remedy)
     if device is not None:
         check_device(backend, device)

@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from isorun.plugin import registry
 from isorun_conformance import fakes, runner
 
 
@@ -86,6 +87,15 @@ def test_certificate_is_written_and_compared(
         assert "processor: None -> " in ran.err
     refused = isorun("conformance", "ort-cpu", "--only", "metadata", "--certificate", path)
     assert (refused.code, refused.out) == (2, "")
+
+
+def test_a_backend_that_needs_an_option_starts_no_check(
+    isorun: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(type(registry.get("ort-ep")), "members", classmethod(lambda cls: ()))
+    ran = isorun("conformance", "ort-ep")
+    assert (ran.code, ran.out) == (3, "")
+    assert "set options={'library': PATH}" in ran.err
 
 
 def test_does_not_wait_for_a_pipe(isorun: Callable[..., Any], tmp_path: Path) -> None:

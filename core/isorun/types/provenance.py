@@ -15,7 +15,7 @@ class Availability:
 
     Attributes:
         ok: whether it can.
-        reason, remedy: if it cannot.
+        reason, remedy: if it cannot; or why it can only with options, as a family of which no member is installed.
         devices: the names of the GPUs or other accelerators that it may run on: what was measured on others does not
             apply. Empty for processors.
     """
