@@ -182,6 +182,7 @@ def entry(name: str) -> Entry:
     Raises:
         BackendNotFound: it is not installed.
     """
+    check_text(name, "backend")
     family = name.partition(":")[0]
     for candidate in entries():
         if candidate.name == family:  # isorun's own come first

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import sys
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -195,6 +196,8 @@ class IOBinding:
         shape = tuple(check_count(size, f"A size of shape={shape}", least=0) for size in shape)
         length = math.prod(shape) * dtype.itemsize
         address = check_count(address, "buffer_ptr", least=1 if length else 0)
+        if address + length > sys.maxsize:
+            raise InvalidFeeds(f"{name!r}: no address space has {length:,} bytes at {address:#x}, got shape={shape}")
         if self._on_device(name, device_type, device_id):
             return DeviceArray(address, shape, dtype, device_id)
         import ctypes

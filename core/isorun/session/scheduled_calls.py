@@ -196,7 +196,7 @@ class ScheduledCalls:
         Raises:
             QueueFull: :meth:`arun_many` would raise it now.
         """
-        self._scheduler.lanes().check_room(requests)
+        self._scheduler.lanes().check_room(check_count(requests, "requests", least=0))
 
     def run_batches(self, output_names: Sequence[str] | None, batches: Iterable[Feeds]) -> Iterator[list[Any]]:
         """Run batches side by side, a few of which are read ahead, and yield their results in order.

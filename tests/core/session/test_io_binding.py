@@ -173,6 +173,11 @@ def test_rejects_memory_that_does_not_fit_the_output(session, shape, dtype):
         (lambda b: b.bind_output("pooler_output", "cpu", 0, np.float32, (1, 1.5), 64), "shape"),
         (lambda b: b.bind_output("pooler_output", "cpu", 0, np.float32, (1, 2), 0), "buffer_ptr"),
         (lambda b: b.bind_output("pooler_output", "cpu", 0, np.float32, (1, 2), 1.5), "buffer_ptr"),
+        (
+            lambda b: b.bind_output("pooler_output", "cpu", 0, np.float32, (1, 2), 10**30),
+            "no address space has 8 bytes",
+        ),
+        (lambda b: b.bind_output("pooler_output", "cpu", 0, np.float32, (10**30,), 64), "no address space"),
         (lambda b: b.bind_cpu_input(["input_ids"], np.ones((1, 1))), "name"),
         (lambda b: b.bind_cpu_input("input_id", np.ones((1, 1), np.int64)), "no input 'input_id'.*'input_ids'"),
     ],
