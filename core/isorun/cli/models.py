@@ -35,6 +35,8 @@ def model_path(name: str, cache: Cache) -> Path:
     Raises:
         InvalidModel: there is no such file; the message suggests the closest name in its folder.
     """
+    if not name:
+        raise InvalidModel("The name of the model is empty. Pass an ONNX file, a folder, or a name to fetch")
     path = expanded(name)
     if path.exists():
         return path
@@ -107,7 +109,7 @@ def check_output(path: Path, reads: Iterable[Path] = ()) -> Path:
     if path.exists() and not path.is_dir() and not path.is_file():
         raise IsorunError(f"{path} is a device or a pipe, and would be replaced. Name a file")
     if path.is_dir():
-        raise IsorunError(f"{path} is a folder. Name a file, such as {path / 'model.onnx'}")
+        raise IsorunError(f"{path} is a folder. Name a file in it")
     if path.parent.exists() and not path.parent.is_dir():
         raise IsorunError(f"Cannot write {path}: {path.parent} is not a folder")
     if not path.parent.is_dir():

@@ -85,6 +85,8 @@ def _open(model: str | os.PathLike[str] | bytes | onnx.ModelProto, cache: Cache,
         raise InvalidModel(
             f"model must be a path, bytes, an onnx.ModelProto or a checkpoint folder, got {type(model).__name__}"
         )
+    if not os.fspath(model):
+        raise InvalidModel("model is an empty path. Pass an ONNX file or the folder of a checkpoint")
     path = expanded(model).absolute()
     if path.is_dir():
         from isorun.models import checkpoint
@@ -102,12 +104,12 @@ def _open(model: str | os.PathLike[str] | bytes | onnx.ModelProto, cache: Cache,
 
 def near_model(path: Path, others: Iterable[str] = ()) -> str:
     """The end of a message about a missing model: the closest ONNX file or checkpoint in its folder."""
+    if path.as_posix().partition(":/")[0].rpartition("/")[2] in ("http", "https", "s3", "gs", "hf"):
+        return ". Models are not downloaded from addresses: download it and pass its path"
     return near_file(path, others, suffixes=(".onnx",), folders_with=("config.json", "modules.json"))
 
 
 def _suggestion(path: Path) -> str:
-    if path.as_posix().partition(":/")[0].rpartition("/")[2] in ("http", "https", "s3", "gs", "hf"):
-        return ". Models are not downloaded from addresses: download it and pass its path"
     if near := near_model(path):
         return near
     return "" if path.suffix else ". For a checkpoint of that name, build a file first: isorun build NAME -o MODEL.onnx"

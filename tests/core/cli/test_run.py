@@ -228,6 +228,18 @@ def test_outputs_of_any_name_and_texts_are_saved(isorun: Callable[..., Any], tmp
         assert saved["text"].tolist() == ["a", "ü b"]
 
 
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["", "--text", "a"], "The name of the model is empty"),
+        (["https://example.org/model.onnx", "--text", "a"], "not downloaded from addresses"),
+    ],
+)
+def test_names_of_no_model(isorun: Callable[..., Any], arguments: list[str], message: str) -> None:
+    ran = isorun("run", *arguments)
+    assert (ran.code, message in ran.err) == (2, True), ran.err
+
+
 def test_broken_links_and_pipes(isorun: Callable[..., Any], bert: Path, feeds: Path, tmp_path: Path) -> None:
     for name in ("feeds.npy", "model.onnx"):
         (tmp_path / name).symlink_to("nowhere")

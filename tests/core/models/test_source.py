@@ -49,6 +49,13 @@ def test_rejects_a_missing_file(path, cache, tmp_path):
         open_model(path if path.startswith("~") else str(tmp_path / path), cache)
 
 
+def test_rejects_an_empty_path_and_addresses(cache):
+    with pytest.raises(InvalidModel, match="empty path"):
+        open_model("", cache)
+    with pytest.raises(InvalidModel, match="not downloaded from addresses"):
+        open_model("https://example.org/model.onnx", cache)
+
+
 def test_suggests_a_file_or_a_command_for_a_missing_file(cache, tmp_path):
     (tmp_path / "minilm.onnx").touch()
     (tmp_path / "minlm.py").touch()
