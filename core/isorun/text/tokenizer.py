@@ -16,7 +16,7 @@ from isorun.models import text_reader
 from isorun.models.sentence_settings import SentenceSettings
 from isorun.models.tokenizer import Text, feeds_of
 from isorun.session.session import Session
-from isorun.system.arguments import check_count
+from isorun.system.arguments import check_count, check_flag
 from isorun.system.cache import Cache
 from isorun.text.inputs import text_or_pair, texts_or_pairs_of
 from isorun.text.model import warn_of_truncation
@@ -134,6 +134,7 @@ class Tokenizer:
         cache_dir: str | os.PathLike[str] | None = None,
     ) -> None:
         max_length = check_count(max_length, "max_length", optional=True)
+        special_tokens = check_flag(special_tokens, "special_tokens")
         path = model.path if isinstance(model, Session) else find_model(model, Cache(cache_dir))
         settings = _settings(path, model)
         self._reader = text_reader.tokenizer_of(path, settings, special_tokens=special_tokens)

@@ -57,6 +57,12 @@ def test_the_maximum_length_is_a_whole_number(folder: Path, value: Any) -> None:
         Tokenizer(folder, max_length=value)
 
 
+@pytest.mark.parametrize("value", ["yes", 1, None])
+def test_special_tokens_are_added_or_not(folder: Path, value: Any) -> None:
+    with pytest.raises(isorun.InvalidType, match="special_tokens must be True or False"):
+        Tokenizer(folder, special_tokens=value)
+
+
 @pytest.mark.parametrize(("cleans", "text"), [(True, "a b, c isn't d."), (False, "a b , c is n't d ."), (None, None)])
 def test_decoded_texts_have_the_spaces_that_the_settings_want(
     tmp_path: Path, cleans: bool | None, text: str | None
