@@ -144,11 +144,11 @@ def _types(data: Any) -> set[type]:
     """The types of the values in nested lists."""
     types, level = set[type](), [data]
     while level:
-        found = set(map(type, level))
-        types |= found
-        if list not in found:
+        kinds = set(map(type, level))
+        types |= kinds
+        if list not in kinds:
             break
-        lists = level if found == {list} else (item for item in level if type(item) is list)
+        lists = level if kinds == {list} else (item for item in level if type(item) is list)
         level = list(chain.from_iterable(lists))
     return types - {list}
 
