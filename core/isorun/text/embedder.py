@@ -271,8 +271,7 @@ class Embedder(PromptedModel):
             UnsupportedModel: the model's pooling reads a token by its position, or its file pools by itself.
         """
         parts.check_pooling(self.pooling, len(self.output.shape or ()) == 3, self._word_weights is not None)
-        finish = self._finisher("", normalize, self._width(truncate_dim))
-        prefix = self._prompt(prompt, prompt_name)
+        finish, prefix = self._finisher("", normalize, self._width(truncate_dim)), self._prompt(prompt, prompt_name)
         document = checked(document, "document")
         chosen = parts.checked_spans(spans, len(document), len(prefix))
         encodings = self._encode([prefix + document], offsets=True)
@@ -315,8 +314,8 @@ class Embedder(PromptedModel):
         """Embed texts without blocking the event loop; concurrent callers share the machine and, where that pays,
         batches. Arguments, result and errors are those of :meth:`embed`, and ``QueueFull``."""
         items, prefix = self._prompted(texts, prompt, prompt_name)
-        width = self._width(truncate_dim)
-        return self._stored(await self._arun(items, self._finisher(prefix, normalize, truncate_dim), (width,)))
+        finish, width = self._finisher(prefix, normalize, truncate_dim), self._width(truncate_dim)
+        return self._stored(await self._arun(items, finish, (width,)))
 
     def _width(self, truncate_dim: int | None) -> int:
         if truncate_dim is None:

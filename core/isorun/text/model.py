@@ -329,25 +329,21 @@ class TextModel:
 
     def _encoded(self, texts: Sequence[Text], prompt: str = "") -> Encoded:
         """Texts, which begin with the prompt, as tokens; without a warning of truncation."""
-        encodings = self._encodings(texts, self.max_length) if texts else []
-        self._check_tokens(texts, encodings)
-        return Encoded(encodings, prompt)
+        return Encoded(self._with_tokens(texts, self._encodings(texts, self.max_length)) if texts else [], prompt)
 
     def _encode(self, texts: Sequence[Text], *, offsets: bool = False, overlap: int | None = None) -> list[Encoding]:
         """The tokens of texts; arguments are those of :meth:`isorun.models.tokenizer.Tokenizer.encodings`."""
         limit = self.max_length
-        encodings = self._encodings(texts, limit, offsets=offsets, overlap=overlap)
-        self._check_tokens(texts, encodings)
+        encodings = self._with_tokens(texts, self._encodings(texts, limit, offsets=offsets, overlap=overlap))
         if overlap is None:
             warn_of_truncation(encodings, limit)
         return encodings
 
-    def _check_tokens(self, texts: Sequence[Text], encodings: Sequence[Encoding]) -> None:
+    def _with_tokens(self, texts: Sequence[Text], encodings: list[Encoding]) -> list[Encoding]:
         empty = (text for text, encoding in zip(texts, encodings, strict=True) if not encoding.ids)
         if self.reads_one_token and (text := next(empty, None)) is not None:
-            raise InvalidFeeds(
-                f"The text {text!r:.80} has no tokens, not even special ones, and the model reads one of them. Omit it"
-            )
+            raise InvalidFeeds(f"The text {text!r:.80} has no tokens, and the model reads one of them. Omit it")
+        return encodings
 
     def _encodings(self, texts: Sequence[Text], max_length: int | None, **settings: Any) -> list[Encoding]:
         return self.tokenizer.encodings(texts, max_length, **settings)
@@ -400,6 +396,5 @@ def progress_bar(total: int, progress: bool | None) -> Any:
     require("Embedding text", "tqdm")
     from tqdm import tqdm
 
-    disable = None if progress is None else not progress
-    delay = _BAR_AFTER if progress is None else 0
-    return tqdm(total=total, unit=" texts", disable=disable, delay=delay, leave=False)
+    shown = {"disable": None, "delay": _BAR_AFTER} if progress is None else {"disable": not progress}
+    return tqdm(total=total, unit=" texts", leave=False, **shown)
