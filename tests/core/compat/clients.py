@@ -6,6 +6,7 @@ client, with ``isorun.compat.install()`` if requested, and saves its arrays.
 
 from __future__ import annotations
 
+import io
 import json
 import os
 import shutil
@@ -164,13 +165,37 @@ def silero_vad(_: Path) -> dict[str, Any]:
     return {"speech": np.stack([model(chunk, SAMPLES).numpy() for chunk in audio.split(512) if len(chunk) == 512])}
 
 
-def rapidocr(_: Path) -> dict[str, Any]:
+def magika(_: Path) -> dict[str, Any]:
+    from magika import Magika
+
+    library = Magika()
+    results = [library.identify_bytes(text) for text in (b"import os\nprint(os.getcwd())\n" * 4, b'{"a": [1, 2, 3]}')]
+    labels, scores = zip(*((str(result.output.label), result.score) for result in results), strict=True)
+    return {"labels": np.array(labels), "scores": np.array(scores)}
+
+
+def image_of(text: str) -> Any:
     from PIL import Image, ImageDraw
-    from rapidocr import RapidOCR
 
     image = Image.new("RGB", (400, 80), "white")
-    ImageDraw.Draw(image).text((20, 20), "isorun reads 12345", fill="black", font_size=32)
-    found = RapidOCR()(np.array(image))
+    ImageDraw.Draw(image).text((20, 20), text, fill="black", font_size=32)
+    return image
+
+
+def ddddocr(_: Path) -> dict[str, Any]:
+    """The models of both versions declare another rank than they compute."""
+    from ddddocr import DdddOcr
+
+    content = io.BytesIO()
+    image_of("r7Kq2").save(content, "PNG")
+    texts = [DdddOcr(show_ad=False, beta=beta).classification(content.getvalue()) for beta in (False, True)]
+    return {"texts": np.array(texts)}
+
+
+def rapidocr(_: Path) -> dict[str, Any]:
+    from rapidocr import RapidOCR
+
+    found = RapidOCR()(np.array(image_of("isorun reads 12345")))
     return {"texts": np.array(found.txts), "scores": np.array(found.scores), "boxes": np.array(found.boxes)}
 
 
@@ -178,7 +203,7 @@ CLIENTS = {
     function.__name__: function
     for function in (
         *(optimum_features, optimum_features_bound, optimum_classifier, optimum_decoder, sentence_transformers),
-        *(cross_encoder, chromadb, fastembed, txtai, silero_vad, rapidocr),
+        *(cross_encoder, chromadb, fastembed, txtai, silero_vad, rapidocr, ddddocr, magika),
     )
 }
 

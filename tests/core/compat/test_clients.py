@@ -28,6 +28,8 @@ CLIENTS = {
     "txtai": (1, True),
     "silero_vad": (1, False),
     "rapidocr": (3, True),
+    "ddddocr": (2, False),
+    "magika": (1, False),
 }
 
 
