@@ -9,18 +9,21 @@ import onnx_ir as ir
 from isorun.graph.analysis import batch_sizes
 from isorun.graph.io import shape_inference
 
-_BATCHES = (batch_sizes.BATCHES[0], 1)  # a Squeeze without axes drops a batch of one
+_MARK = "isorun.unconfirmed"  # in a graph's metadata that is not written
 
 
 def correct(model: ir.Model) -> None:
     """Replace what a model declares of its outputs' shapes where others are computed, in place.
 
     Exporters write the sizes of their example there, and some tools other ranks, which runtimes ignore. What ONNX's
-    inference does not know is computed for batches of three and one; a rank or size that they contradict is unknown.
+    inference does not know is computed for a batch, and for one row if axes of one are dropped; what they contradict is
+    unknown.
     """
     values = shape_inference.correct_outputs(model)
-    for batch in _BATCHES if values else ():
+    batches = [batch_sizes.BATCHES[0], *([1] if any(map(_drops_ones, model.graph.all_nodes())) else [])]
+    for batch in batches if values else ():
         shapes = batch_sizes.shapes_at(model, batch)
+        model.graph.meta[_MARK] = tuple(value.name or "" for value in values if value.name not in shapes)
         known = {
             symbol: size
             for value in model.graph.inputs
@@ -39,16 +42,20 @@ def correct(model: ir.Model) -> None:
             )
 
 
-def _expected(size: int | ir.SymbolicDim, unknown: int, known: Mapping[int | ir.SymbolicDim, int]) -> int:
-    return size if isinstance(size, int) else known.get(size, unknown)
-
-
 def unconfirmed(model: ir.Model) -> tuple[str, ...]:
-    """The outputs whose declared rank and sizes nothing confirms: they depend on values, or on unknown operators.
+    """The outputs whose declared rank and sizes nothing confirmed: they depend on values, or on unknown operators.
 
     Args:
-        model: the model, whose shapes are corrected.
+        model: the model, whose shapes were corrected.
     """
-    values = shape_inference.correct_outputs(model)
-    shapes = batch_sizes.shapes_at(model, _BATCHES[0]) if values else {}
-    return tuple(value.name or "" for value in values if value.name not in shapes)
+    names: tuple[str, ...] = model.graph.meta.get(_MARK, ())
+    return names
+
+
+def _drops_ones(node: ir.Node) -> bool:
+    """Whether a node is a Squeeze of all axes of size one."""
+    return node.op_type == "Squeeze" and len(node.inputs) < 2 and "axes" not in node.attributes
+
+
+def _expected(size: int | ir.SymbolicDim, unknown: int, known: Mapping[int | ir.SymbolicDim, int]) -> int:
+    return size if isinstance(size, int) else known.get(size, unknown)
