@@ -201,7 +201,7 @@ def test_anything_else_is_isoruns_own_error(given_: Any) -> None:
 def test_arguments_have_one_type(minilm: Path) -> None:
     """Neither 0 for False, nor text for a number."""
     with isorun.Embedder(minilm, backend="ort-cpu") as embedder:
-        for value in (0, 1, "no", np.False_):
+        for value in (0, 1, "no", np.int64(0)):
             with pytest.raises(InvalidArgument, match="normalize must be"):
                 embedder.embed(["a"], normalize=value)
         with pytest.raises(InvalidArgument, match="has no effect beside prompt"):

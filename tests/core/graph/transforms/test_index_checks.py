@@ -114,7 +114,7 @@ def test_bounds_follow_branches_with_the_same_elements():
             y = Gather (t, j) }"""
     )
     with isorun.Session(proto, "openvino") as session:
-        assert "graph" not in session.provenance.details
+        assert list(session.provenance.details["graph"]) == ["worked_around"]  # and no lookups that the graph checks
         with pytest.raises(InvalidFeeds, match="from -5 to 4"):
             session.run(None, {"ids": np.array([[5]]), "b": np.array(True)})
 
