@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -15,7 +16,7 @@ from isorun_tract.equivalents import attribute_of
 if TYPE_CHECKING:
     import onnx_ir as ir
 
-_VERSIONS = "tract 0.23.9"
+_fault = partial(Fault, versions="tract 0.23.9")
 _MOVING = ("Identity", "Neg", "Reshape", "Transpose", "Squeeze", "Unsqueeze", "Flatten", "Slice", "Gather", "Expand")
 _GATES = {"RNN": 1, "GRU": 3, "LSTM": 4}
 # Of 1 and -2: forward, in reverse, with Relu everywhere, and with clip = 0.5
@@ -144,11 +145,10 @@ def _recurrent(
     gates = _GATES[operator]
     weights = ", ".join(["1"] * gates)
     batch = "1" if attributes else "b"
-    return Fault(
+    return _fault(
         operator=operator,
         condition=condition,
         result=result,
-        versions=_VERSIONS,
         applies=applies,
         model=(
             f"g (float[2, {batch}, 1] x) => (float[2, 1, {batch}, 1] y) <float[1, {gates}, 1] w = {{{weights}}}> "
@@ -183,11 +183,10 @@ def _rows_of(operator: str) -> Iterator[Fault]:
 
 def _activation(operator: str, place: str, constants: str, steps: str, function: Callable[[Any], Any]) -> Fault:
     x = np.array([-1.5, -0.5, 0.5, 1.5], np.float32)
-    return Fault(
+    return _fault(
         operator=operator,
         condition=f"in what would be a GELU, but for {place} of several values",
         result="a GELU",
-        versions=_VERSIONS,
         applies={"Erf": _is_erf_of_vectors, "Tanh": _is_tanh_of_powers}[operator],
         model=f"g (float[4] x) => (float[4] y) <float half = {{0.5}}, float three = {{3}}, {constants}> {{ {steps} }}",
         feeds={"x": x},
@@ -219,11 +218,10 @@ FAULTS = KnownFaults(
             ", input_forget = 1",
             _COUPLED,
         ),
-        Fault(
+        _fault(
             operator="Pad",
             condition="`constant_value` with another `mode` than constant",
             result="it pads with the constant",
-            versions=_VERSIONS,
             applies=_pads_with_value,
             rewrite=equivalents.without_value,
             model=(
@@ -233,21 +231,19 @@ FAULTS = KnownFaults(
             feeds={"x": np.array([[1, 2]], np.float32)},
             expected=[np.array([[1, 1, 2, 2]], np.float32)],
         ),
-        Fault(
+        _fault(
             operator="Softplus",
             condition="numbers above 88 in fp32, or 11 in fp16",
             result="infinity",
-            versions=_VERSIONS,
             applies=lambda *_: True,
             rewrite=equivalents.stable_softplus,
             model="g (float[n] x) => (float[n] y) { y = Softplus (x) }",
             feeds={"x": np.array([-100, -1, 0, 1, 100], np.float32)},
         ),
-        Fault(
+        _fault(
             operator="Softmax",
             condition="between a dequantization and a quantization",
             result="1 for each number",
-            versions=_VERSIONS,
             applies=_is_of_quantized,
             rewrite=equivalents.above_lowest,
             model=(
@@ -257,70 +253,63 @@ FAULTS = KnownFaults(
             opset=19,
             feeds={"x": np.array([[0, 10, 20]], np.int8)},
         ),
-        Fault(
+        _fault(
             operator="Mod",
             condition="a dividend with fewer elements than the remainders",
             result="the remainders of the divisor by the dividend, or the end of the process",
-            versions=_VERSIONS,
             applies=_may_widen_dividend,
             model="g (int32[2, 1] x, int32[3] z) => (int32[2, 3] y) { y = Mod (x, z) }",
             feeds={"x": np.array([[17], [-22]], np.int32), "z": np.array([3, 4, 5], np.int32)},
         ),
-        Fault(
+        _fault(
             operator="Swish",
             condition="`alpha` other than 1",
             result="it ignores it",
-            versions=_VERSIONS,
             applies=_differs("alpha", 1.0),
             rewrite=equivalents.scaled_swish,
             model="g (float[n] x) => (float[n] y) { y = Swish <alpha = 0.5> (x) }",
             opset=24,
             feeds={"x": np.array([-2, 3], np.float32)},
         ),
-        Fault(
+        _fault(
             operator="Celu",
             condition="`alpha` other than 1",
             result="negative results are not multiplied by it",
-            versions=_VERSIONS,
             applies=_differs("alpha", 1.0),
             rewrite=equivalents.scaled_celu,
             model="g (float[n] x) => (float[n] y) { y = Celu <alpha = 0.5> (x) }",
             feeds={"x": np.array([-2, 3], np.float32)},
         ),
-        Fault(
+        _fault(
             operator="Pow",
             condition="integers to the power of unsigned ones",
             result="it ends the process",
-            versions=_VERSIONS,
             applies=_raises_integers_to_unsigned,
             rewrite=equivalents.same_type,
             model="g (int32[n] x, uint8[n] z) => (int32[n] y) { y = Pow (x, z) }",
             feeds={"x": np.array([3, -2], np.int32), "z": np.array([2, 3], np.uint8)},
             ends_process=True,
         ),
-        Fault(
+        _fault(
             operator="Shrink",
             condition="integers",
             result="it ignores the fraction of `bias` and `lambd`",
-            versions=_VERSIONS,
             applies=_is_of_integers,
             model="g (int32[n] x) => (int32[n] y) { y = Shrink <bias = 0.5> (x) }",
             feeds={"x": np.array([-4, 3], np.int32)},
         ),
-        Fault(
+        _fault(
             operator="ReduceLogSumExp",
             condition="numbers above 88, or below -103 alone",
             result="infinity: it does not subtract the maximum",
-            versions=_VERSIONS,
             applies=lambda *_: True,
             model="g (float[n] x) => (float[1] y) { y = ReduceLogSumExp (x) }",
             feeds={"x": np.array([100, 100], np.float32)},
         ),
-        Fault(
+        _fault(
             operator="QuantizeLinear",
             condition="`output_dtype` other than uint8 without a zero point",
             result="integers of uint8",
-            versions=_VERSIONS,
             applies=_rounds_to_other_type,
             model=(
                 "g (float[n] x) => (float[n] y) <float s = {1}> "
@@ -329,11 +318,10 @@ FAULTS = KnownFaults(
             opset=21,
             feeds={"x": np.array([-3, 5], np.float32)},
         ),
-        Fault(
+        _fault(
             operator="Slice",
             condition="steps other than 1, with a computed start or end",
             result="the input as it is",
-            versions=_VERSIONS,
             applies=_steps_between_computed,
             model=(
                 "g (float[a] x, int64[1] e) => (float[b] y) <int64[1] s = {0}, int64[1] k = {0}, int64[1] p = {2}> "
