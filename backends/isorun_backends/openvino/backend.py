@@ -30,8 +30,10 @@ from isorun_backends.openvino.executable import OpenVINOExecutable
 if TYPE_CHECKING:
     import openvino
 
-_UNKNOWN_OPERATORS = (
-    r"(?:OpenVINO does not support the following ONNX|No conversion rule found for) operations: ([^\n]+)"
+_UNSUPPORTED = (
+    r"(?:OpenVINO does not support the following ONNX|No conversion rule found for) operations: ([^\n]+)",
+    r"Conversion is failed for: ([^\n]+)",  # in this form, such as an input of unknown rank
+    r"doesn't support (\w+) operation with dynamic rank",
 )
 
 
@@ -108,8 +110,11 @@ def _remove_string_identities(graph: openvino.Model) -> None:
 
 def _recognize(name: str, model: LoweredModel, error: Exception) -> UnsupportedModel | None:
     """The operators that OpenVINO does not support, if that is what an error in loading a model means."""
-    match = re.search(_UNKNOWN_OPERATORS, str(error))
-    if match is None:
+    found = [listed for pattern in _UNSUPPORTED for listed in re.findall(pattern, str(error))]
+    if not found:
         return None
-    missing = [operator.strip() for operator in match[1].split(",")]
-    return UnsupportedModel(f"{name} does not support operators of {model.path}: {', '.join(missing)}", missing)
+    missing = [re.sub(r"-\d+$", "", operator.strip()) for operator in ",".join(found).split(",")]
+    *_, reason = str(error).partition("\nSummary:")[0].strip(" .\n").splitlines()
+    return UnsupportedModel(
+        f"{name} does not support operators of {model.path}: {', '.join(missing)} ({reason})", missing
+    )

@@ -170,6 +170,28 @@ def test_rejects_an_output_type_that_numpy_lacks(kind, number):
         np.testing.assert_array_equal(session.run(None, {"x": x})[0], -x)
 
 
+@pytest.mark.parametrize(
+    ("text", "operator", "reason"),
+    [
+        ("g (float[N, N] x) => (float z) { z = Det (x) }", "Det", "converted"),
+        (
+            "g (float[1, N, 1] x, int64 s) => (float[1, A, B, 2] z) { z = STFT <onesided = 0> (x, s, , s) }",
+            "STFT",
+            "static",
+        ),
+        (
+            "g (float[N] x, int64[R] s) => (float[M] z) { y = Reshape (x, s) z = Flatten (y) }",
+            "Reshape",
+            "dynamic rank",
+        ),
+    ],
+)
+def test_rejects_operators_that_openvino_lacks_or_cannot_convert(text, operator, reason):
+    with pytest.raises(isorun.UnsupportedModel, match=reason) as caught:
+        isorun.Session(graph(text), "openvino")
+    assert caught.value.operators == (operator,)
+
+
 @pytest.mark.parametrize("code", "qQ")
 def test_accepts_both_of_numpys_64_bit_integer_types(code):
     kind = np.dtype(code).name
