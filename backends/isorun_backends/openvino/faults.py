@@ -282,6 +282,8 @@ ROWS = (
         "the box is suppressed",
         "g (float[1, 2, 4] b, float[1, 1, 2] s) => (int64[n, 3] y) "
         "<int64[1] m = {2}, float[1] t = {0.5}> { y = NonMaxSuppression (b, s, m, t) }",
+        applies=lambda *_: True,
+        rewrite=rewrites.next_overlap,
         feeds={
             "b": np.array([[[0, 0, 1, 1], [0, 0, 1, 0.5]]], np.float32),
             "s": np.array([[[0.9, 0.8]]], np.float32),

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from isorun_backends.nodes import Nodes, attribute_of, dtype_of, rewrite, where_below
+from isorun_backends.nodes import Nodes, attribute_of, dtype_of, input_of, rewrite, where_below
 
 if TYPE_CHECKING:
     import onnx_ir as ir
@@ -96,6 +96,21 @@ def byte_arithmetic(op: Nodes, node: ir.Node) -> ir.Value:
 def comparison(swapped: str) -> Callable[[ir.Node], list[ir.Node]]:
     """The opposite comparison of swapped inputs."""
     return rewrite(lambda op, node: op(swapped, node.inputs[1], node.inputs[0]))
+
+
+@rewrite
+def next_overlap(op: Nodes, node: ir.Node) -> None:
+    """The next greater threshold, which is reached by what exceeds the given one.
+
+    A little more than 2^-24 of a number is between 0.5 and 1.5 times its last place, so that the sum is rounded to the
+    number's successor. For 0, it is the smallest normal number.
+    """
+    threshold = input_of(node, 3) or op.constant(0, np.float32)
+    part = op.constant(2**-24 * (1 + 2**-23), np.float32)
+    successor = op("Add", threshold, op("Mul", threshold, part))
+    smallest = op.constant(np.finfo(np.float32).smallest_normal, np.float32)
+    inputs = [*node.inputs, None, None][:3]
+    op.like(node, *inputs, op("Max", successor, smallest), input_of(node, 4))
 
 
 @rewrite

@@ -303,3 +303,17 @@ def test_closed_sessions_hold_no_memory(tmp_path):
         return_free_memory()
         sizes.append(resident_mib())
     assert sizes[2] - sizes[3] > 24
+
+
+@pytest.mark.parametrize("threshold", [0, 0.25, 1 / 3, 0.5, 1])
+def test_boxes_that_overlap_by_the_threshold_are_kept(threshold):
+    model = graph(
+        "g (float[1, N, 4] boxes, float[1, 1, N] scores, float[1] t) => (int64[K, 3] y) <int64[1] n = {9}> "
+        "{ y = NonMaxSuppression (boxes, scores, n, t) }"
+    )
+    boxes = np.array([[[0, 0, 1, width] for width in (1, 1, 2, 3, 4)] + [[5, 5, 6, 6]]], np.float32)
+    scores = np.linspace(1, 0.5, 6, dtype=np.float32)[None, None]
+    for order in (slice(None), slice(None, None, -1)):
+        feeds = {"boxes": boxes[:, order], "scores": scores, "t": np.array([threshold], np.float32)}
+        results = [isorun.Session(model, name).run(None, feeds)[0] for name in ("openvino", "reference")]
+        np.testing.assert_array_equal(*results)
