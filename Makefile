@@ -7,7 +7,8 @@ PYTEST = $(VENV)/bin/pytest -n auto --dist worksteal
 # Tests start hundreds of processes: Python compiles each module once.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: quickstart environment lint check suite test coverage long test-lowest test-newest docs dist clean
+.PHONY: quickstart environment lint check suite suite-avx2 suite-memory test coverage long test-lowest test-newest docs \
+    dist clean
 
 quickstart:
 	$(PYTHON) -m venv $(VENV)
@@ -34,6 +35,21 @@ UNIT = tests/core/compat tests/core/parity tests/core/plugin tests/core/system t
 
 suite:
 	$(PYTEST) -m 'not long'
+
+# The suite as on a processor without AVX-512, VNNI and AMX. Linux on x86-64, with a C compiler.
+suite-avx2: $(VENV)/preload/avx2.so
+	LD_PRELOAD=$(abspath $<) $(PYTEST) -m 'not long'
+
+# The suite where memory that was not written, or was freed, reads as NaN. Writes outside of a block are an error.
+suite-memory: $(VENV)/preload/memory.so
+	rm -rf $(VENV)/preload/reports
+	mkdir $(VENV)/preload/reports
+	MEMORY_REPORTS=$(abspath $(VENV)/preload/reports) LD_PRELOAD=$(abspath $<) $(PYTEST) -m 'not long'
+	! grep -r . $(VENV)/preload/reports
+
+$(VENV)/preload/%.so: tools/preload/%.c
+	mkdir -p $(@D)
+	$(CC) -O2 -Wall -Wextra -shared -fPIC -fno-builtin -o $@ $< -ldl -lpthread
 
 # Everything but `long`, as continuous integration runs it. mypy runs on one core, beside the tests.
 test: environment
