@@ -15,7 +15,19 @@ from isorun_backends.common_faults import (
     without_lengths,
 )
 from isorun_backends.common_images import local_response
-from isorun_backends.nodes import GATES, Nodes, Rows, attribute_of, differs, every, has, input_of, rewrite, shape_of
+from isorun_backends.nodes import (
+    GATES,
+    Nodes,
+    Rows,
+    attribute_of,
+    differs,
+    every,
+    has,
+    input_of,
+    rewrite,
+    shape_of,
+    static,
+)
 
 if TYPE_CHECKING:
     import onnx_ir as ir
@@ -38,6 +50,27 @@ def _with_bias_added(op: Nodes, node: ir.Node) -> ir.Value:
     """Biases are added to the last axis but one of the reversed dimensions, whatever their number."""
     (image,) = op.like(node, *node.inputs[:2])
     return op("Transpose", op("Add", op("Transpose", image), op("Unsqueeze", node.inputs[2], op.constant([1]))))
+
+
+def _may_step_back(node: ir.Node, _: int) -> bool:
+    steps = input_of(node, 4)
+    numbers = static(steps)
+    return steps is not None and (numbers is None or min(numbers, default=0) < 0)
+
+
+@rewrite
+def _with_start_inside(op: Nodes, node: ir.Node) -> None:
+    """A start before the first element is that element."""
+    data, start, end, axes, steps = node.inputs
+    assert start is not None
+    places = axes or op("Range", op.constant(0), op("Size", start), op.constant(1))
+    size = op("Gather", op("Shape", data), places)
+    first = op("Neg", op("Cast", size, to=7 if start.dtype is None else start.dtype))  # 7: int64
+    op.like(node, data, op("Max", start, first), end, axes, steps)
+
+
+def _pads_beyond(node: ir.Node, _: int) -> bool:
+    return bool(attribute_of(node, "ceil_mode", 0)) and any(attribute_of(node, "pads") or ())
 
 
 def _clipped(operator: str, expected: float) -> Fault:
@@ -133,12 +166,33 @@ FAULTS = KnownFaults(
         ),
         _fault(
             "MaxPool",
+            "`ceil_mode` = 1 with pads",
+            "an output of another shape",
+            "g (float[1, 1, n] x) => (float[1, 1, m] y) "
+            "{ y = MaxPool <ceil_mode = 1, pads = [1, 1], kernel_shape = [2]> (x) }",
+            applies=_pads_beyond,
+            feeds={"x": np.arange(3, dtype=np.float32).reshape(1, 1, 3)},
+            expected=[np.array([[[0, 1, 2, 2]]], np.float32)],
+        ),
+        _fault(
+            "MaxPool",
             "the output `Indices`",
             "places within a channel, of columns, or below 0",
             "g (float[1, 2, n] x) => (float[1, 2, m] y, int64[1, 2, m] i) { y, i = MaxPool <kernel_shape = [2]> (x) }",
             applies=_returns_places,
             feeds={"x": np.arange(4, dtype=np.float32).reshape(1, 2, 2)},
             expected=[np.array([[[1], [3]]], np.float32), np.array([[[1], [3]]])],
+        ),
+        _fault(
+            "Slice",
+            "a start before the first element and a negative step",
+            "nothing",
+            "g (float[n] x, int64[1] s, int64[1] e) => (float[m] y) <int64[1] a = {0}, int64[1] step = {-1}> "
+            "{ y = Slice (x, s, e, a, step) }",
+            applies=_may_step_back,
+            rewrite=_with_start_inside,
+            feeds={"x": _TWO, "s": np.array([-4]), "e": np.array([-9])},
+            expected=[np.array([1], np.float32)],
         ),
         _fault(
             "RoiAlign",

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from isorun.plugin import Fault
 from isorun_backends.common_images import local_response
-from isorun_backends.nodes import differs, every, has
+from isorun_backends.nodes import Nodes, attribute_of, differs, dtype_of, every, has, rewrite
 from isorun_backends.openvino import conditions
 from isorun_backends.openvino.row import fault
+
+if TYPE_CHECKING:
+    import onnx_ir as ir
 
 _IMAGE = np.arange(1, 17, dtype=np.float32).reshape(1, 1, 4, 4)
 # The norms of the windows at 0 and 2, of which the second ends outside.
@@ -43,6 +46,24 @@ def _pool(operator: str, condition: str, applies: Any, attributes: str = "", exp
         feeds={"x": _IMAGE},
         expected=expected,
     )
+
+
+def _samples_by_size(node: ir.Node, opset: int) -> bool:
+    enlarges = opset < 16 or attribute_of(node, "coordinate_transformation_mode") == "output_half_pixel"
+    return not enlarges and attribute_of(node, "sampling_ratio", 0) == 0
+
+
+@rewrite
+def _zero_for_nothing(op: Nodes, node: ir.Node) -> ir.Value:
+    """The operator, and 0 for the regions without a height or a width."""
+    region = node.inputs[1]
+    (mean,) = op.like(node, *node.inputs)
+    start, end, axis = (op.constant([number]) for number in (0, 2, 1))
+    sides = op("Sub", op("Slice", region, end, op.constant([4]), axis), op("Slice", region, start, end, axis))
+    shorter = op("Min", *(op("Gather", sides, op.constant(place), axis=1) for place in (0, 1)))
+    zero = op.constant(0, dtype_of(region, np.float32))
+    has_area = op("Greater", op("Reshape", shorter, op.constant([-1, 1, 1, 1])), zero)
+    return op("Where", has_area, mean, zero)
 
 
 ROWS = (
@@ -116,6 +137,17 @@ ROWS = (
         '{ y = RoiAlign <mode = "max", output_height = 2, output_width = 2, sampling_ratio = 2> (x, r, i) }',
         applies=has("mode", "max"),
         feeds={"x": _IMAGE, "r": np.array([[0, 0, 3, 3]], np.float32)},
+    ),
+    fault(
+        "RoiAlign",
+        "`sampling_ratio` = 0, of regions without a height or a width (from opset 16, unless `output_half_pixel`)",
+        "NaN, or the number at a place, instead of 0",
+        "g (float[1, 1, 4, 4] x, float[n, 4] r) => (float[n, 1, 1, 1] y) <int64[2] i = {0, 0}> "
+        "{ y = RoiAlign (x, r, i) }",
+        applies=_samples_by_size,
+        rewrite=_zero_for_nothing,
+        feeds={"x": _IMAGE, "r": np.array([[1, 1, 2, 1], [0, 0, 2, 2]], np.float32)},
+        expected=[np.array([[[[0]]], [[[3.5]]]], np.float32)],
     ),
     fault(
         "SpaceToDepth",
