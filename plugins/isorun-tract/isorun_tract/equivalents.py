@@ -84,3 +84,40 @@ def same_type(node: ir.Node) -> list[ir.Node]:
     assert base is not None
     cast = ir.node("Cast", [exponent], {"to": ir.DataType.INT64 if base.dtype is None else base.dtype})
     return [cast, ir.node("Pow", [base, cast.outputs[0]])]
+
+
+def rows_from_either_end(node: ir.Node) -> list[ir.Node]:
+    """A Gather, which counts from both ends."""
+    import onnx_ir as ir
+
+    data, indices = node.inputs
+    last = _integers([-1])
+    flat = ir.node("Squeeze", [indices, last.outputs[0]])
+    return [last, flat, ir.node("Gather", [data, flat.outputs[0]], {"axis": 0})]
+
+
+def off_outside(node: ir.Node) -> list[ir.Node]:
+    """The operator for indices of the range, and the value for "off" at others."""
+    import onnx_ir as ir
+
+    index, depth, values = node.inputs
+    axis, zero = _integers([attribute_of(node, "axis", -1)]), _integers([0])
+    whole = [ir.node("Cast", [value], {"to": ir.DataType.INT64}) for value in (index, depth)]
+    integers, count = (cast.outputs[0] for cast in whole)
+    negative = ir.node("Neg", [count])
+    is_below = ir.node("Less", [integers, negative.outputs[0]])
+    reaches = ir.node("Less", [integers, count])
+    is_above = ir.node("Not", [reaches.outputs[0]])
+    is_outside = ir.node("Or", [is_below.outputs[0], is_above.outputs[0]])
+    inside = ir.node("Where", [is_outside.outputs[0], zero.outputs[0], integers])
+    right = ir.node("OneHot", [inside.outputs[0], count, values], node.attributes)
+    off = ir.node("Gather", [values, zero.outputs[0]])
+    everywhere = ir.node("Unsqueeze", [is_outside.outputs[0], axis.outputs[0]])
+    nodes = [axis, zero, *whole, negative, is_below, reaches, is_above, is_outside, inside, right, off, everywhere]
+    return [*nodes, ir.node("Where", [everywhere.outputs[0], off.outputs[0], right.outputs[0]])]
+
+
+def _integers(numbers: list[int]) -> ir.Node:
+    import onnx_ir as ir
+
+    return ir.node("Constant", [], {"value": ir.tensor(np.array(numbers, np.int64))})

@@ -4,19 +4,18 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator
-from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from isorun.plugin import Fault, KnownFaults
-from isorun_tract import equivalents
+from isorun_tract import equivalents, indices
 from isorun_tract.equivalents import attribute_of
+from isorun_tract.row import fault as _fault
 
 if TYPE_CHECKING:
     import onnx_ir as ir
 
-_fault = partial(Fault, versions="tract 0.23.9")
 _MOVING = ("Identity", "Neg", "Reshape", "Transpose", "Squeeze", "Unsqueeze", "Flatten", "Slice", "Gather", "Expand")
 _GATES = {"RNN": 1, "GRU": 3, "LSTM": 4}
 # Of 1 and -2: forward, in reverse, with Relu everywhere, and with clip = 0.5
@@ -47,18 +46,6 @@ def _has_unknown_batch(node: ir.Node, _: int) -> bool:
 def _pads_with_value(node: ir.Node, _: int) -> bool:
     has_value = len(node.inputs) > 2 and node.inputs[2] is not None
     return has_value and attribute_of(node, "mode", "constant") != "constant"
-
-
-def _steps_between_computed(node: ir.Node, _: int) -> bool:
-    """Whether a slice has other steps than 1 and a start or an end that is no constant."""
-    import onnx_ir as ir
-
-    starts, ends, _axes, steps = [*node.inputs[1:], None, None, None, None][:4]
-    if steps is None:
-        return False
-    tensor = ir.convenience.get_const_tensor(steps)
-    known = all(value is not None and ir.convenience.get_const_tensor(value) is not None for value in (starts, ends))
-    return not known and (tensor is None or bool((tensor.numpy() != 1).any()))
 
 
 def _may_widen_dividend(node: ir.Node, _: int) -> bool:
@@ -290,6 +277,7 @@ FAULTS = KnownFaults(
             feeds={"x": np.array([3, -2], np.int32), "z": np.array([2, 3], np.uint8)},
             ends_process=True,
         ),
+        *indices.ROWS,
         _fault(
             operator="Shrink",
             condition="integers",
@@ -317,17 +305,6 @@ FAULTS = KnownFaults(
             ),
             opset=21,
             feeds={"x": np.array([-3, 5], np.float32)},
-        ),
-        _fault(
-            operator="Slice",
-            condition="steps other than 1, with a computed start or end",
-            result="the input as it is",
-            applies=_steps_between_computed,
-            model=(
-                "g (float[a] x, int64[1] e) => (float[b] y) <int64[1] s = {0}, int64[1] k = {0}, int64[1] p = {2}> "
-                "{ y = Slice (x, s, e, k, p) }"
-            ),
-            feeds={"x": np.arange(4, dtype=np.float32), "e": np.array([4])},
         ),
         _activation(
             "Erf",

@@ -1,0 +1,117 @@
+"""What tract computes wrongly by indices, or what ends the process: rows of the table in ``faults``."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from isorun_tract import equivalents
+from isorun_tract.equivalents import attribute_of
+from isorun_tract.row import fault
+
+if TYPE_CHECKING:
+    import onnx_ir as ir
+
+
+def _steps_between_computed(node: ir.Node, _: int) -> bool:
+    """Whether a slice has other steps than 1 and a start or an end that is no constant."""
+    import onnx_ir as ir
+
+    starts, ends, _axes, steps = [*node.inputs[1:], None, None, None, None][:4]
+    if steps is None:
+        return False
+    tensor = ir.convenience.get_const_tensor(steps)
+    known = all(value is not None and ir.convenience.get_const_tensor(value) is not None for value in (starts, ends))
+    return not known and (tensor is None or bool((tensor.numpy() != 1).any()))
+
+
+def _may_be_negative(node: ir.Node) -> bool:
+    """Whether the second input may have numbers below 0."""
+    import onnx_ir as ir
+
+    indices = node.inputs[1]
+    constant = None if indices is None or indices.is_graph_input() else ir.convenience.get_const_tensor(indices)
+    return constant is None or bool((constant.numpy() < 0).any())
+
+
+def _may_choose_rows_from_end(node: ir.Node, opset: int) -> bool:
+    indices = node.inputs[1]
+    checked = None if indices is None else indices.producer()
+    if checked is not None and checked.op_type == "Where":  # 0 in the place of what is outside
+        indices = checked.inputs[2]
+    shape = None if indices is None else indices.shape
+    of_rows = shape is not None and shape[-1] == 1 and not attribute_of(node, "batch_dims", 0)
+    return of_rows and opset >= 13 and _may_be_negative(node)
+
+
+def _slices_nothing(node: ir.Node, _: int) -> bool:
+    """Whether a constant start is behind the constant end of the same sign."""
+    import onnx_ir as ir
+
+    start, end, _axes, steps = [*node.inputs[1:], None, None, None][:4]
+    numbers = [None if value is None else ir.convenience.get_const_tensor(value) for value in (start, end, steps)]
+    if numbers[0] is None or numbers[1] is None:
+        return False
+    starts, ends = numbers[0].numpy(), numbers[1].numpy()
+    forward = 1 if numbers[2] is None else np.sign(numbers[2].numpy())
+    return bool(((starts - ends) * forward > 0)[(starts < 0) == (ends < 0)].any())
+
+
+ROWS = (
+    fault(
+        operator="GatherND",
+        condition="indices of one axis, below 0",
+        result="it ends the process, as do those of several axes",
+        applies=_may_choose_rows_from_end,
+        rewrite=equivalents.rows_from_either_end,
+        model="g (float[n, 2] x, int64[m, 1] i) => (float[m, 2] y) { y = GatherND (x, i) }",
+        feeds={"x": np.arange(6, dtype=np.float32).reshape(3, 2), "i": np.array([[-1], [-3]])},
+        expected=[np.array([[4, 5], [0, 1]], np.float32)],
+        ends_process=True,
+    ),
+    fault(
+        operator="ScatterND",
+        condition="`reduction`, with indices that may be below 0",
+        result="it ends the process",
+        applies=lambda node, _: attribute_of(node, "reduction", "none") != "none" and _may_be_negative(node),
+        model="g (float[n] x, int64[m, 1] i, float[m] u) => (float[n] y) "
+        '{ y = ScatterND <reduction = "add"> (x, i, u) }',
+        opset=18,
+        feeds={"x": np.zeros(3, np.float32), "i": np.array([[-1]]), "u": np.ones(1, np.float32)},
+        expected=[np.array([0, 0, 1], np.float32)],
+        ends_process=True,
+    ),
+    fault(
+        operator="Slice",
+        condition="constants of which one axis has no element",
+        result="it ends the process",
+        applies=_slices_nothing,
+        model="g (float[n] x) => (float[m] y) <int64[1] s = {3}, int64[1] e = {1}> { y = Slice (x, s, e) }",
+        feeds={"x": np.arange(4, dtype=np.float32)},
+        expected=[np.zeros(0, np.float32)],
+        ends_process=True,
+    ),
+    fault(
+        operator="OneHot",
+        condition="indices outside of the range",
+        result="it ends the process",
+        applies=lambda _, opset: opset >= 13,
+        rewrite=equivalents.off_outside,
+        model="g (int64[n] i) => (float[n, 3] y) <int64[1] d = {3}, float[2] v = {5, 1}> { y = OneHot (i, d, v) }",
+        feeds={"i": np.array([-4, -1, 3])},
+        expected=[np.array([[5, 5, 5], [5, 5, 1], [5, 5, 5]], np.float32)],
+        ends_process=True,
+    ),
+    fault(
+        operator="Slice",
+        condition="steps other than 1, with a computed start or end",
+        result="the input as it is",
+        applies=_steps_between_computed,
+        model=(
+            "g (float[a] x, int64[1] e) => (float[b] y) <int64[1] s = {0}, int64[1] k = {0}, int64[1] p = {2}> "
+            "{ y = Slice (x, s, e, k, p) }"
+        ),
+        feeds={"x": np.arange(4, dtype=np.float32), "e": np.array([4])},
+    ),
+)
