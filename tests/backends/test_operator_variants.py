@@ -35,7 +35,8 @@ REFERENCE = re.compile(
     r"|BatchNormalization-9"  # with the batch's own statistics
     r"|LRN|LpNormalization-1\(.*p=1|LpPool.*ceil_mode"  # sums of fewer channels; of signed numbers; whole windows
     r"|(LSTM|GRU|RNN)-14.*clip="  # ignored
-    r"|MaxPool-12.*(SAME_LOWER|pads=\[1, 0)|GlobalMaxPool"  # shapes
+    r"|MaxPool-12.*(SAME_LOWER|pads=\[1, 0|ceil_mode)|GlobalMaxPool"  # shapes
+    r"|Slice-.* int64\[1\](, int64\[1\]){3}"  # nothing from before the start backward
     r"|GridSample-20.*cubic.*border|ReduceSumSquare-.*int32|LogSoftmax-13\(float32\[2, 2\]|ReduceLogSumExp.*inf"
     r"|Unique.*sorted=0, axis|Attention-23.*output_mode=0"
 )

@@ -104,7 +104,15 @@ def images() -> Iterator[Variant]:
         yield variant("GlobalLpPool", 2, [x], p=2)
         yield variant("GlobalLpPool", 2, [x], p=3)
     yield variant("LpPool", 11, [x2], kernel_shape=[2, 2], p=3)
+    yield variant("MaxPool", 12, [x2], kernel_shape=[2, 2], pads=[1] * 4, ceil_mode=1)
     yield variant("MaxPool", 12, [values(np.int8, 16).reshape(1, 1, 4, 4)], kernel_shape=[2, 2])
+    regions = A([[1, 1, 2, 1], [0, 0, 2, 2], [2, 2, 1, 1]], F32)
+    for mode in ("half_pixel", "output_half_pixel"):
+        yield variant("RoiAlign", 16, [x2, regions, ints(0, 0, 0)], constant=(1,), coordinate_transformation_mode=mode)
+    boxes, scores = A([[[0, 0, 1, width] for width in (1, 2, 1, 3, 4)]], F32), A([[[5, 4, 3, 2, 1]]], F32)
+    for threshold, constant in product((0, 0.5, 1), ((2,), (2, 3))):
+        inputs = [boxes, scores, ints(9), A([threshold], F32)]
+        yield variant("NonMaxSuppression", 11, inputs, constant=constant, types=[I64])
     for mode, pad, align in product(("linear", "nearest", "cubic"), ("zeros", "border", "reflection"), (0, 1)):
         grid = (np.arange(18, dtype=F32).reshape(1, 3, 3, 2) / 7 - 1.21).astype(F32)
         yield variant("GridSample", 20, [image, grid], mode=mode, padding_mode=pad, align_corners=align)

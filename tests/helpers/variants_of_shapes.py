@@ -123,6 +123,7 @@ def slices() -> Iterator[Variant]:
         ([-1], [-(2**31)], [1], [-1]),
         ([0], [2**31 - 1], [1], [2]),
         ([3, 2], [0, 0], [2, 1], [-1, -1]),
+        ([-9], [-9], [2], [-1]),
     ]:
         for constant in ((), (1, 2, 3, 4)):
             yield variant("Slice", 13, [X, ints(*starts), ints(*ends), ints(*axes), ints(*steps)], constant=constant)

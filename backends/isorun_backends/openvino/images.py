@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     import onnx_ir as ir
 
 _IMAGE = np.arange(1, 17, dtype=np.float32).reshape(1, 1, 4, 4)
+_REGIONS = "float[1, 1, 4, 4] x, float[n, 4] r"
 # The norms of the windows at 0 and 2, of which the second ends outside.
 _ROOTS = np.sqrt([[[[(_IMAGE[0, 0, i : i + 3, j : j + 3] ** 2).sum() for j in (0, 2)] for i in (0, 2)]]])
 
@@ -53,11 +54,15 @@ def _samples_by_size(node: ir.Node, opset: int) -> bool:
     return not enlarges and attribute_of(node, "sampling_ratio", 0) == 0
 
 
+def _sampled(op: Nodes, node: ir.Node) -> ir.Value:
+    return op(node.op_type, *node.inputs, **{"sampling_ratio": 0, **node.attributes})
+
+
 @rewrite
 def _zero_for_nothing(op: Nodes, node: ir.Node) -> ir.Value:
     """The operator, and 0 for the regions without a height or a width."""
     region = node.inputs[1]
-    (mean,) = op.like(node, *node.inputs)
+    mean = _sampled(op, node)
     start, end, axis = (op.constant([number]) for number in (0, 2, 1))
     sides = op("Sub", op("Slice", region, end, op.constant([4]), axis), op("Slice", region, start, end, axis))
     shorter = op("Min", *(op("Gather", sides, op.constant(place), axis=1) for place in (0, 1)))
@@ -140,14 +145,22 @@ ROWS = (
     ),
     fault(
         "RoiAlign",
+        "no `sampling_ratio`",
+        "the number at one place of each part, as with 1",
+        f"g ({_REGIONS}) => (float[n, 1, 1, 1] y) <int64[2] i = {{0, 0}}> "
+        '{ y = RoiAlign <coordinate_transformation_mode = "output_half_pixel"> (x, r, i) }',
+        applies=lambda node, opset: "sampling_ratio" not in node.attributes and not _samples_by_size(node, opset),
+        rewrite=rewrite(_sampled),
+        feeds={"x": _IMAGE**2, "r": np.array([[0, 0, 3, 3], [0, 0, 2, 2]], np.float32)},
+    ),
+    fault(
+        "RoiAlign",
         "`sampling_ratio` = 0, of regions without a height or a width (from opset 16, unless `output_half_pixel`)",
         "NaN, or the number at a place, instead of 0",
-        "g (float[1, 1, 4, 4] x, float[n, 4] r) => (float[n, 1, 1, 1] y) <int64[2] i = {0, 0}> "
-        "{ y = RoiAlign (x, r, i) }",
+        f"g ({_REGIONS}) => (float[n, 1, 1, 1] y) <int64[2] i = {{0, 0}}> {{ y = RoiAlign (x, r, i) }}",
         applies=_samples_by_size,
         rewrite=_zero_for_nothing,
-        feeds={"x": _IMAGE, "r": np.array([[1, 1, 2, 1], [0, 0, 2, 2]], np.float32)},
-        expected=[np.array([[[[0]]], [[[3.5]]]], np.float32)],
+        feeds={"x": _IMAGE**2, "r": np.array([[1, 1, 2, 1], [0, 0, 2, 2]], np.float32)},
     ),
     fault(
         "SpaceToDepth",
