@@ -110,10 +110,10 @@ def _remove_string_identities(graph: openvino.Model) -> None:
 
 def _recognize(name: str, model: LoweredModel, error: Exception) -> UnsupportedModel | None:
     """The operators that OpenVINO does not support, if that is what an error in loading a model means."""
-    found = [listed for pattern in _UNSUPPORTED for listed in re.findall(pattern, str(error))]
-    if not found:
+    lists = [match for pattern in _UNSUPPORTED for match in re.findall(pattern, str(error))]
+    if not lists:
         return None
-    missing = [re.sub(r"-\d+$", "", operator.strip()) for operator in ",".join(found).split(",")]
+    missing = [re.sub(r"-\d+$", "", operator.strip()) for operator in ",".join(lists).split(",")]
     *_, reason = str(error).partition("\nSummary:")[0].strip(" .\n").splitlines()
     return UnsupportedModel(
         f"{name} does not support operators of {model.path}: {', '.join(missing)} ({reason})", missing
