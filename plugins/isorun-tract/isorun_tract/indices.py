@@ -14,25 +14,34 @@ if TYPE_CHECKING:
     import onnx_ir as ir
 
 
-def _steps_between_computed(node: ir.Node, _: int) -> bool:
-    """Whether a slice has other steps than 1 and a start or an end that is no constant."""
+def _numbers(value: ir.Value | None) -> np.ndarray | None:
+    """Those of a constant; ``None`` for what is not one."""
     import onnx_ir as ir
 
+    tensor = None if value is None else ir.convenience.get_const_tensor(value)
+    return None if tensor is None else tensor.numpy()
+
+
+def _limits(node: ir.Node) -> tuple[np.ndarray | None, np.ndarray | None, ir.Value | None]:
+    """The constant starts and ends of a slice, and its steps."""
     starts, ends, _axes, steps = [*node.inputs[1:], None, None, None, None][:4]
-    if steps is None:
+    return _numbers(starts), _numbers(ends), steps
+
+
+def _steps_between_computed(node: ir.Node, _: int) -> bool:
+    """Whether a slice has other steps than 1 and a start or an end that is no constant."""
+    starts, ends, steps = _limits(node)
+    if steps is None or (starts is not None and ends is not None):
         return False
-    tensor = ir.convenience.get_const_tensor(steps)
-    known = all(value is not None and ir.convenience.get_const_tensor(value) is not None for value in (starts, ends))
-    return not known and (tensor is None or bool((tensor.numpy() != 1).any()))
+    numbers = _numbers(steps)
+    return numbers is None or bool((numbers != 1).any())
 
 
 def _may_be_negative(node: ir.Node) -> bool:
     """Whether the second input may have numbers below 0."""
-    import onnx_ir as ir
-
     indices = node.inputs[1]
-    constant = None if indices is None or indices.is_graph_input() else ir.convenience.get_const_tensor(indices)
-    return constant is None or bool((constant.numpy() < 0).any())
+    numbers = None if indices is None or indices.is_graph_input() else _numbers(indices)
+    return numbers is None or bool((numbers < 0).any())
 
 
 def _may_choose_rows_from_end(node: ir.Node, opset: int) -> bool:
@@ -47,14 +56,11 @@ def _may_choose_rows_from_end(node: ir.Node, opset: int) -> bool:
 
 def _slices_nothing(node: ir.Node, _: int) -> bool:
     """Whether a constant start is behind the constant end of the same sign."""
-    import onnx_ir as ir
-
-    start, end, _axes, steps = [*node.inputs[1:], None, None, None][:4]
-    numbers = [None if value is None else ir.convenience.get_const_tensor(value) for value in (start, end, steps)]
-    if numbers[0] is None or numbers[1] is None:
+    starts, ends, steps = _limits(node)
+    if starts is None or ends is None:
         return False
-    starts, ends = numbers[0].numpy(), numbers[1].numpy()
-    forward = 1 if numbers[2] is None else np.sign(numbers[2].numpy())
+    numbers = _numbers(steps)
+    forward = 1 if numbers is None else np.sign(numbers)
     return bool(((starts - ends) * forward > 0)[(starts < 0) == (ends < 0)].any())
 
 

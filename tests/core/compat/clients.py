@@ -195,8 +195,8 @@ def ddddocr(_: Path) -> dict[str, Any]:
 def rapidocr(_: Path) -> dict[str, Any]:
     from rapidocr import RapidOCR
 
-    found = RapidOCR()(np.array(image_of("isorun reads 12345")))
-    return {"texts": np.array(found.txts), "scores": np.array(found.scores), "boxes": np.array(found.boxes)}
+    result = RapidOCR()(np.array(image_of("isorun reads 12345")))
+    return {"texts": np.array(result.txts), "scores": np.array(result.scores), "boxes": np.array(result.boxes)}
 
 
 CLIENTS = {
