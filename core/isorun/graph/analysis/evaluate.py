@@ -8,6 +8,7 @@ float32, so that results are independent of rounding.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Set
+from functools import lru_cache
 from typing import Any, TypeGuard
 
 import numpy as np
@@ -22,6 +23,7 @@ Samples = dict[ir.Value, np.ndarray]
 
 HALVES = (ir.DataType.FLOAT16, ir.DataType.BFLOAT16)
 """The 16-bit floating-point types."""
+_Operator = Callable[..., tuple[np.ndarray, ...]]
 _HALF_DTYPES = tuple(dtype.numpy() for dtype in HALVES)
 _SHAPE_OPERATORS = ("Shape", "Size")
 _SAME_SHAPE = frozenset(("Cast", "LayerNormalization", "Softmax", "Not", "Identity"))
@@ -52,8 +54,8 @@ class Evaluator:
         Raises:
             CannotEvaluate: it depends on an input without a sample, or on an operator that cannot be run.
         """
-        for node in self._needed(value):
-            with np.errstate(all="ignore"):
+        with np.errstate(all="ignore"):
+            for node in self._needed(value):
                 self._run(node)
         return self._known[value] if value in self._known else _constant(value)
 
@@ -162,14 +164,32 @@ def run_node(node: ir.Node, inputs: list[np.ndarray | None], opset: int) -> tupl
         if (node.domain, node.op_type) == (functions.DOMAIN, functions.RMS_NORM):
             return (_rms_normalize(node, *inputs),)
         _check_growth(node, inputs)
-        implementation = load_op(node.domain, node.op_type, opset if node.domain == "" else None)
-        results = implementation.eval(*inputs, n_outputs=len(node.outputs), **_attributes(node))
+        return _operator(node, len(inputs), opset)(*inputs)
     except Exception as error:  # reference implementations raise many types, some around the one that says why
         if interrupts(error):
             raise
         cause = error.__cause__ or error
         raise CannotEvaluate(f"{node.op_type} ({node.name}) cannot be evaluated: {cause}") from error
-    return results if isinstance(results, tuple) else (results,)
+
+
+def _operator(node: ir.Node, inputs: int, opset: int) -> _Operator:
+    """The reference implementation of a node. Making one costs as much as running it on samples."""
+    attributes = _attributes(node)
+    make = _cached_operator if _HASHED.issuperset(map(type, attributes.values())) else _new_operator
+    settings = tuple((name, str(value), value) for name, value in attributes.items())  # -0.0 equals 0.0
+    return make(node.domain, node.op_type, opset, inputs, len(node.outputs), settings)
+
+
+def _new_operator(
+    domain: str, op_type: str, opset: int, inputs: int, outputs: int, settings: tuple[tuple[str, str, Any], ...]
+) -> _Operator:
+    implementation = load_op(domain, op_type, opset if domain == "" else None)
+    run: _Operator = implementation.create(inputs, outputs, **{name: value for name, _, value in settings}).run
+    return run
+
+
+_cached_operator = lru_cache(1024)(_new_operator)
+_HASHED = frozenset((int, float, str, tuple))
 
 
 def _check_growth(node: ir.Node, inputs: list[np.ndarray | None]) -> None:
