@@ -78,8 +78,13 @@ class _Unloaded(TyperCommand):
     """A command that is imported when it is used."""
 
     def __init__(self, point: metadata.EntryPoint) -> None:
-        super().__init__(point.name, help=_first_line(point.module) or f"A command of {_owner(point)}.")
+        super().__init__(point.name)
         self._point = point
+
+    def get_short_help_str(self, limit: int = 45) -> str:
+        """What it is for, which is read where commands are listed only."""
+        self.help = _first_line(self._point.module) or f"A command of {_owner(self._point)}."
+        return super().get_short_help_str(limit)
 
     def make_context(self, info_name: str | None, args: Any, parent: Any = None, **extra: Any) -> Any:
         """The context of the imported command, which the group then invokes."""
