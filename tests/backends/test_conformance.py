@@ -19,7 +19,7 @@ INT64 = {  # ort-ep does not reject such feeds
 }
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(3)
 class TestOrtCpu(Conformance, backend="ort-cpu"):
     pass
 

@@ -50,6 +50,7 @@ def _require(name: str, row: Fault) -> None:
             pytest.skip(str(error))
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize(("name", "row"), ROWS)
 def test_session_returns_no_wrong_number(name: str, row: Fault) -> None:
     _require(name, row)

@@ -40,6 +40,7 @@ KINDS: dict[str, tuple[str, Callable[[np.ndarray], np.ndarray]]] = {
 }
 
 
+@pytest.mark.sampled(5)
 @pytest.mark.parametrize("backend", ["ort-cpu", "openvino", "reference"])
 @pytest.mark.parametrize("kind", KINDS)
 def test_long_graphs_run(backend: str, kind: str) -> None:

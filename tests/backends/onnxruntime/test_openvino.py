@@ -42,6 +42,7 @@ def without_padding(outputs, feeds):
     return [hidden * (feeds["attention_mask"] != 0)[..., None], *others]
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("kind", tiny.MASKS)
 def test_results_match_the_reference(session, reference, kind):
     feeds = tiny.feeds(3, 9, kind=kind)

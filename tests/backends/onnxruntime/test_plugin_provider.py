@@ -127,6 +127,7 @@ def test_an_unknown_name_lists_the_known_ones(worker):
     assert "ort-ep:single" in str(caught.value)
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize(
     ("member", "package", "cause"),
     [

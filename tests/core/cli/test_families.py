@@ -51,7 +51,7 @@ def test_docs_show_the_table():
     assert head_table.page() == head_table.PAGE.read_text(encoding="utf-8"), "run python tools/head_table.py"
 
 
-@pytest.mark.sampled(4)
+@pytest.mark.sampled(7)
 @pytest.mark.parametrize(("kind", "task"), LISTED)
 def test_every_listed_head_is_built(kind, task, tmp_path):
     twin, prefix = TWINS.get(kind, (kind, ""))

@@ -63,6 +63,7 @@ def described(session):
 SAMPLES = sorted(exports.manifest())[:: max(1, len(exports.manifest()) // 6)]
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("label", ["types", *SAMPLES])
 def test_descriptions_equal_those_of_onnxruntime(label):
     content = of_types() if label == "types" else exports.content(label)

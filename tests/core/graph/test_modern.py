@@ -129,7 +129,7 @@ def test_every_family_in_fp16(family: str, tmp_path: Path) -> None:
         assert float((np.abs(one - other) / (1 + np.abs(one))).max()) < HALF_TOLERANCE
 
 
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(5)
 @pytest.mark.parametrize("label", CONVERTED)
 @pytest.mark.parametrize("packs", [False, True], ids=["padded", "packed"])
 def test_fuses_files_in_fp16(label: str, packs: bool, tmp_path: Path) -> None:

@@ -48,7 +48,7 @@ def test_answers_with_padding(name: str, checkpoints: Path) -> None:
     assert_answers(checkpoints / name, CPU, "keep")
 
 
-@pytest.mark.sampled(11)
+@pytest.mark.sampled(19)
 @pytest.mark.parametrize("name", NAMES)
 def test_answers_without_padding(name: str, checkpoints: Path) -> None:
     assert_answers(checkpoints / name, CPU, "remove")

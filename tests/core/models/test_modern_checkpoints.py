@@ -19,7 +19,7 @@ from isorun.models import checkpoint
 NAMES = ("deberta-v2", "deberta-v3", "deberta-v3-sequence", "deberta-v3-token", "jina-v2", "t5", "mt5")
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(5)
 @pytest.mark.parametrize("name", [*NAMES, *exports.MODERN_CHECKPOINTS])
 def test_a_checkpoint_computes_what_its_export_computes(name: str, tmp_path: Path) -> None:
     assert checkpoint.build(exports.checkpoint(name, tmp_path), tmp_path / "built.onnx") == []

@@ -158,6 +158,7 @@ FILES = ("modules.json", "config_sentence_transformers.json", "sentence_bert_con
 CONFIGS = ("1_Pooling/config.json", "2_Dense/config.json", "3_Normalize/config.json", "config.json")
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("file", [*FILES, *CONFIGS])
 @pytest.mark.parametrize("value", [None, 3, 10**400, float("inf"), "text", [], [[1]], {}, {"a": [1]}, True], ids=repr)
 def test_a_wrong_type_anywhere_is_no_other_error(folder: Path, file: str, value: Any) -> None:

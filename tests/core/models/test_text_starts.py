@@ -199,6 +199,7 @@ def _assert_equal(tokenizer: Tokenizer, library: Library, texts: list[Any], limi
     assert [encoding.word_ids for encoding in encodings] == [encoding.word_ids for encoding in expected]
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("kind", _KINDS)
 @settings(max_examples=30, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(data=st.data())

@@ -42,6 +42,7 @@ def _check(actual: list[Any], expected: Any, key: str, order: Any = None) -> Non
         assert row.dtype == np.float32
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("name", NAMES)
 def test_vectors_and_scores(name: str, models: Path, texts: list[str]) -> None:
     expected = np.load(models / name / "expected.npz")

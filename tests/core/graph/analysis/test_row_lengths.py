@@ -62,6 +62,7 @@ def model(nodes: str) -> ir.Model:
     return ir.serde.deserialize_model(proto)
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("name", [*SEEN, *UNSEEN])
 def test_numbers_that_padding_changes(name: str) -> None:
     graph = model((SEEN | UNSEEN)[name])

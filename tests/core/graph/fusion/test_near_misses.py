@@ -83,6 +83,7 @@ NEAR_MISSES: dict[str, tuple[Callable[[ir.Model], None], str, int]] = {
 }
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("name", NEAR_MISSES)
 def test_rejects_a_near_miss(name: str) -> None:
     change, reason, others = NEAR_MISSES[name]

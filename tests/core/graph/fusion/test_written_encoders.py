@@ -168,7 +168,7 @@ def feeds_of(model: onnx.ModelProto) -> dict[str, np.ndarray]:
     return feeds | ({"user_id": random.integers(0, 1000, (4, 1))} if "user_id" in names else {})
 
 
-@pytest.mark.sampled(5)
+@pytest.mark.sampled(7)
 @pytest.mark.parametrize("name", WRITTEN)
 @pytest.mark.parametrize("backend", ["ort-cpu", "openvino"])
 @pytest.mark.parametrize("padding", ["keep", "auto", "remove"])

@@ -166,6 +166,7 @@ def test_attention_computes_its_formula(
     )
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("dialect", functions.dialects())
 @pytest.mark.parametrize("reverse", [False, True])
 def test_layers_with_different_features_in_one_graph(

@@ -104,7 +104,7 @@ def assert_same(
         np.testing.assert_allclose(one, other, atol=TOLERANCE, rtol=0)
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(5)
 @pytest.mark.parametrize("kind", MASKS)
 @pytest.mark.parametrize(("backend", "dialect"), PAIRS)
 def test_every_mask_on_every_backend(

@@ -144,6 +144,7 @@ def test_option_that_cannot_be_sent(odd):
         odd(also=[object()])
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("where", ["run", "compile"])
 @pytest.mark.parametrize(
     ("do", "kind", "message", "cause"),
