@@ -19,7 +19,7 @@ class Lognormal(Strict):
     sigma: float = Field(default=0.6, gt=0, description="the standard deviation of the logarithm")
     min: Count = Field(default=1, description="the least real tokens of a row")
     max: Count | None = Field(default=None, description="the most; the sequence by default")
-    seed: int = Field(default=0, description="of the lengths")
+    seed: int = Field(default=0, ge=0, description="of the lengths")
 
 
 class Uniform(Strict):
@@ -28,7 +28,7 @@ class Uniform(Strict):
     distribution: Literal["uniform"] = Field(description="which one")
     min: Count = Field(default=1, description="the least real tokens of a row")
     max: Count | None = Field(default=None, description="the most; the sequence by default")
-    seed: int = Field(default=0, description="of the lengths")
+    seed: int = Field(default=0, ge=0, description="of the lengths")
 
 
 def _kind_of_lengths(value: Any) -> str | None:
@@ -82,6 +82,8 @@ class Shape(OrString):
                 )
             batch, sequence = match.groups()
             return {"batch": int(batch)} | ({} if sequence is None else {"sequence": int(sequence)})
+        if isinstance(value, dict) and value.get("name") == "":  # a list of sizes without a name, in a recorded spec
+            return {key: item for key, item in value.items() if key != "name"}
         return value
 
     @model_validator(mode="after")
@@ -90,9 +92,8 @@ class Shape(OrString):
             self.each()
             return self
         if not self.name:
-            sequence = "" if self.sequence is None else f"x{self.sequence}"
             kind = "" if self.lengths == "full" else f"-{getattr(self.lengths, 'distribution', 'lengths')}"
-            object.__setattr__(self, "name", f"{self.batch}{sequence}{kind}")
+            object.__setattr__(self, "name", f"{_size(self.batch, self.sequence)}{kind}")
         if self.lengths == "full":
             return self
         if self.sequence is None:
@@ -116,6 +117,11 @@ class Shape(OrString):
             for sequence in sequences:
                 common = self.model_dump(exclude={"batch", "sequence", "name"}, exclude_defaults=True)
                 if self.name:
-                    common["name"] = f"{batch}x{sequence}-{self.name}"
+                    common["name"] = f"{_size(batch, sequence)}-{self.name}"
                 shapes.append(Shape(batch=batch, sequence=sequence, **common))
         return shapes
+
+
+def _size(batch: int, sequence: int | None) -> str:
+    """The name of a size: ``8x128``, or ``8`` without a sequence."""
+    return f"{batch}" if sequence is None else f"{batch}x{sequence}"

@@ -8,6 +8,7 @@ import pytest
 from isorun.errors import SpecError
 from isorun.parity import DEFAULT_TOLERANCES
 from isorun_matrix.execution.plan import plan
+from isorun_matrix.report import summary
 from isorun_matrix.spec import reader
 from isorun_matrix.spec.shapes import Lognormal
 from isorun_matrix.spec.spec import Spec
@@ -120,6 +121,29 @@ def test_lengths(tmp_path: Path) -> None:
     shape = load(tmp_path, text % "{distribution: lognormal, median: 4}").shapes_of("m")[0]
     assert isinstance(shape.lengths, Lognormal)
     assert shape.name == "2x9-lognormal"
+
+    (problem,) = problems(tmp_path, text % "{distribution: uniform, seed: -1}")
+    assert "lengths.seed: must be greater than or equal to 0" in problem
+
+
+@pytest.mark.parametrize(
+    ("shape", "names"),
+    [
+        ("{batch: [1, 8], sequence: [4, 9]}", ["1x4", "1x9", "8x4", "8x9"]),
+        ("{batch: [1, 8], sequence: 9, lengths: [3]}", ["1x9-lengths", "8x9-lengths"]),
+        ("{batch: [1, 8], sequence: 9, name: short}", ["1x9-short", "8x9-short"]),
+        ("{batch: [1, 8], dims: {width: 7}}", ["1", "8"]),
+        ("{batch: [1, 8], dims: {width: 7}, name: wide}", ["1-wide", "8-wide"]),
+    ],
+)
+def test_a_list_of_sizes_is_a_shape_for_each_also_in_a_recorded_spec(
+    shape: str, names: list[str], tmp_path: Path
+) -> None:
+    spec = load(tmp_path, SMALL.replace("8x128", shape))
+    assert [form.name for form in spec.shapes_of("m")] == names
+    recorded = spec.model_dump(mode="json")
+    assert Spec.model_validate(recorded) == spec
+    assert [form["name"] for form in summary.one_by_one(recorded["shapes"])] == names
 
 
 @pytest.mark.parametrize("name", ["quickstart", "gpu"])
