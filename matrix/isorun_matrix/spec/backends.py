@@ -91,7 +91,7 @@ class Entry(OrString):
         if not self.label:
             label = self.name if self.environment is None else f"{self.name}@{self.environment}"
             object.__setattr__(self, "label", label)
-        for name in ("precisions", "threads", "options", "shapes"):
+        for name in ("precisions", "threads", "options", "shapes", "machines"):
             value = getattr(self, name)
             if isinstance(value, list) and any(item in value[:index] for index, item in enumerate(value)):
                 raise ValueError(f"{name} has the same item twice")

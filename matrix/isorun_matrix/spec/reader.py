@@ -133,6 +133,11 @@ def sentence(error: ErrorDetails, kind: type[BaseModel] = Spec) -> str:
         return str(error["ctx"]["error"])
     if error["type"] == "lengths":
         return error["msg"]
+    if error["type"] == "too_short":
+        return "must not be empty"
+    if error["type"] == "string_pattern_mismatch":
+        characters = "ASCII letters, digits, dots, dashes and underscores"
+        return f"must be of {characters}, and start with a letter or digit, got {reprlib.repr(error['input'])}"
     if error["type"] == "model_type":
         return f"must be a mapping of keys to values, got {reprlib.repr(error['input'])}"
     message = (

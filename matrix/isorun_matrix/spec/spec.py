@@ -150,7 +150,7 @@ class Spec(Strict):
                     ("models", name),
                     f"model {name!r} has texts, which determine the lengths. Remove lengths from its shape {bad[0]}.",
                 )
-        for listed in ("precisions", "threads"):
+        for listed in ("precisions", "threads", "masks"):
             if isinstance(items := getattr(self, listed), list) and (double := _repeated(items)):
                 yield (listed,), f"{listed} has {double!r} twice"
         for precision in dict.fromkeys(precision for variant in self.variants for precision in variant.precisions):
@@ -168,9 +168,12 @@ class Spec(Strict):
             if twice := [variant.label for variant in self._variants_of(entry) if labels[variant.label] > 1]:
                 yield ("backends", index), f"two backends have the label {twice[0]!r}. Give one of them another label."
                 labels[twice[0]] = 0
+        measured = {model for model, *_ in self.combinations(selected=False)}
         for name in self.models:
             if not self.shapes_of(name):
                 yield ("models", name), f"model {name!r} has no shapes. Add shapes to the model or to the spec."
+            elif name not in measured:
+                yield ("models", name), f"no backend runs at a shape of model {name!r}. Add one to shapes of a backend."
         known = {shape.name for name in self.models for shape in self.shapes_of(name)}
         for index, entry in enumerate(self.backends):
             for shape in entry.shapes or ():
@@ -218,11 +221,13 @@ class Spec(Strict):
 
     def _idle_selections(self) -> Iterator[Problem]:
         cells = list(self.combinations(selected=False))
+        idle = False
         for key, selections in (("include", self.include or []), ("exclude", self.exclude)):
             for index, selection in enumerate(selections):
                 if cells and not any(selection.matches(*cell) for cell in cells):
+                    idle = True
                     yield (key, index), "no cell matches this selection. Fix or remove it."
-        if cells and not any(self.combinations()):
+        if cells and not idle and not any(self.combinations()):
             yield ("exclude",), "no cell is left to run. Narrow exclude or widen include."
 
     def combinations(self, *, selected: bool = True) -> Iterator[tuple[str, Shape, Variant, str]]:

@@ -193,6 +193,8 @@ environments: {old: {install: ["onnxruntime==1.15.0"]}}
         "backends: [{name: ort-cpu, precisions: bf16}]\ntolerances: {odd: {rms: 0.5}}",
         "backends: [{name: ort-cpu, environment: e}]\nenvironments: {e: {python: '3.11', install: 5}}",
         "backends: [{name: ort-cpu, shapes: [8x128], machines: [5]}]\nmachines: {zen: {}}",
+        "backends: [{name: ort-cpu, machines: [zen, zen]}]\nmachines: {zen: {}}",
+        "backends: [ort-cpu]\ninclude: [{backend: openvino}]",
     ],
 )
 def test_one_mistake_is_one_problem(parts: str, tmp_path: Path) -> None:
@@ -200,10 +202,20 @@ def test_one_mistake_is_one_problem(parts: str, tmp_path: Path) -> None:
     assert len(problems(tmp_path, text)) == 1
 
 
+def test_rejects_a_model_that_no_backend_runs(tmp_path: Path) -> None:
+    models = "{m: {preset: bert-3l}, n: {preset: bert-3l, shapes: [1x8]}}"
+    text = f"models: {models}\nbackends: [{{name: ort-cpu, shapes: [8x128]}}]\nshapes: [8x128]\n"
+    (problem,) = problems(tmp_path, text)
+    assert "models.n: no backend runs at a shape of model 'n'" in problem
+
+
 @pytest.mark.parametrize(
     ("key", "place", "reason"),
     [
         ("precisions: [fp32, fp32]", "precisions", "'fp32' twice"),
+        ("masks: [left, left]", "masks", "'left' twice"),
+        ("precisions: []", "precisions", "must not be empty"),
+        ("environments: {modèle: {}}", "environments.modèle", "must be of ASCII letters, digits, dots"),
         ("precisions: [fp23]", "precisions[0]", "unknown precision 'fp23'; did you mean 'fp32'?"),
         ("device: cuda", "device", "ort-cpu does not support device 'cuda'"),
     ],
