@@ -28,11 +28,15 @@ from isorun_matrix.results.records import SCHEMA, CellId, CellResult, Run, plain
 _MOMENTARY = ("load_average", "used_mib", "clock_mhz", "throttled_by")  # never the same in two runs
 _SPEC = (
     *("masks", "feeds", "reference", "rounds", "common_rounds", "warmup", "repetitions", "seconds", "turns"),
-    *("quality", "threads", "device"),
+    *("time_limit", "tolerances", "quality", "threads", "device"),
 )
 _VALUE = 48  # maximum characters of a value
 _STYLES = {"slower": "red", "faster": "green", "too few rounds": "yellow"}
 _BY = {"shapes": "name", "backends": "label", "gpus": "name"}  # lists whose items have a unique name
+_ADDED = {"packages", "variables", "gpus", "options", "dims", "lengths", "tolerances", "quality"}
+"""Settings of something that both runs have, of which one run alone may have a member."""
+
+Place = tuple[str, ...]
 
 
 @dataclass(frozen=True)
@@ -225,7 +229,7 @@ def _values(first: CellResult, other: CellResult) -> tuple[Medians, Medians, str
     return summary.calm_rounds(first), summary.calm_rounds(other), "p50"
 
 
-def _settings(run: Run) -> Iterator[tuple[str, Any]]:
+def _settings(run: Run) -> Iterator[tuple[Place, Any]]:
     """What may explain other figures: the machine, its software, the feeds, and how it was measured."""
     spec = run.spec.model_dump(mode="json")
     yield from _flat({name: spec.get(name) for name in _SPEC})
@@ -234,36 +238,43 @@ def _settings(run: Run) -> Iterator[tuple[str, Any]]:
     for holder in (spec, *models.values()):
         if holder.get("shapes"):
             holder["shapes"] = summary.one_by_one(holder["shapes"])
-    yield from _flat(models, "models")
+    yield from _flat(models, ("models",))
     for name in ("shapes", "backends"):
-        yield from _flat(spec[name], name)
+        yield from _flat(spec[name], (name,))
     for cell in run.cells:
         if cell.result is not None:
-            yield f"models.{cell.model}.fingerprint", cell.result.provenance.fingerprint
+            yield ("models", cell.model, "fingerprint"), cell.result.provenance.fingerprint
     yield from _flat(plain(run.environment))
 
 
-def _flat(value: Any, place: str = "") -> Iterator[tuple[str, Any]]:
+def _flat(value: Any, place: Place = ()) -> Iterator[tuple[Place, Any]]:
     """Nested data as places and plain values."""
-    kind = place.rpartition(".")[2]
+    kind = place[-1] if place else ""
     if kind in _MOMENTARY:
         return
     name = _BY.get(kind)
-    if isinstance(value, list) and value and all(isinstance(item, Mapping) and name in item for item in value):
+    if name and isinstance(value, list) and all(isinstance(item, Mapping) and name in item for item in value):
         value = {item[name]: item for item in value}
     if isinstance(value, Mapping):
         for key, item in value.items():
-            yield from _flat(item, f"{place}.{key}".removeprefix("."))
+            yield from _flat(item, (*place, key))
     else:
         yield place, value
 
 
-def _differences(first: Mapping[str, Any], other: Mapping[str, Any]) -> dict[str, tuple[Any, Any]]:
-    """Settings that both have with different values, and packages and variables that only one has."""
-    partial = (".packages.", ".variables.")
-    names = [name for name in first if name in other or any(part in f".{name}" for part in partial)]
-    names += [name for name in other if name not in first and any(part in f".{name}" for part in partial)]
-    return {name: (first.get(name), other.get(name)) for name in names if first.get(name) != other.get(name)}
+def _differences(first: Mapping[Place, Any], other: Mapping[Place, Any]) -> dict[str, tuple[Any, Any]]:
+    """Settings that both have with different values, and members of :data:`_ADDED` that only one has."""
+    known = [{place[:end] for place in settings for end in range(len(place))} for settings in (first, other)]
+    parts = known[0] & known[1]  # what both have, such as a backend or a shape
+    return {
+        ".".join(place): (first.get(place), other.get(place))
+        for place in {**first, **other}
+        if first.get(place) != other.get(place)
+        and (
+            (place in first and place in other)
+            or any(kind in _ADDED and place[:index] in parts for index, kind in enumerate(place))
+        )
+    }
 
 
 def _tallies(comparison: Comparison) -> Iterator[str]:

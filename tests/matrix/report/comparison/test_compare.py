@@ -132,6 +132,41 @@ def test_finds_the_settings_that_differ() -> None:
     }
 
 
+def test_finds_settings_that_one_run_alone_has() -> None:
+    gpu = dict.fromkeys(("driver", "compute_capability", "memory_mib", "used_mib", "clock_mhz", "most_clock_mhz"))
+    lengths = {"distribution": "uniform", "seed": 1}
+    first = run(
+        timed("x", 10),
+        spec={
+            "backends": [{"label": "x.t1", "options": {}}],
+            "shapes": [{"name": "8x128", "lengths": "full", "dims": {}}],
+        },
+    )
+    second = run(
+        timed("x", 10),
+        spec={
+            "backends": [{"label": "x.t1", "options": {"level": 0}}, {"label": "new", "options": {"level": 1}}],
+            "shapes": [{"name": "8x128", "lengths": lengths, "dims": {"w": 2}}, {"name": "1x1", "dims": {"w": 3}}],
+            **{"quality": {"minimum": 0.9}, "tolerances": {"fp32": {"rms": 0.1}}, "time_limit": 9.0},
+        },
+        gpus=[{"name": "a GPU", "throttled_by": None, **gpu}],
+    )
+    expected = {
+        "backends.x.t1.options.level": (None, 0),
+        "shapes.8x128.lengths": ("full", None),
+        "shapes.8x128.lengths.distribution": (None, "uniform"),
+        "shapes.8x128.lengths.seed": (None, 1),
+        "shapes.8x128.dims.w": (None, 2),
+        "quality.minimum": (None, 0.9),
+        "tolerances.fp32.rms": (None, 0.1),
+        "time_limit": (None, 9.0),
+        "gpus.a GPU.name": (None, "a GPU"),
+    }
+    assert compare([first, second]).differences[1] == expected
+    reverse = {name: values[::-1] for name, values in expected.items()}
+    assert compare([second, first]).differences[1] == reverse
+
+
 def shown(comparison: Comparison, width: int) -> str:
     return printed(comparison.as_tables(), width)
 
