@@ -14,7 +14,6 @@ from isorun_matrix.measurement.statistics import verdicts
 from isorun_matrix.measurement.statistics.verdicts import Medians, Ratio
 from isorun_matrix.report.formatting import NONE, number, shortened
 from isorun_matrix.results.records import CellResult, Run
-from isorun_matrix.spec.shapes import Shape
 
 _AS_BUSY = 1.05  # cells that keep cores busy to within this ratio
 _REMEDY = "More rounds or a quieter machine may decide."
@@ -204,20 +203,11 @@ def subject(run: Run, cell: CellResult) -> tuple[Any, ...] | None:
     subject may be compared over time; ``None`` if it was not measured."""
     if cell.result is None:
         return None
-    model = run.spec.models.get(cell.model, {})
-    shapes = one_by_one(model.get("shapes") or run.spec.shapes or ())
+    model = run.spec.models.get(cell.model)
+    shapes = (model and model.shapes) or run.spec.shapes or ()
     shape = next((shape for shape in shapes if shape.get("name") == cell.shape), None)
     provenance = cell.result.provenance
     return provenance.fingerprint, repr(shape), cell.result.threads, provenance.device
-
-
-def one_by_one(shapes: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """The shapes of a recorded spec, each under its name: a list of sizes stands for several."""
-    forms: list[dict[str, Any]] = []
-    for shape in shapes:
-        several = any(isinstance(shape.get(key), list) for key in ("batch", "sequence"))
-        forms += [form.model_dump(mode="json") for form in Shape(**shape).each()] if several else [dict(shape)]
-    return forms
 
 
 def rounds(cell: CellResult) -> Sequence[Round]:

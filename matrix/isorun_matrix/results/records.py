@@ -14,9 +14,9 @@ from collections import Counter
 from collections.abc import Mapping
 from dataclasses import fields
 from functools import cached_property
-from typing import Any, Literal, Self, TypeVar
+from typing import Annotated, Any, Literal, Self, TypeVar
 
-from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, field_validator, model_validator
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, TypeAdapter, field_validator, model_validator
 
 from isorun_matrix.jobs import CellFields, PreparedModel, Reference
 from isorun_matrix.measurement.figures import Figures, Measurement, Trial
@@ -147,16 +147,35 @@ class RoundResult(JobResult):
     seed: int
     result: Measurement | None = None
 
+    @model_validator(mode="after")
+    def _takes_time(self) -> Self:
+        if (result := self.result) is not None:
+            latency, repetition = result.latency_ms, result.repetition
+            times = (latency.mean, latency.p50 or latency.mean, repetition.repeated_ms, repetition.varied_ms)
+            if min(times) <= 0 or (result.cpu_ms or 0) < 0:
+                raise ValueError("the time of a run must be above 0")
+        return self
+
+
+def _has_name(scenario: dict[str, Any]) -> dict[str, Any]:
+    if "name" not in scenario:
+        raise ValueError("a scenario has no name")
+    return scenario
+
+
+Scenario = Annotated[dict[str, Any], AfterValidator(_has_name)]
+"""A load scenario, as in the spec."""
+
 
 class LoadResult(JobResult):
     """A cell under load.
 
     Attributes:
-        load: the scenario, as in the spec.
+        load: the scenario.
         together: the ids of the cells that had their turns with it.
     """
 
-    load: dict[str, Any]
+    load: Scenario
     together: list[str] = []
     result: LoadFigures | None = None
 
@@ -201,6 +220,13 @@ class CellResult(Ended, CellId):
         return cell | (figures if self.result is None else plain(self.result))
 
 
+class RecordedModel(Record):
+    """A model in a recorded spec."""
+
+    model_config = ConfigDict(extra="allow")
+    shapes: list[dict[str, Any]] | None = None
+
+
 class RecordedReference(Record):
     """The reference in a recorded spec."""
 
@@ -228,12 +254,12 @@ class RecordedSpec(Record):
     """The spec of a run, with every default. What it names need not exist where it is read."""
 
     model_config = ConfigDict(extra="allow")
-    models: dict[str, dict[str, Any]]
+    models: dict[str, RecordedModel]
     backends: list[dict[str, Any]]
     shapes: list[dict[str, Any]] | None
     reference: RecordedReference
     rounds: int
-    load: list[dict[str, Any]] = []
+    load: list[Scenario] = []
     machines: dict[str, RecordedMachine] = {}
     quality: RecordedQuality | None = None
 

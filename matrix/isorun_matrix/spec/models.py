@@ -11,7 +11,7 @@ from isorun.errors import did_you_mean, near_file
 from isorun.models import presets
 from isorun.system import text_files
 from isorun_matrix.spec.field_types import Name, Strict, located
-from isorun_matrix.spec.shapes import Shape
+from isorun_matrix.spec.shapes import Shapes
 
 
 def existing_file(value: str, info: ValidationInfo) -> Path:
@@ -86,7 +86,7 @@ class Model(Strict):
     seed: int | None = Field(default=None, ge=0, description="of a preset's weights")
     outputs: list[str] | None = Field(default=None, min_length=1, description="the required outputs, instead of all")
     texts: Texts | None = Field(default=None, description="texts, or a file with one on each line, instead of ids")
-    shapes: list[Shape] | None = Field(default=None, min_length=1, description="instead of the spec's shapes")
+    shapes: Shapes | None = Field(default=None, description="instead of the spec's shapes")
     machines: list[Name] | None = Field(
         default=None, min_length=1, description="names of the machines that it runs on; all by default"
     )

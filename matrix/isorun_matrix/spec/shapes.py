@@ -6,7 +6,7 @@ import re
 import reprlib
 from typing import Annotated, Any, ClassVar, Literal, Self
 
-from pydantic import Discriminator, Field, Tag, model_validator
+from pydantic import AfterValidator, Discriminator, Field, Tag, model_validator
 
 from isorun_matrix.spec.field_types import Count, Name, OneOrMany, OrString, Strict
 
@@ -82,8 +82,6 @@ class Shape(OrString):
                 )
             batch, sequence = match.groups()
             return {"batch": int(batch)} | ({} if sequence is None else {"sequence": int(sequence)})
-        if isinstance(value, dict) and value.get("name") == "":  # a list of sizes without a name, in a recorded spec
-            return {key: item for key, item in value.items() if key != "name"}
         return value
 
     @model_validator(mode="after")
@@ -120,6 +118,14 @@ class Shape(OrString):
                     common["name"] = f"{_size(batch, sequence)}-{self.name}"
                 shapes.append(Shape(batch=batch, sequence=sequence, **common))
         return shapes
+
+
+Shapes = Annotated[
+    list[Shape],
+    Field(min_length=1),
+    AfterValidator(lambda shapes: [single for shape in shapes for single in shape.each()]),
+]
+"""Shapes of one size each: those with lists of sizes are replaced by the shapes that they stand for."""
 
 
 def _size(batch: int, sequence: int | None) -> str:

@@ -21,7 +21,7 @@ from isorun_matrix.spec.field_types import Count, Name, Seconds, Strict
 from isorun_matrix.spec.load_scenario import Load
 from isorun_matrix.spec.models import Model
 from isorun_matrix.spec.quality import Quality
-from isorun_matrix.spec.shapes import Shape
+from isorun_matrix.spec.shapes import Shape, Shapes
 
 DEFAULT_SECONDS = 1.0
 Problem = tuple[tuple[int | str, ...], str]
@@ -89,7 +89,7 @@ class Spec(Strict):
         default_factory=dict, description="isolated environments for backends, created where they are missing"
     )
     machines: dict[Name, Machine] = Field(default_factory=dict, description="the machines that are compared")
-    shapes: list[Shape] | None = Field(default=None, min_length=1, description="of models without shapes")
+    shapes: Shapes | None = Field(default=None, description="of models without shapes")
     precisions: list[Name] = Field(default=["fp32"], min_length=1, description="of backends without precisions")
     threads: Threads | None = Field(default=None, description="of backends without threads")
     device: str | None = Field(default=None, description="of backends without a device")
@@ -293,7 +293,7 @@ class Spec(Strict):
 
     def shapes_of(self, model: str) -> list[Shape]:
         """The shapes that a model runs at."""
-        return [form for shape in self.models[model].shapes or self.shapes or [] for form in shape.each()]
+        return self.models[model].shapes or self.shapes or []
 
     def tolerance(self, precision: str, judged_as: str | None = None) -> Tolerance:
         """The limits of parity at a precision.

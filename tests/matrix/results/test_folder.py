@@ -270,6 +270,8 @@ def test_rejects_a_symbolic_link_as_the_folder(tmp_path: Path, name: str) -> Non
         ({"cells": RUN["cells"] * 2}, "not unique"),
         ({"cells": []}, "cells"),
         ({"spec": {**SPEC, "shapes": [1]}}, r"spec\.shapes"),
+        ({"spec": {**SPEC, "models": {"m": {"shapes": 1}}}}, r"spec\.models\.m\.shapes"),
+        ({"spec": {**SPEC, "load": [{"scenario": "offline"}]}}, r"spec\.load\.0"),
         ({"more": float("inf")}, "not valid JSON"),
     ],
 )
@@ -287,6 +289,9 @@ def test_rejects_a_damaged_run(tmp_path: Path, content: str | dict[str, Any] | N
         *("{", "", "null", "[]", '{"schema": 2}', "\ud800", '{"schema": 1, "key": "k"}'),
         *({"status": "fine"}, {"key": 7}, {"result": "fast"}, {"result": None}, {"round": None}, {"seed": []}),
         *({"parity": []}, {"provenance": {}}, {"waited": "long"}, {"latency_ms": {"p50": 1}}),
+        *({"latency_ms": {**measurement(1.0)["latency_ms"], "p50": time}} for time in (-1.0, float("nan"))),
+        *({"latency_ms": {**measurement(1.0)["latency_ms"], "p50": None, "mean": 0.0}}, {"cpu_ms": -1.0}),
+        {"repetition": {"repeated_ms": 1.0, "varied_ms": 0.0}},
     ],
 )
 def test_a_damaged_result_is_an_error_that_names_its_file(folder: RunFolder, damage: str | dict[str, Any]) -> None:

@@ -235,9 +235,6 @@ def _settings(run: Run) -> Iterator[tuple[Place, Any]]:
     yield from _flat({name: spec.get(name) for name in _SPEC})
     # The fingerprint tells whether a model is the same, wherever its file is.
     models = {name: {**model, "path": None, "checkpoint": None} for name, model in spec["models"].items()}
-    for holder in (spec, *models.values()):
-        if holder.get("shapes"):
-            holder["shapes"] = summary.one_by_one(holder["shapes"])
     yield from _flat(models, ("models",))
     for name in ("shapes", "backends"):
         yield from _flat(spec[name], (name,))
