@@ -47,13 +47,13 @@ def _between(figures: LoadFigures) -> str:
 
 
 def best(group: Group) -> list[str]:
-    """For each scenario, the cells with the most requests a second, in a sentence. Cells whose rates may be the same
-    are not told apart, and those that had no turns in common, since they were added later, are not compared."""
+    """For each scenario, the correct cells with the most requests a second, in a sentence. Cells whose rates may be the
+    same are not told apart, and those that had no turns in common, since they were added later, are not compared."""
     conclusions = []
     for name in rates(group)[0]:
         by_turns: dict[tuple[str, ...], list[_Measured]] = {}
         for cell in group.cells:
-            for load in cell.loads:
+            for load in cell.loads if cell.status == "ok" else ():  # later rounds may have shown wrong outputs
                 if load.name == name and load.result is not None:
                     turns = by_turns.setdefault(tuple(sorted(load.together)), [])
                     turns.append((cell.name, load.load, load.result))
@@ -67,6 +67,8 @@ def _best(name: str, measured: Sequence[_Measured]) -> str:
     ranked = sorted(measured, key=lambda entry: -entry[2].requests_per_s)
     leader, scenario, figures = ranked[0]
     within = f" with 99% of the answers within {scenario['p99_ms']:g} ms" if scenario.get("p99_ms") else ""
+    if not figures.requests_per_s:
+        return f"{name}: no cell has{within.removeprefix(' with')} at any rate"
     least = figures.requests_per_s if figures.between is None else figures.between[0]
     highest = {name: (other.between or (0, other.requests_per_s))[1] for name, _, other in ranked[1:]}
     close = [name for name, high in highest.items() if high * _NEAR >= least]

@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from isorun.cli import main
-from isorun_matrix.report import csv, formatting, html, markdown, plots, remarks, summary, terminal, under_load
+from isorun_matrix.report import csv, formatting, html, markdown, plots, remarks, summary, terminal
 from isorun_matrix.report.columns import columns
 from isorun_matrix.report.document import escaped
 from isorun_matrix.results.folder import RunFolder
@@ -337,49 +337,12 @@ def test_plots_of_accuracy_and_of_size() -> None:
     assert (mixed["name"], mixed["correct"]) == ("w fp32 (wrong outputs at 1x128)", True)
 
 
-def loaded(name: str, rate: float, status: str = "ok") -> CellResult:
-    """A cell with the rate that a search found, or with the status of one that failed."""
-    trial = {"rate": rate, "requests": 300, "requests_per_s": rate, "p50_ms": 4.0, "p90_ms": 8.0, "p99_ms": 19.0}
-    figures = {"requests_per_s": rate, "rows_per_s": rate, "result": trial, "trials": [trial], "generator": "g"}
-    figures["between"] = [rate * 0.95, rate * 1.05]
-    load = {"key": "k", "status": status, "load": {"name": "server-20ms", "p99_ms": 20.0}}
-    return cell(name, "ok", 4.5, loads=[load | {"result": figures if status == "ok" else None}])
-
-
-def test_loads_are_in_every_report() -> None:
-    found = run(loaded("a", 40.0), loaded("b", 40.0, "timeout"))
-    for text in (shown(found), markdown.render(found), html.render(found)):
-        assert re.search(r"a fp32 answers 40\.0 \S*38\.0 to 42\.0\S* a second with 99% .* within 20 ms", text)
-        assert "timeout" in text
-    plot = plots.load(group_of(*found.cells))
-    assert (plot["bounds"], plot["series"][0]["y"]) == ([20.0], [19.0])
-
-
 def test_csv_has_every_figure_of_every_cell(odd: Run) -> None:
     rows = list(DictReader(io.StringIO(csv.render([run(*CELLS), odd]))))
     assert len(rows) == 2 * len(CELLS)
     assert (rows[1]["latency_ms.p50"], rows[1]["verdict"], rows[1]["host"]) == ("4.5", "fastest", "h")
     assert float(rows[1]["speed_up"]) == pytest.approx(20 / 4.5)
     assert rows[-1]["label"] == ODD_READ
-
-
-def test_rates_that_may_be_the_same_are_not_told_apart() -> None:
-    close = under_load.best(group_of(loaded("a", 38.0), loaded("b", 40.0), loaded("c", 20.0)))
-    assert close == [
-        "server-20ms: b fp32 answers 40.0 (38.0 to 42.0) a second with 99% of the answers within 20 ms; "
-        "a fp32 may answer as many"
-    ]
-    (clear,) = under_load.best(group_of(loaded("a", 30.0), loaded("b", 40.0)))
-    assert clear.startswith("server-20ms: b fp32 answers the most requests, 40.0 (38.0 to 42.0) a second")
-
-
-def test_loads_that_had_no_turns_in_common_are_not_compared() -> None:
-    cells = [loaded(name, rate) for name, rate in (("a", 30.0), ("b", 40.0), ("added", 90.0))]
-    late = cells[2].loads[0].model_copy(update={"together": [cells[2].id]})
-    first, later = under_load.best(group_of(*cells[:2], cells[2].model_copy(update={"loads": [late]})))
-    assert first.startswith("server-20ms: b fp32 answers the most requests, 40.0")
-    assert later.startswith("server-20ms: added fp32 answers 90.0")
-    assert "not compared with the others" in first
 
 
 @pytest.mark.parametrize("place", ["run.json", "cells/of/run.json", "link.json"])
