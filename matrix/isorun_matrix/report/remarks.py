@@ -104,6 +104,9 @@ def warnings(group: Group) -> Iterator[str]:
     cached = [f"{cell.name} ({result.repeated:.2f} x)" for cell, result in quiet if result.cached]
     if cached:
         yield f"faster where feeds repeat, as if answers were cached: {shortened(cached)}"
-    unsteady = [cell.name for cell, result in quiet if not result.steady]
+    cold = [cell.name for cell, result in quiet if not result.warmup_runs]
+    if cold:
+        yield f"measured without a warm-up (`warmup`): {shortened(cold)}"
+    unsteady = [cell.name for cell, result in quiet if not result.steady and result.warmup_runs]
     if unsteady:
         yield f"the warm-up (`seconds`) was too short to show steady times: {shortened(unsteady)}"

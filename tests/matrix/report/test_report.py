@@ -118,6 +118,9 @@ def test_notes_name_doubtful_figures() -> None:
     assert "slow fp32" in noise
     assert noise.endswith("5.0%")
     assert disturbed in shown(run(slow))
+    cold, short = (cell("c", "ok", 4.5, result={"steady": False, "warmup_runs": runs}) for runs in (0, 3))
+    assert remarks.notes(group_of(cold)) == ["measured without a warm-up (`warmup`): c fp32"]
+    assert "the warm-up (`seconds`) was too short" in remarks.notes(group_of(short))[0]
     assert "disturbed, left out" in html.render(run(slow))
 
 
