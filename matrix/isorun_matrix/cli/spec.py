@@ -24,18 +24,20 @@ def init(
     ),
 ) -> None:
     """Write a commented spec with the backends that are available on this machine."""
+    import shlex
+
     from isorun.cli import console
     from isorun.errors import SpecError
     from isorun_matrix.spec import starter
 
     try:
         with output.open("x", encoding="utf-8") as file:
-            file.write(starter.text(str(output)))
+            file.write(starter.text(shlex.quote(str(output))))
     except FileExistsError:
         raise SpecError(f"{output} exists. Choose another FILE.") from None
     except OSError as error:
         raise SpecError(f"Cannot write {output}: {error.strerror}") from error
-    console.note(f"Wrote {output}. Run it with: isorun matrix run {output}")
+    console.note(f"Wrote {output}. Run it with: isorun matrix run {shlex.quote(str(output))}")
 
 
 def schema() -> None:

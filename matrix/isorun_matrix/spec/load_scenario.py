@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Literal, Self
+from typing import ClassVar, Literal, Self
 
 from pydantic import Field, model_validator
 
@@ -18,6 +18,8 @@ TRIALS = 24
 
 class Load(OrString):
     """A load scenario. A name alone is one without settings: ``single-stream`` or ``offline``."""
+
+    _PATTERN: ClassVar[str] = "^(single-stream|offline)$"
 
     scenario: Literal["single-stream", "closed", "server", "offline"] = Field(
         description="how requests arrive: one after another, from waiting clients, as a Poisson process, or all at once"

@@ -61,6 +61,7 @@ def test_schema_of_a_spec(isorun: Isorun) -> None:
     assert set(schema["properties"]) == set(Spec.model_fields)
     assert schema["additionalProperties"] is False
     assert schema["$defs"]["Shape"]["anyOf"][0]["type"] == "string"
+    assert schema["$defs"]["Load"]["anyOf"][0]["pattern"] == "^(single-stream|offline)$"
     assert schema["$defs"]["Entry"]["anyOf"][1]["additionalProperties"] is False
 
 
@@ -70,8 +71,10 @@ def test_the_command_imports_nothing_heavy_until_it_is_used() -> None:
 
 
 def test_init_writes_a_spec_that_is_valid(isorun: Isorun, tmp_path: Path) -> None:
-    path = tmp_path / "new.yaml"
-    assert isorun("init", path).returncode == 0
+    path = tmp_path / "new spec.yaml"
+    written = isorun("init", path)
+    assert written.returncode == 0
+    assert f"isorun matrix run '{path}'" in written.stderr
     assert "ort-cpu" in path.read_text(encoding="utf-8")
     valid = isorun("validate", path)
     assert (valid.returncode, f"{path} is valid: 1 model, 1 workload, " in valid.stdout) == (0, True)
