@@ -11,7 +11,7 @@ from pydantic import BaseModel, ValidationError
 from isorun.errors import SpecError, did_you_mean
 from isorun_matrix.results import reader
 from isorun_matrix.results.records import RunRecord
-from isorun_matrix.spec.reader import sentence
+from isorun_matrix.spec.reader import place_of, sentence
 from isorun_matrix.spec.spec import Spec
 
 Content = TypeVar("Content", bound=BaseModel)
@@ -62,5 +62,5 @@ def validated(content: Mapping[str, Any], why: str, kind: type[Content]) -> Cont
     try:
         return kind.model_validate(content)
     except ValidationError as error:
-        lines = [f"{'.'.join(map(str, problem['loc']))}: {sentence(problem, kind)}" for problem in error.errors()]
+        lines = [f"{'.'.join(map(str, place_of(problem)))}: {sentence(problem, kind)}" for problem in error.errors()]
         raise SpecError(f"{why}:\n  " + "\n  ".join(lines)) from None

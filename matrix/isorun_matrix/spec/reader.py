@@ -50,9 +50,9 @@ def load(path: Path) -> Spec:
         try:
             spec = Spec.model_validate(pruned.data, context={"folder": path.absolute().parent})
         except ValidationError as error:
-            places = [(pruned.place_in_file(_place(detail)), detail) for detail in error.errors()]
+            places = [(pruned.place_in_file(place_of(detail)), detail) for detail in error.errors()]
             problems += [(place, sentence(detail)) for place, detail in places if not pruned.explains(place)]
-            if not pruned.remove(_place(detail) for detail in error.errors()):
+            if not pruned.remove(place_of(detail) for detail in error.errors()):
                 break
     if spec is not None:
         later = [*spec.problems(), *_backend_problems(spec), *_environment_problems(spec, pruned)]
@@ -119,7 +119,8 @@ def _unshared(value: Any) -> Any:
     return [_unshared(child) for child in value] if isinstance(value, list) else value
 
 
-def _place(error: ErrorDetails) -> Place:
+def place_of(error: ErrorDetails) -> Place:
+    """The keys and indices to the place of one of pydantic's errors."""
     return tuple(part for part in error["loc"] if not _TAG.fullmatch(str(part)))
 
 
