@@ -7,7 +7,12 @@ from collections.abc import Iterator, Sequence
 from isorun_matrix.report import remarks
 from isorun_matrix.report.machines.side_by_side import Machine, marks
 
-_LEGEND = {"m": "the model differs", "f": "the feeds differ", "s": "the software differs"}
+_LEGEND = {
+    "m": "the model differs",
+    "f": "the feeds differ",
+    "s": "the software differs",
+    "o": "the device, the threads or the options in the spec differ",
+}
 
 
 def notes(machines: Sequence[Machine]) -> Iterator[str]:

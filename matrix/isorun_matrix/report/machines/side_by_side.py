@@ -56,7 +56,7 @@ class Machine:
 
 def differences(first: Machine, cell: CellResult, other: Machine, own: CellResult) -> str:
     """What differs between two cells of a model and shape, as letters of the legend: ``m`` where the models do, ``f``
-    where the feeds do, ``s`` where the software does."""
+    where the feeds do, ``s`` where the software does, ``o`` where the settings of the backend do."""
     if cell.result is None or own.result is None:
         return ""
     one, two = cell.result.provenance, own.result.provenance
@@ -64,6 +64,7 @@ def differences(first: Machine, cell: CellResult, other: Machine, own: CellResul
     differ = {
         "m": one.fingerprint != two.fingerprint,
         "f": None not in feeds and feeds[0] != feeds[1],  # the feeds of a node that was lost may be unknown
+        "o": (cell.device, cell.threads, cell.options) != (own.device, own.threads, own.options),
         "s": (one.versions, first.run.environment.python) != (two.versions, other.run.environment.python),
     }
     return "".join(letter for letter, differs in differ.items() if differs)

@@ -95,10 +95,13 @@ def other_shape(each: CellResult) -> CellResult:
 
 
 def test_marks_what_differs() -> None:
-    changed = cell("a", p50=4.0, result={"provenance": {"fingerprint": "beef", "versions": {"isorun": "2"}}})
+    provenance = {"fingerprint": "beef", "versions": {"isorun": "2"}}
+    changed = cell("a", p50=4.0, result={"provenance": provenance}, options={"level": 1})
     found = of(feeds=["one", "other"], zen=[cell("a", p50=4.0)], xeon=[changed])
-    assert [value.text for value in found.blocks[0].rows["a fp32"]] == ["4.00", "4.00 (mfs)"]
-    assert [note.partition(":")[0] for note in found.notes[-3:]] == ["(f)", "(m)", "(s)"]
+    assert [value.text for value in found.blocks[0].rows["a fp32"]] == ["4.00", "4.00 (mfos)"]
+    assert [note.partition(":")[0] for note in found.notes[-4:]] == ["(f)", "(m)", "(o)", "(s)"]
+    threads = of(zen=[cell("a", p50=4.0)], xeon=[cell("a", p50=4.0, threads=1)])
+    assert threads.blocks[0].rows["a fp32"][1].text == "4.00 (o)"
 
 
 def test_machines_with_other_models_or_feeds_are_not_ranked() -> None:
