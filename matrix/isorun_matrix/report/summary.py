@@ -115,7 +115,12 @@ class Group:
 
     @property
     def conclusion(self) -> str:
-        """What the group shows, in a sentence, and how sure that is."""
+        """What the group shows, in a sentence, and how sure that is; and which cells have not run."""
+        pending = [cell for cell in self.cells if cell.status == "pending"]
+        return self._verdict_in_words + (f" Not measured yet: {names(pending)}." if pending else "")
+
+    @property
+    def _verdict_in_words(self) -> str:
         if self.fastest is None:
             return "No cell has correct outputs."
         leader, p50, lower = self.fastest.name, f"p50 {number(median(self.fastest))} ms", self._lower

@@ -45,6 +45,13 @@ def test_the_fastest_cell_is_correct() -> None:
     assert group_of(*CELLS[2:]).fastest is None
 
 
+def test_a_conclusion_names_the_cells_that_have_not_run() -> None:
+    alone = "quick fp32 is the only one with correct outputs (p50 4.50 ms)."
+    assert group_of(QUICK, WRONG).conclusion == alone
+    assert group_of(QUICK, WRONG, LATER).conclusion == f"{alone} Not measured yet: later fp32."
+    assert group_of(SLOW, QUICK, LATER).conclusion.endswith(" rounds). Not measured yet: later fp32.")
+
+
 STEADY = (4.45, 4.5, 4.52, 4.48, 4.55)
 VERDICTS: list[tuple[str, list[CellResult], list[str | None]]] = [
     ("slower in every round", [cell("b", "ok", 5.0)], ["fastest", "slower"]),
