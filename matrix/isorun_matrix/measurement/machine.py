@@ -111,7 +111,7 @@ def collect(backends: Iterable[str], environments: Mapping[str, IsolatedEnvironm
             affinity="all" if cores is None else _ranges(sorted(cores)),
             cgroup_quota=cpu_quota(),
             flags=[flag for flag in _FLAGS if flag in flags],
-            governor=_GOVERNOR.read_text(encoding="utf-8").strip() if _GOVERNOR.is_file() else None,
+            governor=_first_line(_GOVERNOR) or None,
         ),
         memory_mib=None if memory is None else memory // 2**20,
         gpus=gpu.describe(),
@@ -134,20 +134,19 @@ def identity(environment: Environment) -> dict[str, Any]:
 
 
 def _host() -> str:
-    name = _MACHINE_ID.read_text(encoding="utf-8").strip() if _MACHINE_ID.is_file() else ""
-    return hashlib.sha256(f"{name}/{platform.node()}".encode()).hexdigest()[:12]
+    return hashlib.sha256(f"{_first_line(_MACHINE_ID)}/{platform.node()}".encode()).hexdigest()[:12]
 
 
 def _virtualization() -> str | None:
     container = "container" if Path("/.dockerenv").exists() or Path("/run/.containerenv").exists() else None
     vendor, product = (_first_line(_DMI / name) for name in ("sys_vendor", "product_name"))
-    virtual = " ".join(filter(None, [vendor, product])) if "hypervisor" in cpu_flags() else None
-    if virtual == "":
-        virtual = "virtual machine"
+    names = " ".join(filter(None, [vendor, product])) or "virtual machine"
+    virtual = names if "hypervisor" in cpu_flags() else None
     return ", ".join(filter(None, [virtual, container])) or None
 
 
 def _first_line(path: Path) -> str:
+    """The first line of a file; empty where it cannot be read."""
     try:
         return path.read_text(encoding="utf-8").strip().partition("\n")[0]
     except OSError:
