@@ -177,16 +177,14 @@ def _keys_at(annotation: Any, place: Sequence[int | str]) -> list[str]:
 
 def _backend_problems(spec: Spec) -> Iterator[Problem]:
     for index, entry in enumerate(spec.backends):
-        if entry.environment is None:
-            yield from entry_problems(entry, ("backends", index), listing.load)
-            if spec.device is not None and entry.device is None:
-                inherited = entry.model_copy(update={"device": spec.device})
-                yield from (
-                    problem for problem in entry_problems(inherited, (), listing.load) if problem[0] == ("device",)
-                )
-    for index, entry in enumerate(spec.backends):
-        if entry.environment is None and (problem := _too_old(entry.name)):
-            yield ("backends", index), problem
+        if entry.environment is not None:
+            continue
+        yield from entry_problems(entry, ("backends", index), listing.load)
+        if spec.device is not None and entry.device is None:
+            problems = entry_problems(Entry(name=entry.name, device=spec.device), (), listing.load)
+            yield from (problem for problem in problems if problem[0] == ("device",))
+        if old := _too_old(entry.name):
+            yield ("backends", index), old
     reference = Entry(name=spec.reference.backend, precisions=[spec.reference.precision])
     for place, problem in entry_problems(reference, (), listing.load):
         yield ("reference", {"name": "backend", "precisions": "precision"}[str(place[0])]), problem
