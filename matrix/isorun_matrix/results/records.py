@@ -220,40 +220,35 @@ class CellResult(Ended, CellId):
         return cell | (figures if self.result is None else plain(self.result))
 
 
-class RecordedModel(Record):
+class RecordedModel(Record, extra="allow"):
     """A model in a recorded spec."""
 
-    model_config = ConfigDict(extra="allow")
     shapes: list[dict[str, Any]] | None = None
 
 
-class RecordedReference(Record):
+class RecordedReference(Record, extra="allow"):
     """The reference in a recorded spec."""
 
-    model_config = ConfigDict(extra="allow")
     backend: str
     precision: str
 
 
-class RecordedMachine(Record):
+class RecordedMachine(Record, extra="allow"):
     """A machine in a recorded spec: the price of an hour, and its power in watts."""
 
-    model_config = ConfigDict(extra="allow")
     cost: float | None = None
     watts: float | None = None
 
 
-class RecordedQuality(Record):
+class RecordedQuality(Record, extra="allow"):
     """What a search must keep, in a recorded spec."""
 
-    model_config = ConfigDict(extra="allow")
     minimum: float
 
 
-class RecordedSpec(Record):
+class RecordedSpec(Record, extra="allow"):
     """The spec of a run, with every default. What it names need not exist where it is read."""
 
-    model_config = ConfigDict(extra="allow")
     models: dict[str, RecordedModel]
     backends: list[dict[str, Any]]
     shapes: list[dict[str, Any]] | None
