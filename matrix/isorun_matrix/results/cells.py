@@ -13,6 +13,7 @@ import numpy as np
 from isorun_matrix.measurement import parity
 from isorun_matrix.measurement.figures import COMMON, Figures, Round, Trial
 from isorun_matrix.measurement.statistics import latencies
+from isorun_matrix.measurement.statistics.latencies import Latency
 from isorun_matrix.results.records import (
     MEASURED,
     CellResult,
@@ -91,7 +92,7 @@ def _figures(trial: Trial | None, rounds: Sequence[RoundResult], samples: Sequen
             [*([] if trial is None else [trial.parity]), *(measurement.parity for measurement in measurements)]
         ),
         "latency_ms": replace(latencies.latency(times), p50=median(medians)),
-        "device_ms": latencies.of_rounds(by_device) if by_device else None,
+        "device_ms": _of_rounds(by_device),
         "steady": 2 * sum(measurement.steady for measurement in taken) > len(taken),
         "provenance": taken[-1].provenance,
     }
@@ -119,6 +120,19 @@ def _figures(trial: Trial | None, rounds: Sequence[RoundResult], samples: Sequen
             )
             for result, measurement, is_used in zip(rounds, measurements, used, strict=True)
         ],
+    )
+
+
+def _of_rounds(rounds: Sequence[Latency]) -> Latency | None:
+    """The latencies of several rounds whose samples are not kept: extremes, and the medians of all other figures."""
+    if not rounds:
+        return None
+    medians: Latency = _middle(rounds)
+    return replace(
+        medians,
+        samples=sum(measured.samples for measured in rounds),
+        min=min(measured.min for measured in rounds),
+        max=max(measured.max for measured in rounds),
     )
 
 

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -9,6 +10,7 @@ import pytest
 
 from isorun.errors import SpecError
 from isorun_matrix.measurement import feeds
+from isorun_matrix.measurement.statistics import latencies
 from isorun_matrix.results.folder import RunFolder
 from isorun_matrix.results.records import CellResult, ModelResult, RecordedQuality, RoundResult, TrialResult
 from matrix_results import ENVIRONMENT, SPEC, cell, measurement, record
@@ -64,6 +66,16 @@ def test_a_cell_has_the_figures_of_its_rounds(folder: RunFolder) -> None:
     measured = folder.run().as_document()["cells"][0]
     assert measured.keys() == pending.keys()
     assert measured["parity"]["tolerance"]["rms"] == 2e-5
+
+
+def test_times_on_the_device_are_the_medians_of_the_rounds(folder: RunFolder) -> None:
+    write_trial(folder)
+    for number, p50 in enumerate((1.0, 5.0, 2.0), start=1):
+        device = asdict(latencies.latency(np.full(20, int(p50 * 1e6))))
+        write(folder, number, result=measurement(p50, device_ms=device))
+    device = only_cell(folder).result.device_ms
+    assert (device.samples, device.min, device.p50, device.p90, device.max) == (60, 1.0, 2.0, 2.0, 5.0)
+    assert device.p99 is None
 
 
 def test_disturbed_rounds_are_left_out_unless_all_are(folder: RunFolder) -> None:

@@ -10,7 +10,6 @@ from __future__ import annotations
 import bisect
 import itertools
 import math
-import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -91,23 +90,6 @@ def latency(samples: np.ndarray) -> Latency:
         **percentiles,
         max=float(times.max()),
         notes=[f"{name} needs {minimum} samples, got {count}" for name, minimum in needed.items() if count < minimum],
-    )
-
-
-def of_rounds(rounds: Sequence[Latency]) -> Latency:
-    """The latencies of several rounds whose samples are not kept: extremes, and the medians of all other figures."""
-
-    def middle(name: str) -> float | None:
-        values = [value for measured in rounds if (value := getattr(measured, name)) is not None]
-        return statistics.median(values) if values else None
-
-    return Latency(
-        samples=sum(measured.samples for measured in rounds),
-        min=min(measured.min for measured in rounds),
-        mean=statistics.median(measured.mean for measured in rounds),
-        **{name: middle(name) for name in ("std", *(f"p{percentile}" for percentile in PERCENTILES))},
-        max=max(measured.max for measured in rounds),
-        notes=rounds[0].notes,
     )
 
 

@@ -57,13 +57,6 @@ def test_rank_intervals_of_any_number_of_values(count: int) -> None:
     assert stats.binom.cdf(k, count, 0.5) > 0.05  # a narrower one would be less sure
 
 
-def test_of_rounds_are_the_medians_of_their_figures() -> None:
-    rounds = [latencies.latency(np.full(20, int(p50 * 1e6))) for p50 in (1.0, 5.0, 2.0)]
-    device = latencies.of_rounds(rounds)
-    assert (device.samples, device.min, device.p50, device.p90, device.max) == (60, 1.0, 2.0, 2.0, 5.0)
-    assert device.p99 is None
-
-
 def test_a_rank_interval_contains_the_median_as_often_as_it_says() -> None:
     rng = np.random.default_rng(0)
     for count in (5, 12):
