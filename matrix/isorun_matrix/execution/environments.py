@@ -16,6 +16,9 @@ from isorun_matrix.measurement.machine import IsolatedEnvironment
 from isorun_matrix.spec import versions
 from isorun_matrix.spec.backends import Environment
 from isorun_matrix.spec.spec import Spec
+from isorun_matrix.text import cut
+
+_LONGEST = 600  # characters of a failure in reports
 
 
 def make(
@@ -37,7 +40,9 @@ def make(
             offers[name] = _capabilities(environment, backends)
             records[name] = IsolatedEnvironment(environment.version, environment.install, packages)
         except IsorunError as error:
-            records[name] = IsolatedEnvironment(failure=str(error))
+            if len(str(error)) > _LONGEST:  # the whole output of an installer
+                progress.note(str(error))
+            records[name] = IsolatedEnvironment(failure=cut(str(error), _LONGEST))
     return records, offers
 
 

@@ -12,9 +12,13 @@ import pytest
 
 import isolation
 import programs
+from isorun.errors import EnvironmentBroken
 from isorun.isolation import environments
 from isorun.isolation.environments import FOLDER_VARIABLE
+from isorun_matrix.execution import environments as matrix_environments
+from isorun_matrix.execution.progress import Lines
 from isorun_matrix.results.folder import RunFolder
+from isorun_matrix.spec.spec import Spec
 from matrix_runs import Isorun
 
 ODD = Path(__file__).parents[2] / "core" / "isolation" / "worker" / "fakes"
@@ -59,6 +63,25 @@ def write(folder: Path, text: str) -> Path:
     path = folder / "spec.yaml"
     path.write_text(QUICK + text)
     return path
+
+
+def test_a_long_failure_is_shown_once_and_shortened_in_reports(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    monkeypatch.setenv(FOLDER_VARIABLE, str(tmp_path))
+
+    def fail(*_: object, **__: object) -> None:
+        raise EnvironmentBroken(f"Cannot create it: {'downloading ' * 200}no such package")
+
+    monkeypatch.setattr(environments, "create", fail)
+    spec = {"models": {"m": {"preset": "bert-3l"}}, "shapes": ["1x8"], "environments": {"new": {"install": ["p"]}}}
+    spec |= {"backends": [{"name": "ort-cpu", "environment": "new"}]}
+    records, _ = matrix_environments.make(Spec.model_validate(spec), Lines())
+    failure = records["new"].failure
+    assert len(failure) < 700
+    assert failure.startswith("Cannot create it: downloading")
+    assert failure.endswith("no such package")
+    assert capsys.readouterr().err.count("downloading") == 200
 
 
 @pytest.mark.long
