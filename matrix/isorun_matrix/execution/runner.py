@@ -102,9 +102,10 @@ class _Runner:
         return [tuple(workloads) for workloads in groups.values()]
 
     def _announce(self, lacking: Collection[str]) -> None:
-        for failure, count in Counter(self._prepared.failures.values()).items():
-            self._progress.note(f"{count} cell{'' if count == 1 else 's'} cannot be measured now: {failure}")
         cells = [cell for cell in self._prepared.plan.cells if not cell.control]
+        failures = Counter(failure for cell in cells if (failure := self._prepared.failures.get(cell.id)))
+        for failure, count in failures.items():
+            self._progress.note(f"{count} cell{'' if count == 1 else 's'} cannot be measured now: {failure}")
         done = [cell for cell in cells if self._rounds(cell) and cell.id not in lacking]
         if done:
             self._progress.note(f"{len(done)} of {len(cells)} cells are measured and kept")

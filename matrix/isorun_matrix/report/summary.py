@@ -98,7 +98,7 @@ class Group:
     def certainty(self) -> str:
         """How sure :attr:`choice` is: the verdict, or why there is none."""
         if self.fastest is None:
-            return "no correct outputs"
+            return f"no {self._required}"
         if not self.ratios:
             return "the only correct one"
         return self.verdict(self.fastest) or "too few rounds"
@@ -122,12 +122,12 @@ class Group:
     @property
     def _verdict_in_words(self) -> str:
         if self.fastest is None:
-            return "No cell has correct outputs."
+            return f"No cell has {self._required}."
         leader, p50, lower = self.fastest.name, f"p50 {number(median(self.fastest))} ms", self._lower
         if lower is not None:
             p50 += f"; {lower.name} has {number(median(lower))} ms over all of its rounds"
         if not self.ratios:
-            return f"{leader} is the only one with correct outputs ({p50})."
+            return f"{leader} is the only one with {self._required} ({p50})."
         ahead = f"{leader} {'has the lowest median' if lower is None else 'is ahead in common rounds'} ({p50}), but"
         if self.runner_up is None:
             lacking = [cell for cell in self.cells if cell.id in self.ratios and self.verdict(cell) is None]
@@ -149,6 +149,12 @@ class Group:
         if ratio.interval.low > 1:
             lack = f"chance and noise can explain up to {number(ratio.needed)} x"
         return f"{ahead} {slower}, and {lack}{more}. {_REMEDY}"
+
+    @property
+    def _required(self) -> str:
+        """What cells need to be compared."""
+        fails = any(cell.status == "quality-failed" for cell in self.cells)
+        return "correct outputs" + (" and the required quality" if fails else "")
 
     @property
     def _lower(self) -> CellResult | None:

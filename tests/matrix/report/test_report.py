@@ -45,6 +45,16 @@ def test_the_fastest_cell_is_correct() -> None:
     assert group_of(*CELLS[2:]).fastest is None
 
 
+def test_a_conclusion_tells_wrong_outputs_from_lost_quality() -> None:
+    lossy = cell("lossy", "quality-failed", 1.0, reason="keeps 0.5")
+    assert group_of(QUICK, lossy).conclusion.endswith(
+        "only one with correct outputs and the required quality (p50 4.50 ms)."
+    )
+    assert group_of(lossy).conclusion == "No cell has correct outputs and the required quality."
+    assert group_of(lossy).certainty == "no correct outputs and the required quality"
+    assert group_of(WRONG).conclusion == "No cell has correct outputs."
+
+
 def test_a_conclusion_names_the_cells_that_have_not_run() -> None:
     alone = "quick fp32 is the only one with correct outputs (p50 4.50 ms)."
     assert group_of(QUICK, WRONG).conclusion == alone
