@@ -41,6 +41,9 @@ def render(*runs: Run, overview: Overview | None = None) -> str:
         overview=overview,
         models=list(dict.fromkeys(model for run in runs for model in run.spec.models)),
         groups=groups,
+        references=" or ".join(
+            dict.fromkeys(f"{run.spec.reference.backend} in {run.spec.reference.precision}" for run in runs)
+        ),
         plotly=get_plotlyjs(),
         remarks=remarks,
         summary=summary,

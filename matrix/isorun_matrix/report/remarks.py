@@ -96,7 +96,7 @@ def warnings(group: Group) -> Iterator[str]:
             f"disturbed rounds, left out unless all are: {rounds}. "
             "Other programs or virtual machines used the cores, or a cell has more threads than there are cores."
         )
-    loaded = [(f"{cell.name}, {load.name}", load.result) for cell in group.cells for load in cell.loads if load.result]
+    loaded = [(f"{cell.name} ({load.name})", load.result) for cell in group.cells for load in cell.loads if load.result]
     busy = [name for name, result in loaded if result.trials and all(trial.disturbed for trial in result.trials)]
     if busy:
         yield f"disturbed in every measurement under load, which a quiet machine may rank otherwise: {shortened(busy)}"

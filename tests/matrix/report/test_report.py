@@ -321,7 +321,9 @@ def test_html_shows_texts_literally(odd: Run) -> None:
 
 
 def test_html_of_several_runs_keeps_them_apart() -> None:
-    page = own_part(html.render(run(SLOW, QUICK, folder="/a"), run(cell("slow", "ok", 1.0), folder="/b")))
+    other = run(cell("slow", "ok", 1.0), folder="/b", spec={"reference": {"backend": "b", "precision": "fp32"}})
+    page = own_part(html.render(run(SLOW, QUICK, folder="/a"), other))
+    assert "compares every output with reference in fp64 or b in fp32, over" in " ".join(page.split())
     assert "run 1: /a" in page
     assert "run 2: /b" in page
     assert re.findall(r'<h2 id="([^"]*)">', page) == ["1/m/8x128", "2/m/8x128"]
