@@ -22,9 +22,11 @@ def render(runs: Sequence[Run]) -> str:
                 verdict = {"verdict": group.verdict(cell), "speed_up": group.speed_up(cell)}
                 loads = {f"load.{load.name}": load.result and load.result.requests_per_s for load in cell.loads}
                 rows.append(about | dict(_flat(cell.as_document())) | verdict | loads)
-    names = list(dict.fromkeys(name for row in rows for name in row))
+    known = dict.fromkeys(name for row in rows for name in row)
+    # A cell that was not measured has no parity, and others have parity.verdict and so on.
+    names = [name for name in known if not any(other.startswith(f"{name}.") for other in known)]
     out = io.StringIO()
-    writer = csv.DictWriter(out, names, lineterminator="\n")
+    writer = csv.DictWriter(out, names, lineterminator="\n", extrasaction="ignore")
     writer.writeheader()
     writer.writerows(rows)
     return out.getvalue()
