@@ -97,6 +97,8 @@ class Group:
     @property
     def certainty(self) -> str:
         """How sure :attr:`choice` is: the verdict, or why there is none."""
+        if not self._measured:
+            return "not measured"
         if self.fastest is None:
             return f"no {self._required}"
         if not self.ratios:
@@ -116,6 +118,8 @@ class Group:
     @property
     def conclusion(self) -> str:
         """What the group shows, in a sentence, and how sure that is; and which cells have not run."""
+        if not self._measured:
+            return "No cell was measured."
         pending = [cell for cell in self.cells if cell.status == "pending"]
         return self._verdict_in_words + (f" Not measured yet: {names(pending)}." if pending else "")
 
@@ -149,6 +153,10 @@ class Group:
         if ratio.interval.low > 1:
             lack = f"chance and noise can explain up to {number(ratio.needed)} x"
         return f"{ahead} {slower}, and {lack}{more}. {_REMEDY}"
+
+    @property
+    def _measured(self) -> bool:
+        return any(cell.result is not None for cell in self.cells)
 
     @property
     def _required(self) -> str:

@@ -53,6 +53,8 @@ def test_a_conclusion_tells_wrong_outputs_from_lost_quality() -> None:
     assert group_of(lossy).conclusion == "No cell has correct outputs and the required quality."
     assert group_of(lossy).certainty == "no correct outputs and the required quality"
     assert group_of(WRONG).conclusion == "No cell has correct outputs."
+    unknown = group_of(GONE, DEAD, LATER)
+    assert (unknown.conclusion, unknown.certainty) == ("No cell was measured.", "not measured")
 
 
 def test_a_conclusion_names_the_cells_that_have_not_run() -> None:
