@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Sequence
 
 from isorun_matrix.measurement.statistics.verdicts import NEEDED
 from isorun_matrix.report.formatting import counts, number, shortened
-from isorun_matrix.report.summary import Group, calm_rounds
+from isorun_matrix.report.summary import Group, calm_rounds, rounds
 from isorun_matrix.results.records import LACKING, CellResult
 
 
@@ -79,23 +79,23 @@ def notes(group: Group) -> list[str]:
     return notes
 
 
+def disturbed(cells: Iterable[CellResult]) -> Iterator[str]:
+    """How many rounds of cells were disturbed, and why."""
+    counted = [(cell.name, [measured.disturbed for measured in rounds(cell)]) for cell in cells]
+    if names := [f"{name} ({sum(were)} of {len(were)})" for name, were in counted if any(were)]:
+        yield (
+            f"disturbed rounds, left out unless all are: {shortened(names)}. "
+            "Other programs or virtual machines used the cores, or a cell has more threads than there are cores."
+        )
+
+
 def warnings(group: Group) -> Iterator[str]:
     """What makes figures doubtful."""
     measured = [(cell, cell.result) for cell in group.cells if cell.result is not None]
     few = [f"{cell.name} ({len(calm)})" for cell, _ in measured if len(calm := calm_rounds(cell)) < NEEDED]
     if few:
         yield f"fewer than {NEEDED} undisturbed rounds, so without a verdict: {shortened(few)}"
-    disturbed = {
-        cell.name: f"{sum(measured.disturbed for measured in result.rounds)} of {len(result.rounds)}"
-        for cell, result in measured
-        if any(measured.disturbed for measured in result.rounds)
-    }
-    if disturbed:
-        rounds = shortened([f"{name} ({count})" for name, count in disturbed.items()])
-        yield (
-            f"disturbed rounds, left out unless all are: {rounds}. "
-            "Other programs or virtual machines used the cores, or a cell has more threads than there are cores."
-        )
+    yield from disturbed(group.cells)
     loaded = [(f"{cell.name} ({load.name})", load.result) for cell in group.cells for load in cell.loads if load.result]
     busy = [name for name, result in loaded if result.trials and all(trial.disturbed for trial in result.trials)]
     if busy:

@@ -9,7 +9,7 @@ from rich.text import Text
 
 from isorun_matrix.measurement.statistics import verdicts
 from isorun_matrix.measurement.statistics.verdicts import Ratio
-from isorun_matrix.report import summary
+from isorun_matrix.report import remarks, summary
 from isorun_matrix.report.document import Document, Table, texts
 from isorun_matrix.report.formatting import NONE, number
 from isorun_matrix.report.summary import Measures
@@ -107,13 +107,15 @@ def as_tables(compared: Sequence[Compared]) -> Document:
         model, shape, name = cell.name.split("/", 2)
         medians = (number(summary.median(side)) for side in (cell.a, cell.b))
         rows.setdefault(f"{model}, {shape}", []).extend(texts([[name, *medians, *figures, cell.verdict]], _STYLES))
-    remarks = [
+    notes = [
         f"{side} alone runs in an environment: its times include the round trip to a worker, so it is not found "
         "slower. Set `environment` in the backends of the other side, too."
         for side in ("A", "B")
         if any(cell.worker == side for cell in compared)
     ]
-    return Document("Sides compared", [], [Table(_HEADERS, _NUMERIC, rows)], remarks)
+    groups = summary.groups(side for cell in compared for side in (cell.a, cell.b))
+    notes += [f"{group.title}: {note}" for group in groups for note in remarks.disturbed(group.cells)]
+    return Document("Sides compared", [], [Table(_HEADERS, _NUMERIC, rows)], notes)
 
 
 def regressions(compared: Sequence[Compared], percent: float) -> list[str]:

@@ -61,3 +61,4 @@ def test_cpu_time_is_no_verdict_on_sides_that_keep_other_cores_busy(cores: float
         measured["cpu_ms"] *= cores
     (compared,) = ab.compare(run(a, CellResult.from_plain(content)), [Pair("m/8x128/x/fp32", a.id, b.id)])
     assert compared.verdict == "too few rounds"
+    assert "disturbed rounds, left out unless all are: x.a fp32 (5 of 5)" in printed(ab.as_tables([compared]), 200)
