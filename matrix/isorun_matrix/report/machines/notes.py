@@ -30,6 +30,13 @@ def notes(machines: Sequence[Machine]) -> Iterator[str]:
         elif entry.watts is not None:
             parts.append(f"{entry.watts:g} W, declared")
         yield f"{machine.name}: {', '.join(parts)}; {environment.python}; {remarks.tally(machine.run.cells)}"
+    for machine in machines:
+        named = [name for name, entry in machine.run.spec.machines.items() if entry.cost or entry.watts]
+        if named and machine.name not in machine.run.spec.machines:
+            yield (
+                f"{machine.name} is not a machine of its spec, so its cost and watts are unknown. "
+                f"Merge its run as NAME=DIR; known: {', '.join(named)}"
+            )
     hosts = [machine.run.environment.host for machine in machines]
     for index, machine in enumerate(machines):
         if hosts[index] in hosts[:index]:

@@ -104,6 +104,15 @@ def test_marks_what_differs() -> None:
     assert threads.blocks[0].rows["a fp32"][1].text == "4.00 (o)"
 
 
+def test_names_a_machine_that_its_spec_does_not_have() -> None:
+    priced = run(cell("a", p50=4.0), spec={"machines": {"zen": {"cost": 2.0}, "xeon": {}}})
+    fed = {name: {} for name in ("zen", "xeon", "other")}
+    notes = report.overview(machines.MachineRuns(dict.fromkeys(fed, priced), fed)).notes
+    (note,) = [note for note in notes if "not a machine of its spec" in note]
+    assert note.startswith("other is not")
+    assert note.endswith("known: zen")
+
+
 def test_machines_with_other_models_or_feeds_are_not_ranked() -> None:
     changed = {"provenance": {"fingerprint": "beef"}}
     cells = [cell("a", p50=4.0), other_shape(cell("a", p50=9.0))]
