@@ -7,17 +7,15 @@ only for invalid feeds.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import replace
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from isorun.errors import InvalidFeeds, did_you_mean
+from isorun.models.feed_values import check, convert, shape_in_words
 from isorun.plugin import device_arrays as device
 from isorun.types import Feeds, ModelInfo, TensorSpec
 
-_STRINGS = "tensor(string)"
-_SEQUENCE = "seq("
 _OPTIONAL = "optional("
 _MAX_KNOWN_SHAPES = 4096  # combinations of shapes that passed before
 # Negative numbers are large ones as unsigned.
@@ -48,12 +46,7 @@ class FeedChecker:
         self._all_required = len(self._required) == len(self._specs)
         self._limits = info.limits
         self._outputs = tuple(info.output_names)
-        self._strings = [spec for spec in info.inputs if spec.type == _STRINGS]
-        self._sequences = [
-            replace(spec, type=spec.type.removeprefix(_SEQUENCE).removesuffix(")"), shape=None)
-            for spec in info.inputs
-            if spec.type.startswith(_SEQUENCE)
-        ]
+        self._are_arrays = all(spec.dtype for spec in info.inputs)
         self._dtypes = [(spec.name, spec.dtype) for spec in info.inputs if spec.dtype]
         self._axes = [_axes(spec, info.limits) for spec in info.inputs if spec.dtype]
         self._known_shapes: set[tuple[tuple[int, ...], ...]] = set()
@@ -84,12 +77,6 @@ class FeedChecker:
             self._refuse(feeds)
         if self._ranges:
             _check_ranges(self._ranges, feeds)
-        for spec in self._sequences:
-            if spec.dtype is not None and spec.name in feeds:
-                _check_sequence(spec, feeds[spec.name])
-        if self._strings:
-            converted = {spec.name: _strings(spec, feeds[spec.name]) for spec in self._strings if spec.name in feeds}
-            feeds = {**feeds, **converted}
         return self.outputs(output_names), self.with_omitted(feeds)
 
     def with_omitted(self, feeds: Feeds) -> Feeds:
@@ -98,6 +85,8 @@ class FeedChecker:
 
     def _fits(self, feeds: Feeds) -> bool:
         """Whether every feed is an array of the right dtype and shape: the fast path."""
+        if not self._are_arrays:
+            return False
         array_type = self._array_type
         shapes = []
         try:
@@ -151,19 +140,17 @@ class FeedChecker:
         return tuple(names) or self._outputs
 
     def with_arrays(self, feeds: Feeds) -> Feeds:
-        """Feeds with lists, numbers and instances of subclasses as plain arrays, if no information is lost.
+        """Feeds as :func:`isorun.models.feed_values.convert` returns them.
 
         Raises:
-            InvalidFeeds: the model has no such input, a list cannot be converted to an array, a number is out of the
-                range of the input's dtype, or an array has masked values.
+            InvalidFeeds: the model has no such input; or as that function.
         """
-        converted = dict(feeds)
+        converted = {}
         for name, value in feeds.items():
             spec = self._specs.get(name)
             if spec is None:
                 raise InvalidFeeds(f"The model has no input {name!r}{did_you_mean(str(name), self._specs)}")
-            if spec.dtype is not None or spec.type == _STRINGS:
-                converted[name] = _as_array(spec, value)
+            converted[name] = convert(spec, value)
         return converted
 
     def _refuse(self, feeds: Feeds) -> None:
@@ -179,15 +166,15 @@ class FeedChecker:
         sizes: dict[str, tuple[int, str]] = {}
         for name, array in feeds.items():
             spec = self._specs[name]
+            check(spec, array, on_device=self._device)
             if spec.dtype is None:
                 continue
-            _check_array(spec, array, on_device=self._device)
             for axis, symbol in enumerate(spec.shape or ()):
                 if isinstance(symbol, str) and symbol in self._limits:
                     _check_size(spec, array.shape, axis, symbol, self._limits[symbol], sizes)
 
     def _expected(self) -> str:
-        return ", ".join(f"{name} {spec.type} {_shape(spec.shape)}" for name, spec in self._specs.items())
+        return ", ".join(f"{name} {spec.type} {shape_in_words(spec.shape)}" for name, spec in self._specs.items())
 
 
 _Axes = tuple[int | None, list[tuple[int, int]], list[tuple[int, str, float]]]
@@ -274,105 +261,6 @@ def _interval(minimum: int, maximum: int, array: np.ndarray) -> str:
     return f"of at least {minimum}" if maximum >= limits.max else f"from {minimum} to {maximum}"
 
 
-def _as_array(spec: TensorSpec, value: Any) -> Any:
-    """Convert one feed: see :meth:`FeedChecker.with_arrays`."""
-    name, dtype = spec.name, spec.dtype
-    if isinstance(value, np.ndarray | np.generic):
-        # Only subclasses are compared with np.ma, whose import takes 10 ms.
-        is_subclass = isinstance(value, np.ndarray) and type(value) is not np.ndarray
-        if is_subclass and isinstance(value, np.ma.MaskedArray) and np.any(value.mask):
-            raise InvalidFeeds(
-                f"Input {name!r} is a numpy.ma.MaskedArray, and runtimes would read its masked values. "
-                "Replace them with array.filled(...)"
-            )
-        return np.asarray(value)
-    if spec.type == _STRINGS and isinstance(value, list | tuple):
-        return np.asarray(value, dtype=object)
-    if dtype is None or not isinstance(value, list | tuple | bool | int | float):
-        return value
-    try:
-        array = np.asarray(value)
-    except (ValueError, TypeError, OverflowError) as error:
-        raise InvalidFeeds(f"Input {name!r}: cannot convert the list to an array: {error}") from error
-    are_integers = array.dtype.kind in "iu" and dtype.kind in "iu"  # Python's have no sign
-    if array.size and not are_integers and not np.can_cast(array.dtype, dtype, "same_kind"):
-        return array if array.dtype.kind in "fiub" else value
-    with np.errstate(over="ignore"):
-        converted = array.astype(dtype)
-    lost = converted != array if dtype.kind in "iu" else np.isfinite(array) & ~np.isfinite(converted)
-    if (outside := array[lost]).size:
-        raise InvalidFeeds(f"Input {name!r} is {dtype}, and {outside[0]} is out of range for that type")
-    return converted
-
-
-def _check_array(spec: TensorSpec, array: Any, *, on_device: bool) -> None:
-    if not isinstance(array, np.ndarray) and not (on_device and isinstance(array, device.DeviceArray)):
-        if device.is_on_device(array):
-            raise InvalidFeeds(
-                f"Input {spec.name!r} is on a GPU, but this backend reads host memory. Copy it (CuPy: array.get(), "
-                "PyTorch: tensor.cpu().numpy()), or choose a GPU backend"
-            )
-        raise InvalidFeeds(
-            f"Input {spec.name!r} must be a numpy.ndarray of {spec.dtype}, got {type(array).__name__}. "
-            f"Convert it with numpy.asarray(..., dtype=numpy.{spec.dtype})"
-        )
-    if array.dtype != spec.dtype:
-        raise InvalidFeeds(
-            f"Input {spec.name!r} must be {spec.dtype} ({spec.type}), got {array.dtype}. "
-            f"Convert it with array.astype(numpy.{spec.dtype})"
-        )
-    _check_shape(spec, array)
-
-
-def _check_sequence(spec: TensorSpec, feed: Any) -> None:
-    """Reject a sequence that a runtime would read wrongly: ``spec`` has the type of its elements."""
-    if not isinstance(feed, list | tuple):
-        raise InvalidFeeds(f"Input {spec.name!r} must be a list of arrays of {spec.dtype}, got {type(feed).__name__}")
-    for item in feed:
-        if not isinstance(item, np.ndarray) or item.dtype != spec.dtype:
-            kind = item.dtype if isinstance(item, np.ndarray) else type(item).__name__
-            raise InvalidFeeds(f"Input {spec.name!r} must be a list of arrays of {spec.dtype}, got one of {kind}")
-
-
-def _strings(spec: TensorSpec, feed: Any) -> np.ndarray:
-    """Convert a feed to an object array of strings.
-
-    ONNX Runtime reads bytes beyond their end, and converts other objects to strings.
-
-    Raises:
-        InvalidFeeds: it contains other objects, or has another shape than the input.
-    """
-    array = np.asarray(feed, dtype=object) if isinstance(feed, list | tuple | str) else feed
-    if not isinstance(array, np.ndarray):
-        raise InvalidFeeds(f"Input {spec.name!r} must be a numpy.ndarray of strings, got {type(array).__name__}")
-    if array.dtype.kind == "S":
-        raise InvalidFeeds(
-            f"Input {spec.name!r} must contain strings, got bytes. Convert it with numpy.char.decode(array)"
-        )
-    array = array.astype(object, copy=False)
-    if others := [item for item in array.flat if not isinstance(item, str)]:
-        raise InvalidFeeds(f"Input {spec.name!r} must contain strings, got {others[0]!r} ({type(others[0]).__name__})")
-    _check_shape(spec, array)
-    return array
-
-
-def _check_shape(spec: TensorSpec, array: np.ndarray | device.DeviceArray) -> None:
-    if spec.shape is None:
-        return
-    if array.ndim != len(spec.shape):
-        plural = "" if len(spec.shape) == 1 else "s"
-        raise InvalidFeeds(
-            f"Input {spec.name!r} must have {len(spec.shape)} dimension{plural} {_shape(spec.shape)}, "
-            f"got shape {_shape(array.shape)}"
-        )
-    for axis, size in enumerate(spec.shape):
-        if isinstance(size, int) and array.shape[axis] != size:
-            raise InvalidFeeds(
-                f"Input {spec.name!r} must have size {size} at dimension {axis} of {_shape(spec.shape)}, "
-                f"got {array.shape[axis]} in {_shape(array.shape)}"
-            )
-
-
 def _check_size(
     spec: TensorSpec,
     shape: tuple[int, ...],
@@ -383,7 +271,7 @@ def _check_size(
 ) -> None:
     size = shape[axis]
     if size == 0:
-        raise InvalidFeeds(f"Input {spec.name!r} is empty: its {symbol} dimension is 0 in {_shape(shape)}")
+        raise InvalidFeeds(f"Input {spec.name!r} is empty: its {symbol} dimension is 0 in {shape_in_words(shape)}")
     if maximum is not None and size > maximum:
         raise InvalidFeeds(
             f"Input {spec.name!r} must have a {symbol} of at most {maximum} (the model's position table), got {size}. "
@@ -394,7 +282,3 @@ def _check_size(
         raise InvalidFeeds(
             f"Inputs {first_name!r} and {spec.name!r} must have the same {symbol}, got {first} and {size}"
         )
-
-
-def _shape(shape: Sequence[int | str | None] | None) -> str:
-    return "of any shape" if shape is None else "[" + ", ".join("?" if s is None else str(s) for s in shape) + "]"

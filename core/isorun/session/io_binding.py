@@ -78,7 +78,8 @@ class IOBinding:
     def bind_cpu_input(self, name: str, arr_on_cpu: np.ndarray) -> None:
         """Bind an array to an input. A list is converted now; later changes to it are not seen."""
         check_text(name, "name")
-        self._inputs |= self._checker.with_arrays({name: arr_on_cpu})
+        converted = self._checker.with_arrays({name: arr_on_cpu})
+        self._inputs |= {name: arr_on_cpu} if type(arr_on_cpu) is np.ndarray else converted
         self._bound = {}
 
     def bind_input(
@@ -162,10 +163,12 @@ class IOBinding:
             BackendFailed: the runtime failed; its own error is the cause.
             IsorunError: the session is closed.
         """
-        self._checker.check(self._inputs)  # at every run: their contents may have changed
+        feeds = self._checker.check(self._inputs)  # at every run: their contents may have changed
+        if any(feeds[name] is not value for name, value in self._inputs.items()):  # converted, as strings and lists are
+            self._bound = {}
         if not self._outputs:
             raise InvalidFeeds("No output is bound. Call bind_output() for each output")
-        self._results = self._model.run_bound(self._checker.with_omitted(self._inputs), self._outputs, self._bound)
+        self._results = self._model.run_bound(feeds, self._outputs, self._bound)
         self._ran = dict(self._outputs)
 
     def _on_device(self, name: str, device_type: str, device_id: int) -> bool:

@@ -163,7 +163,7 @@ class Session(ScheduledCalls):
         Args:
             output_names: the outputs to return, in that order; ``None`` or empty for all.
             input_feed: input name to ``numpy.ndarray``, of the dtypes and shapes that ``get_inputs()`` gives.
-                Lists and Python numbers are converted if the conversion is exact.
+                Lists and Python numbers are converted if each is a value of that dtype; fractions are rounded to it.
             run_options: must be ``None``; present for compatibility with ONNX Runtime.
             device_outputs: leave outputs in device memory. GPU backends also accept feeds that are there already:
                 anything with ``__cuda_array_interface__`` or ``__dlpack__``.

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from types import MappingProxyType
-from typing import Any
 
 import hypothesis.extra.numpy as arrays
 import numpy as np
@@ -358,14 +357,3 @@ def test_says_which_indices_are_valid(bounds, index, valid):
     checker = FeedChecker(ModelInfo(inputs=(spec,), outputs=(), opset=17))
     with pytest.raises(InvalidFeeds, match=f"indices {valid} .*got {index} at"):
         checker.check({"index": np.array([index])})
-
-
-@pytest.mark.parametrize(
-    "feed", [[np.zeros((1, 3), ">f4")], [np.zeros((1, 3))], [np.zeros((1, 3), np.float32), None], np.zeros(3), 5]
-)
-def test_elements_of_a_sequence_have_its_type(feed: Any) -> None:
-    info = ModelInfo((TensorSpec("x", "seq(tensor(float))", None),), (), 21)
-    checker = FeedChecker(info)
-    checker.check({"x": [np.zeros((1, 3), np.float32)]})
-    with pytest.raises(InvalidFeeds, match="'x' must be a list of arrays of float32"):
-        checker.check({"x": feed})

@@ -259,3 +259,17 @@ def test_results_are_those_of_the_last_run(session):
     np.testing.assert_array_equal(kept, expected)
     binding.clear_binding_outputs()
     assert binding.copy_outputs_to_cpu() == binding.get_outputs() == []
+
+
+@pytest.mark.parametrize("backend", ["ort-cpu", "reference"])
+def test_strings_of_numpy_are_read_at_every_run(backend):
+    model = onnx.parser.parse_model(
+        '<ir_version: 8, opset_import: ["" : 17]> g (string[n] x) => (string[n] y) { y = Identity (x) }'
+    )
+    words = np.array(["a\0b", "c"])
+    with isorun.Session(model, backend) as opened:
+        binding = bound(opened, {"x": words}, "y")
+        for word in ("a\0b", "de"):
+            words[0] = word
+            opened.run_with_iobinding(binding)
+            assert binding.copy_outputs_to_cpu()[0].tolist() == [word, "c"]
