@@ -7,6 +7,7 @@ import contextlib
 import copy
 import gc
 import math
+import re
 import signal
 import socket
 import sys
@@ -21,6 +22,7 @@ from isorun.errors import IsorunError
 from isorun_serve.traffic import Traffic
 
 _LINGER = 0.5  # seconds
+_UPGRADE = re.compile(rb"\A([A-Z]{1,10} [^\r\n]+ HTTP/1\.1\r\n(?:[^\r\n]+\r\n)*?)upgrade:[^\r\n]*\r\n", re.IGNORECASE)
 
 
 def serve(
@@ -149,6 +151,10 @@ def _connections(idle: float) -> type[asyncio.Protocol]:
         def connection_made(self, transport: asyncio.Transport) -> None:
             super().connection_made(transport)
             self._expect_request()
+
+        def data_received(self, data: bytes) -> None:
+            # A parser that sees an offer of HTTP/2, as Java's clients send it, drops the body of the request.
+            super().data_received(_UPGRADE.sub(rb"\1", data, count=1))
 
         def on_response_complete(self) -> None:
             super().on_response_complete()

@@ -105,6 +105,29 @@ def test_a_browser_without_network_shows_the_pages(server: Server, path: str, te
     assert all(text in shown.stdout for text in texts), shown.stdout + shown.stderr
 
 
+@pytest.mark.parametrize("is_chunked", [False, True])
+@pytest.mark.parametrize("is_split", [False, True])
+def test_offers_of_http_2_are_ignored(server: Server, is_chunked: bool, is_split: bool) -> None:
+    """Java's clients send one with every request, and the body in packets of its own."""
+    body = b'{"inputs": ["a b"]}'
+    head = b"POST /embed HTTP/1.1\r\nHost: x\r\nConnection: Upgrade, HTTP2-Settings\r\nHTTP2-Settings: AAEAAEAA\r\n"
+    head += b"Upgrade: h2c\r\nContent-Type: application/json\r\n"
+    if is_chunked:
+        head += b"Transfer-Encoding: chunked\r\n\r\n"
+        body = b"%x\r\n%b\r\n0\r\n\r\n" % (len(body), body)
+    else:
+        head += b"Content-Length: %d\r\n\r\n" % len(body)
+    with closing(server.connection()) as connection:
+        connection.connect()
+        for _ in range(2):
+            for part in (head, body) if is_split else (head + body,):
+                connection.sock.sendall(part)
+                time.sleep(0.1 * is_split)
+            answer = http.client.HTTPResponse(connection.sock)
+            answer.begin()
+            assert (answer.status, len(json.loads(answer.read()))) == (200, 1)
+
+
 def test_work_ends_for_a_client_that_leaves(server: Server) -> None:
     connection = server.connection()
     body = json.dumps({"inputs": ["a b c d e f g h " * 4] * 2048})
