@@ -46,6 +46,7 @@ def create_app(models: Models, settings: Settings | None = None) -> FastAPI:
         await asyncio.to_thread(models.close)
 
     app = FastAPIOffline(
+        redirect_slashes=False,
         redoc_url=None,
         static_url="/static",
         title="isorun",

@@ -53,19 +53,22 @@ class Gate:
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
-        started = time.perf_counter()
+        started, method = time.perf_counter(), scope["method"]
         headers = Headers(scope=scope)
+        # The web server drops what follows the headers of an answer to HEAD. A slash at the end means nothing: to
+        # redirect from it, an address would have to be known, which a proxy hides.
+        scope = {**scope, "method": "GET" if method == "HEAD" else method, "path": scope["path"].rstrip("/") or "/"}
         answer = _Answer(send, _request_id(headers), self._traffic)
         scope.setdefault("state", {})["request_id"] = answer.request_id
         self._traffic.enter()
         try:
-            with tracing.span(f"{scope['method']} {scope['path']}", headers) as span:
+            with tracing.span(f"{method} {scope['path']}", headers) as span:
                 await self._answer(scope, headers, receive, answer)
                 span.set_attribute("http.response.status_code", answer.status)
                 span.set_attribute("http.route", self._route(scope))
                 span.set_attribute("isorun.request_id", answer.request_id)
         finally:
-            self._traffic.leave(scope["method"], self._route(scope), answer.status, time.perf_counter() - started)
+            self._traffic.leave(method, self._route(scope), answer.status, time.perf_counter() - started)
 
     def _route(self, scope: Scope) -> str:
         """The path with the names of its parameters; only those are counted apart."""

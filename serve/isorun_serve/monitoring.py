@@ -16,14 +16,11 @@ def router(models: Models, traffic: Traffic) -> APIRouter:
     """``/health``, ``/ready`` and ``/metrics``."""
     routes = APIRouter(tags=["Monitoring"])
 
-    # Some probes send HEAD.
-    @routes.head("/health", include_in_schema=False)
     @routes.get("/health")
     async def health() -> Response:
         """Say that the process answers."""
         return JSONResponse({"status": "ok"})
 
-    @routes.head("/ready", include_in_schema=False)
     @routes.get("/ready")
     async def ready() -> Response:
         """Say whether the models are warm and requests are accepted: the time to send them."""

@@ -22,7 +22,7 @@ from isorun.text.heads import LOGITS
 from isorun.text.sparse_embedder import POOLED, SparseEmbedder
 from isorun_serve.models import CLASSIFY, EMBED, RERANK, SPARSE, TASKS, TENSORS, Models, Served
 
-_RESERVED = re.compile(r"/(?:ready|infer)$|/versions/")
+_RESERVED = re.compile(r"/(?:ready|infer)?$|/versions/")
 _NOT_SERVED = (TOKENS, ANSWERS)
 _CLASSES: Mapping[str, type[SparseEmbedder | CrossEncoder | Classifier]] = {
     SPARSE: SparseEmbedder,

@@ -33,8 +33,38 @@ def test_keys(models: dict[str, Any]) -> None:
             assert client.post(URL, json=BODY, headers=headers).status_code == 200
         of_utf8 = {b"authorization": "Bearer zwei-ü".encode()}
         assert client.post(URL, json=BODY, headers=of_utf8).status_code == 200
-        for method in ("GET", "HEAD"):
-            assert [client.request(method, path).status_code for path in ("/health", "/ready")] == [200, 200]
+        assert [client.get(path).status_code for path in ("/health", "/ready")] == [200, 200]
+
+
+PATHS = ("/", "/health", "/ready", "/metrics", "/info", "/v1/models", "/v1/models/embedder", "/v2", "/v2/health/live")
+
+
+@pytest.mark.parametrize("path", [*PATHS, "/v2/models/embedder", "/docs", "/openapi.json"])
+def test_head_is_answered_as_get_without_content(client: TestClient, path: str) -> None:
+    answer, of_get = client.head(path), client.get(path)
+    assert (answer.status_code, answer.content) == (200, b"")
+    assert answer.headers["content-type"] == of_get.headers["content-type"]
+
+
+def test_head_of_other_paths(client: TestClient) -> None:
+    assert client.head("/nowhere").status_code == 404
+    refused = client.head(URL)
+    assert (refused.status_code, refused.headers["allow"]) == (405, "POST")
+
+
+@pytest.mark.parametrize("path", PATHS[1:])
+def test_a_slash_at_the_end_is_ignored(client: TestClient, path: str) -> None:
+    answer = client.get(f"{path}/", follow_redirects=False)
+    assert answer.status_code == 200
+
+
+def test_a_slash_at_the_end_is_ignored_by_post(client: TestClient) -> None:
+    expected = client.post(URL, json=BODY)
+    answer = client.post(f"{URL}/", json=BODY, follow_redirects=False)
+    assert (answer.status_code, answer.json()) == (200, expected.json())
+    refused = client.post("/v2/models/embedder/infer/", json={"inputs": []}, follow_redirects=False)
+    assert (refused.status_code, "No feed" in refused.text) == (400, True)
+    assert client.get("/v2/models", follow_redirects=False).status_code == 404
 
 
 def test_bodies_have_a_limit(client: TestClient) -> None:

@@ -57,7 +57,7 @@ def test_models_are_served_whether_or_not_random_tensors_fit(
     assert ["odd: not warmed up" in record.getMessage() for record in caplog.records] == ([] if fits else [True])
 
 
-@pytest.mark.parametrize("name", ["a/ready", "a/infer", "a/versions/2"])
+@pytest.mark.parametrize("name", ["a/ready", "a/infer", "a/versions/2", "a/"])
 def test_names_that_no_path_reaches(name: str) -> None:
     with pytest.raises(isorun.InvalidArgument, match=f"name '{name}'.*NAME=MODEL"):
         named([f"{name}=model"], [])
