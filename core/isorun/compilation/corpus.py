@@ -129,12 +129,12 @@ def as_feeds(graphs: ModelGraphs, samples: Samples) -> list[Feeds]:
     feeds = [sample for sample in samples if isinstance(sample, Mapping)]
     if len(strings) + len(feeds) < len(samples) or (strings and feeds):
         kinds = " and ".join(sorted({type(sample).__name__ for sample in samples}))
-        raise InvalidFeeds(f"The samples for calibration must all be texts or all be mappings of arrays, got {kinds}")
+        raise InvalidFeeds(f"The samples must all be texts or all be mappings of arrays, got {kinds}")
     checker = FeedChecker(info)
     checked = [checker.check(batch) for batch in (_encoded(graphs, strings) if strings else feeds)]
     if not any(_has_token(info, batch) for batch in checked):
         padding = info.padding_of(info.mask or "")
-        raise InvalidFeeds(f"The samples for calibration have no real token: {info.mask!r} is {padding} throughout")
+        raise InvalidFeeds(f"The samples have no real token: {info.mask!r} is {padding} throughout")
     return checked
 
 

@@ -143,7 +143,7 @@ class Collator:
         names = requests[0].outputs
         if not requests[0].length:
             drops = () if requests[0].keep_axis else set(names) - self._without_rows
-            return [[array[0] if name in drops else array for name, array in zip(names, outputs, strict=True)]]
+            return [[array[0, ...] if name in drops else array for name, array in zip(names, outputs, strict=True)]]
         for name, output in zip(names, outputs, strict=True):
             if not isinstance(output, np.ndarray) or output.ndim == 0 or output.shape[0] != len(requests):
                 raise IsorunError(
@@ -155,7 +155,7 @@ class Collator:
         for index, request in enumerate(requests):
             row: list[Any] = []
             for name, output in zip(names, outputs, strict=True):
-                part = output[index : index + 1] if request.keep_axis else output[index]
+                part = output[index : index + 1] if request.keep_axis else output[index, ...]  # a string stays an array
                 if name in self._by_token and request.length < longest:
                     part = part[:, : request.length] if request.keep_axis else part[: request.length]
                 row.append(part.copy())

@@ -147,3 +147,16 @@ def test_places_that_short_rows_do_not_have() -> None:
     with isorun.Session(proto, "ort-cpu", cache_dir=False) as session:
         results = list(session.map(requests, max_wait=0.2))
     assert [result[0].shape[1] for result in results] == [5, 12, 9]
+
+
+@pytest.mark.parametrize("backend", ["ort-cpu", "reference"])
+@pytest.mark.parametrize(
+    ("text", "rows"), [("string[n]", ["a", "b\0", ""]), ("float[n]", [1.0, 2.0, 3.0]), ("int64[n]", [1, 2, 3])]
+)
+def test_results_of_rows_without_dimensions_are_arrays(backend: str, text: str, rows: list[Any]) -> None:
+    model = onnx_text.graph(f"g ({text} x) => ({text} y) {{ y = Identity (x) }}")
+    with isorun.Session(model, backend) as session:
+        for max_tokens in (None, 1, 64):
+            results = [result for (result,) in session.map([{"x": row} for row in rows], max_tokens=max_tokens)]
+            assert [(type(result), result.shape) for result in results] == [(np.ndarray, ())] * 3
+            assert [result.item() for result in results] == rows
