@@ -4,7 +4,16 @@ from __future__ import annotations
 
 from isorun.plugin import KnownFaults
 from isorun_backends.common_faults import nonzero_of_scalar
-from isorun_backends.onnxruntime import attentions, empties, integers, normalizations, pads, precisions, ranges
+from isorun_backends.onnxruntime import (
+    attentions,
+    empties,
+    integers,
+    normalizations,
+    pads,
+    precisions,
+    ranges,
+    training,
+)
 from isorun_backends.onnxruntime.row import fault
 
 _ROUNDING = "rounding of fp32: off by 1e-4 where values are 1000"
@@ -25,6 +34,7 @@ CPU = KnownFaults(
         *attentions.ROWS,
         *ranges.ROWS,
         *precisions.ROWS,
+        *training.ROWS,
     ),
     node_tests={
         "test_attention_4d_causal_fp16": _FP16,

@@ -78,10 +78,12 @@ def _rewrite(nodes: Sequence[ir.Node], faults: Sequence[Fault], opset: int) -> l
             new = list(fault.rewrite(node))
             if not all(_exists(part, opset) for part in new):
                 raise _OfLaterOpset
-            outputs = node.outputs
-            equivalent = [value for part in new for value in part.outputs][-len(outputs) :]
-            ir.convenience.replace_nodes_and_values(node.graph, node, [node], new, outputs, equivalent)
-            rewritten.append(f"{node.op_type} {node.name or outputs[0].name!r}: {fault.condition}")
+            name = node.name or node.outputs[0].name
+            values = [value for part in new for value in part.outputs][-len(node.outputs) :]
+            # An omitted output has no name: few operators may have one.
+            pairs = [(old, value) for old, value in zip(node.outputs, values, strict=True) if old.name]
+            ir.convenience.replace_nodes_and_values(node.graph, node, [node], new, *zip(*pairs, strict=True))
+            rewritten.append(f"{node.op_type} {name!r}: {fault.condition}")
             break
     return rewritten
 
