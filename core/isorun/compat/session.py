@@ -8,7 +8,6 @@ from collections.abc import Callable, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any, ClassVar, NamedTuple
 
-from onnxruntime.capi import _pybind_state as raw
 from onnxruntime.capi.onnxruntime_inference_collection import OrtValue
 
 from isorun.compat import options, values
@@ -75,7 +74,7 @@ class InferenceSession(Session):
     ) -> None:
         self._model_path = os.fspath(path_or_bytes) if isinstance(path_or_bytes, str | os.PathLike) else None
         self._model_given = path_or_bytes
-        self._sess_options = raw.SessionOptions() if sess_options is None else sess_options
+        self._sess_options = options.SessionOptions() if sess_options is None else sess_options
         self._translated = options.translate(sess_options)
         ignored = [*self._translated.ignored, *(name for name in _RUNTIME_ARGUMENTS if keywords.pop(name, None))]
         if ignored:

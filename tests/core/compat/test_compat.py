@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import logging
 import queue
+import re
+from pathlib import Path
 
 import numpy as np
 import onnx
@@ -359,3 +361,20 @@ def test_other_names_are_those_of_onnxruntime():
     assert ort.OrtValue is onnxruntime.OrtValue
     with pytest.raises(AttributeError, match="Inference"):
         _ = ort.Inference
+
+
+def test_options_of_a_session_without_options_are_of_the_own_class(model: onnx.ModelProto) -> None:
+    with ort.InferenceSession(model) as session:
+        assert isinstance(session.get_session_options(), ort.SessionOptions)
+
+
+def test_docs_name_what_is_missing() -> None:
+    docs = (Path(__file__).parents[3] / "docs" / "existing-code.md").read_text(encoding="utf-8")
+    in_groups = r"tuning_results|memory_infos|epdevices|captured?_graph|ortvalue"
+    for original, ours in (
+        (raw_classes.InferenceSession, ort.InferenceSession),
+        (raw_classes.IOBinding, ort.IOBinding),
+    ):
+        public = {name for name in dir(original) if not name.startswith("_")}
+        missing = public - set(dir(ours))
+        assert [name for name in missing if name not in docs and not re.search(in_groups, name)] == []
