@@ -76,8 +76,8 @@ def session_options(name: str, options: Mapping[str, Any], threads: int | None) 
 
     Raises:
         BackendFailed: a library of custom operators cannot be registered.
-        InvalidOption: a library is missing, or an entry is no text; or a profile cannot be written, of which ONNX
-            Runtime would write none without an error.
+        InvalidOption: a library is missing, or an entry is no text or too long; or a profile cannot be written, of
+            which ONNX Runtime would write none without an error.
     """
     onnxruntime = import_runtime("onnxruntime")
     ort_options = onnxruntime.SessionOptions()
@@ -90,7 +90,11 @@ def session_options(name: str, options: Mapping[str, Any], threads: int | None) 
     level = _LEVELS[options["graph_optimization_level"]]
     ort_options.graph_optimization_level = getattr(onnxruntime.GraphOptimizationLevel, level)
     for key, value in {**_DEFAULTS, **as_text(name, SESSION_CONFIG, options[SESSION_CONFIG])}.items():
-        ort_options.add_session_config_entry(key, value)
+        try:
+            ort_options.add_session_config_entry(key, value)
+        except RuntimeError as error:
+            message = f"option {SESSION_CONFIG!r} has an invalid entry {key[:80]!r}: {error}"
+            raise InvalidOption(name, SESSION_CONFIG, message) from error
     if options["profile_prefix"] is not None:
         folder = Path(options["profile_prefix"]).absolute().parent
         if not os.access(folder, os.W_OK):

@@ -102,3 +102,10 @@ def test_rejects_a_library_that_is_no_file(bert, library):
 def test_rejects_entries_that_are_no_text(bert, entries):
     with pytest.raises(InvalidOption, match="'session_config' must have texts, numbers, true or false, by names"):
         isorun.Session(bert, "ort-cpu", options={"session_config": entries})
+
+
+@pytest.mark.parametrize("entries", [{"": "1"}, {"a" * 2000: "1"}, {"a": "b" * 9000}])
+def test_rejects_entries_that_onnx_runtime_rejects(bert, entries):
+    with pytest.raises(InvalidOption, match="'session_config' has an invalid entry") as caught:
+        isorun.Session(bert, "ort-cpu", options={"session_config": entries})
+    assert caught.value.key == "session_config"
