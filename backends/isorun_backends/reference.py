@@ -94,8 +94,8 @@ class ReferenceExecutable(Executable):
         # Infinities and NaN are results, as in every other runtime.
         with runtime_errors(f"{self._name} failed while running"), np.errstate(all="ignore"):
             results = self._evaluator.run(None if output_names is None else list(output_names), dict(feeds))
-        # The evaluator returns an output that is also a feed or another output without a copy.
-        return [_copy(value) if isinstance(value, np.ndarray) else value for value in results]
+        # The evaluator returns an output that is also a feed, a part of one or another output without a copy.
+        return list(map(_copy, results))
 
     def report(self) -> RuntimeReport:
         import onnx
@@ -220,9 +220,13 @@ def _by_row(numbers: np.ndarray | None) -> np.ndarray | None:
     return numbers[:, None] if numbers is not None and numbers.ndim == 1 and numbers.size > 1 else numbers
 
 
-def _copy(array: np.ndarray) -> np.ndarray:
-    """A C-contiguous copy; strings become objects, as in every other backend."""
-    return array.astype(object) if array.dtype.kind == "U" else np.array(array, order="C")
+def _copy(value: Any) -> Any:
+    """A C-contiguous copy, of each array in a sequence; strings become objects, as in every other backend."""
+    if isinstance(value, list):
+        return list(map(_copy, value))
+    if not isinstance(value, np.ndarray):
+        return value
+    return value.astype(object) if value.dtype.kind == "U" else np.array(value, order="C")
 
 
 def _precision(proto: onnx.ModelProto) -> str:

@@ -58,8 +58,9 @@ class OrtExecutable(Executable):
     def bind(self, feeds: Feeds, outputs: Mapping[str, np.ndarray | None]) -> Binding:
         kinds = {output.name: output.type for output in self._session.get_outputs()}
         tensors = all(isinstance(value, np.ndarray) and value.dtype.kind not in "OU" for value in feeds.values())
-        if not tensors or not all(kinds[name].startswith("tensor(") for name in outputs):
-            return Binding(self, feeds, outputs)  # ONNX Runtime binds no strings, sequences and optional values
+        if not tensors or not all(kinds[name].startswith("tensor(") and name not in feeds for name in outputs):
+            # ONNX Runtime binds no strings, sequences and optional values, and writes no output that is an input.
+            return Binding(self, feeds, outputs)
         with runtime_errors(f"{self._name} cannot bind"):
             return _OrtBinding(self._name, self, self._session, feeds, outputs)
 

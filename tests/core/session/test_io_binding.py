@@ -273,3 +273,34 @@ def test_strings_of_numpy_are_read_at_every_run(backend):
             words[0] = word
             opened.run_with_iobinding(binding)
             assert binding.copy_outputs_to_cpu()[0].tolist() == [word, "c"]
+
+
+@pytest.mark.parametrize("backend", ["ort-cpu", "openvino", "reference"])
+@pytest.mark.parametrize("outputs", [["x"], ["x", "y"], ["y", "x"]])
+def test_an_output_that_is_an_input_is_copied(backend, outputs):
+    model = onnx.parser.parse_model(
+        '<ir_version: 8, opset_import: ["" : 17]> g (float[n] x) => (float[n] x, float[n] y) { y = Neg (x) }'
+    )
+    fed, memory = np.ones(3, np.float32), np.zeros(3, np.float32)
+    with isorun.Session(model, backend) as opened:
+        binding = bound(opened, {"x": fed}, *outputs)
+        opened.run_with_iobinding(binding)
+        results = dict(zip(outputs, binding.copy_outputs_to_cpu(), strict=True))
+        bind_output_to(binding, "x", memory)
+        opened.run_with_iobinding(binding)
+        np.testing.assert_array_equal(memory, fed)
+        fed[:] = 5
+        np.testing.assert_array_equal(results["x"], [1, 1, 1])
+
+
+@pytest.mark.parametrize("backend", ["ort-cpu", "reference"])
+def test_parts_of_a_feed_are_copied(backend):
+    model = onnx.parser.parse_model(
+        '<ir_version: 8, opset_import: ["" : 17]> g (float[n] x) => (seq(float[m]) y) '
+        "{ y = SplitToSequence <axis = 0> (x) }"
+    )
+    fed = np.ones(2, np.float32)
+    with isorun.Session(model, backend) as opened:
+        (parts,) = opened.run(None, {"x": fed})
+        fed[:] = 5
+        assert [part.tolist() for part in parts] == [[1], [1]]
