@@ -17,22 +17,35 @@ _MARKUP = {
 }
 _LAST = "<|endoftext|>"
 _EXTRA, _ADDITIONAL, _OWN = "extra_special_tokens", "additional_special_tokens", "model_specific_special_tokens"
+_BERTS = "BertTokenizer DistilBertTokenizer ConvBertTokenizer LayoutLMv2Tokenizer"
+_DPR = "DPRContextEncoderTokenizer DPRQuestionEncoderTokenizer DPRReaderTokenizer"
+_MARKUPS = (
+    "RobertaTokenizer XLMRobertaTokenizer CamembertTokenizer BlenderbotTokenizer LayoutLMv3Tokenizer LukeTokenizer "
+    "MarkupLMTokenizer"
+)
+_GPT2 = {"unk_token": _LAST, "bos_token": _LAST, "eos_token": _LAST}
+_QWEN2 = {"unk_token": _LAST, "eos_token": _LAST, "pad_token": _LAST}
 _DEFAULTS: Mapping[str, Mapping[str, str]] = {
-    "BertTokenizer": _BERT,
-    "DistilBertTokenizer": _BERT,
+    **dict.fromkeys(f"{_BERTS} {_DPR}".split(), _BERT),
+    **dict.fromkeys(_MARKUPS.split(), _MARKUP),
+    **dict.fromkeys(("GPT2Tokenizer", "CodeGenTokenizer"), _GPT2),
+    **dict.fromkeys(("Qwen2Tokenizer", "Qwen3_5Tokenizer"), _QWEN2),
     "MPNetTokenizer": {**_MARKUP, "unk_token": "[UNK]"},
-    "RobertaTokenizer": _MARKUP,
-    "XLMRobertaTokenizer": _MARKUP,
-    "CamembertTokenizer": _MARKUP,
+    "SplinterTokenizer": {**_BERT, "question_token": "[QUESTION]"},
+    "FunnelTokenizer": {
+        **{"unk_token": "<unk>", "sep_token": "<sep>", "pad_token": "<pad>", "cls_token": "<cls>"},
+        **{"mask_token": "<mask>", "bos_token": "<s>", "eos_token": "</s>"},
+    },
+    "HerbertTokenizer": {key: text for key, text in _MARKUP.items() if key not in ("bos_token", "eos_token")},
+    "CLIPTokenizer": {**_GPT2, "bos_token": "<|startoftext|>", "pad_token": _LAST},
+    "OpenAIGPTTokenizer": {"unk_token": "<unk>"},
     "T5Tokenizer": {"eos_token": "</s>", "unk_token": "<unk>", "pad_token": "<pad>"},
     "GemmaTokenizer": {
         **{"unk_token": "<unk>", "bos_token": "<bos>", "eos_token": "<eos>", "pad_token": "<pad>"},
         "mask_token": "<mask>",
     },
     "LlamaTokenizer": {"bos_token": "<s>", "eos_token": "</s>", "unk_token": "<unk>"},
-    "Qwen2Tokenizer": {"unk_token": _LAST, "eos_token": _LAST, "pad_token": _LAST},
-    "GPT2Tokenizer": {"unk_token": _LAST, "bos_token": _LAST, "eos_token": _LAST},
-    "GPTNeoXTokenizer": {"unk_token": _LAST, "bos_token": _LAST, "eos_token": _LAST, "pad_token": "<|padding|>"},
+    "GPTNeoXTokenizer": {**_GPT2, "pad_token": "<|padding|>"},
     "DebertaTokenizer": {**_BERT, "bos_token": "[CLS]", "eos_token": "[SEP]"},
     "DebertaV2Tokenizer": {**_BERT, "bos_token": "[CLS]", "eos_token": "[SEP]"},
     "AlbertTokenizer": {
@@ -47,17 +60,19 @@ class SpecialTokens:
     """What the files and the class name.
 
     Attributes:
-        texts: the named ones, such as ``cls_token``.
+        texts: the named ones, such as ``cls_token``. One that a file sets to ``null`` is missing: reading it raises
+            ``UnsupportedModel``.
         contents: all that count as special, without repetition.
     """
 
     def __init__(self, settings: TokenizerSettings, document: Mapping[str, Any]) -> None:
-        self._listed, stated = _added_tokens(settings, document), _stated(settings)
+        stated = _stated(settings)
+        self._listed = _added_tokens(settings, document, stated)
         by_content = {token.content: token for token in self._listed}
         tokens = _named_tokens(stated, settings, document)
         named = {key: by_content.get(_text(token), token) for key, token in tokens.items()}
-        self.texts: dict[str, str] = {key: _text(token) for key, token in named.items()}
-        self._others = [*named.values(), *_extra_tokens(stated, settings)]
+        self.texts: Mapping[str, str] = _Texts(settings, {key: _text(token) for key, token in named.items()})
+        self._others = [*named.values(), *map(_token, stated.extra)]
         self.contents: tuple[str, ...] = tuple(dict.fromkeys(map(_text, self._others)))
 
     def add_to(self, library: tokenizers.Tokenizer) -> None:
@@ -71,14 +86,22 @@ class SpecialTokens:
             if _text(token) not in present:
                 present.add(_text(token))
                 adding.append(token)
-        named = {_text(token) for token in self._others}
         for position, token in enumerate(adding):
             if isinstance(token, str):
                 adding[position] = tokenizers.AddedToken(token, special=True)
-            elif not token.special and token.content in named:
+            elif not token.special and token.content in self.texts.values():
                 token.special = True
         if adding:
             library.add_tokens(adding)
+
+
+class _Texts(dict[str, str]):
+    def __init__(self, settings: TokenizerSettings, texts: Mapping[str, str]) -> None:
+        super().__init__(texts)
+        self._settings = settings
+
+    def __missing__(self, key: str) -> str:
+        raise self._settings.unsupported(key, f"{self._settings.kind} needs this token")
 
 
 def _text(token: Any) -> str:
@@ -96,12 +119,10 @@ def _named_tokens(stated: _Stated, settings: TokenizerSettings, document: Mappin
         tokens["pad_token"] = str(padding.get("pad_token", "[PAD]"))
     named = {key: stated.fields[key] for key in SPECIAL_TOKENS if key in stated.fields}
     for key, value in {**named, **stated.own}.items():
-        if value is not None:
-            tokens[key] = _token(value)
-        elif key in defaults:
-            raise settings.unsupported(key, f"{settings.kind} needs this token")
-        else:
+        if value is None:
             tokens.pop(key, None)
+        else:
+            tokens[key] = _token(value)
     for key in SPECIAL_TOKENS:  # the flags that these classes give to what is only a text
         text = tokens.get(key)
         if isinstance(text, str) and settings.kind == "MPNetTokenizer":
@@ -110,15 +131,6 @@ def _named_tokens(stated: _Stated, settings: TokenizerSettings, document: Mappin
             tokens[key] = tokenizers.AddedToken(text, lstrip=True, special=True)
     order = (*SPECIAL_TOKENS, *(key for key in tokens if key not in SPECIAL_TOKENS))
     return {key: tokens[key] for key in order if key in tokens}
-
-
-def _extra_tokens(stated: _Stated, settings: TokenizerSettings) -> list[Any]:
-    """Special tokens without a name."""
-    if stated.extra:
-        return [_token(value) for value in stated.extra]
-    if settings.kind == "T5Tokenizer":
-        return [f"<extra_id_{number}>" for number in range(int(settings.fields.get("extra_ids", 100)))]
-    return ["<s>NOTUSED", "</s>NOTUSED", "<unk>NOTUSED"] if settings.kind == "CamembertTokenizer" else []
 
 
 class _Stated(NamedTuple):
@@ -144,12 +156,22 @@ def _stated(settings: TokenizerSettings) -> _Stated:
     own = {**_own_names(fields), **own}
     if isinstance(fields.get(_EXTRA), dict):
         own |= fields.pop(_EXTRA)
-    if _EXTRA not in fields:
-        fields[_EXTRA] = fields.get(_ADDITIONAL)
-    extra = fields[_EXTRA] or []
-    if not isinstance(extra, list):
+    extra = fields[_EXTRA] if _EXTRA in fields else _of_class(settings, fields.get(_ADDITIONAL))
+    if not isinstance(extra, list | None):
         raise settings.unsupported(_EXTRA, f"expected a list or an object, got {extra!r}")
-    return _Stated(fields, own, extra)
+    return _Stated(fields, own, extra or [])
+
+
+def _of_class(settings: TokenizerSettings, listed: Any) -> Any:
+    """Special tokens without a name, as the class completes what only ``special_tokens_map.json`` lists."""
+    if settings.kind == "T5Tokenizer" and "<extra_id_" not in str(listed):
+        return [
+            *(listed or ()),
+            *(f"<extra_id_{number}>" for number in range(int(settings.fields.get("extra_ids", 100)))),
+        ]
+    if settings.kind == "CamembertTokenizer" and listed is None:
+        return ["<s>NOTUSED", "</s>NOTUSED", "<unk>NOTUSED"]
+    return listed
 
 
 def _own_names(fields: Mapping[str, Any]) -> dict[str, Any]:
@@ -174,12 +196,15 @@ def _token(value: Any) -> Any:
     return tokenizers.AddedToken(str(value.get("content", "")), special=bool(value.get("special", True)), **flags)
 
 
-def _added_tokens(settings: TokenizerSettings, document: Mapping[str, Any]) -> list[Any]:
+def _added_tokens(settings: TokenizerSettings, document: Mapping[str, Any], stated: _Stated) -> list[Any]:
     """The tokens with ids in the order of the ids: ``added_tokens_decoder``, or the older files' ones."""
     decoder = settings.fields.get("added_tokens_decoder")
     if decoder is not None:
         return [_token({"special": False, **decoder[key]}) for key in sorted(decoder, key=int)]
-    specials = {str(value) for value in settings.fields.values() if isinstance(value, str)}
+    named = [stated.fields.get(key) for key in SPECIAL_TOKENS]
+    listed = stated.fields.get(_EXTRA) or ()
+    specials = {value for value in (*named, *listed) if isinstance(value, str)}
+    specials |= {str(value.get("content")) for value in settings.special_tokens_map.values() if isinstance(value, dict)}
     older = {
         int(number): _token({"content": text, "normalized": text not in specials, "special": text in specials})
         for text, number in settings.added_tokens.items()

@@ -91,6 +91,82 @@ def test_padding_that_is_switched_off(tmp_path: Path) -> None:
     assert (tokenizer.special_tokens, ids(tokenizer)[-1]) == ({}, [0])
 
 
+QWEN = {"tokenizer_class": "Qwen2Tokenizer", "eos_token": "<x1>", "unk_token": None, "bos_token": None}
+T5 = {"tokenizer_class": "T5Tokenizer", "extra_ids": 2}
+CAMEMBERT = {"tokenizer_class": "CamembertTokenizer"}
+
+
+def build(folder: Path, config: dict[str, Any], beside: dict[str, Any]) -> Tokenizer:
+    """A tokenizer of a class that is built from the vocabulary, and the files beside ``tokenizer.json``."""
+    words = ["<s>", "<pad>", "</s>", "<unk>", "<x1>", "<|endoftext|>", "a", "[CLS]", "[SEP]", "[PAD]", "[UNK]"]
+    model: dict[str, Any] = {"type": "Unigram", "vocab": [[word, -1.0] for word in words], "unk_id": 3}
+    if config is QWEN:
+        model = {"type": "BPE", "vocab": {word: number for number, word in enumerate(words)}, "merges": []}
+    for name, content in {"tokenizer": {"model": model}, "tokenizer_config": config, **beside}.items():
+        (folder / f"{name}.json").write_text(json.dumps(content))
+    return Tokenizer.beside(folder)
+
+
+def test_a_token_that_is_null_is_missing(tmp_path: Path) -> None:
+    tokenizer = build(tmp_path, QWEN, {})
+    assert tokenizer.special_tokens == {"eos_token": "<x1>", "pad_token": "<|endoftext|>"}
+    assert [list(encoding.ids) for encoding in tokenizer.encodings(["a<x1>", "<unk>"], None)] == [[6, 4], []]
+
+
+def added(tokenizer: Tokenizer) -> list[str]:
+    return [token.content for token in tokenizer.library.get_added_tokens_decoder().values()]
+
+
+@pytest.mark.parametrize(
+    ("config", "special_tokens_map", "expected"),
+    [
+        (T5, {}, ["<extra_id_0>", "<extra_id_1>"]),
+        (T5 | {"additional_special_tokens": ["<n1>"]}, {}, ["<n1>"]),
+        (T5 | {"additional_special_tokens": []}, {}, []),
+        (T5 | {"additional_special_tokens": None}, {}, []),
+        (T5, LIST, ["<x1>", "<n1>", "<extra_id_0>", "<extra_id_1>"]),
+        (T5, {"additional_special_tokens": ["<extra_id_1>", "<extra_id_0>"]}, ["<extra_id_1>", "<extra_id_0>"]),
+        (CAMEMBERT, {}, ["<mask>", "<s>NOTUSED", "</s>NOTUSED", "<unk>NOTUSED"]),
+        (CAMEMBERT, LIST, ["<x1>", "<mask>", "<n1>"]),
+        (CAMEMBERT | {"additional_special_tokens": []}, LIST, ["<mask>"]),
+    ],
+)
+def test_tokens_that_a_class_adds(
+    tmp_path: Path, config: dict[str, Any], special_tokens_map: dict[str, Any], expected: list[str]
+) -> None:
+    tokenizer = build(tmp_path, config, {"special_tokens_map": special_tokens_map})
+    assert [text for text in added(tokenizer) if text not in ("<s>", "</s>", "<pad>", "<unk>")] == expected
+
+
+def test_tokens_that_a_class_names(tmp_path: Path) -> None:
+    folder = write(tmp_path, {"tokenizer_config": {"tokenizer_class": "SplinterTokenizer", "unk_token": "[UNK]"}})
+    document = json.loads((folder / "tokenizer.json").read_text())
+    document["model"] = {**document["model"], "type": "WordPiece", "continuing_subword_prefix": "##"}
+    document["model"]["max_input_chars_per_word"] = 100
+    document["normalizer"] = {
+        "type": "BertNormalizer",
+        **dict.fromkeys(("clean_text", "handle_chinese_chars", "lowercase"), True),
+        "strip_accents": None,
+    }
+    document["pre_tokenizer"] = {"type": "BertPreTokenizer"}
+    document["post_processor"] = {"type": "BertProcessing", "sep": ["[SEP]", 6], "cls": ["[CLS]", 5]}
+    (folder / "tokenizer.json").write_text(json.dumps(document))
+    tokens = added(Tokenizer.beside(folder))
+    assert tokens == ["[UNK]", "[CLS]", "[SEP]", "[PAD]", "[MASK]", "[QUESTION]"]
+
+
+def test_an_added_token_is_special_by_the_merged_files(tmp_path: Path) -> None:
+    files = {
+        "tokenizer_config": GENERIC | {"mask_token": "<n1>"},
+        "special_tokens_map": {"mask_token": "<x1>", "sep_token": {"content": "<n2>"}},
+        "added_tokens": {"<n1>": 10, "<n2>": 11, "<x1>": 8},
+    }
+    tokenizer = Tokenizer.beside(write(tmp_path, files))
+    special = {token.content: token.special for token in tokenizer.library.get_added_tokens_decoder().values()}
+    assert special == {"<x1>": True, "<n1>": False, "<n2>": True}
+    assert tokenizer.decode([3, 10, 11, 8], skip_special_tokens=True) == "a <n1>"
+
+
 @pytest.mark.parametrize("key", ["extra_special_tokens", "model_specific_special_tokens"])
 def test_rejects_tokens_in_another_form(tmp_path: Path, key: str) -> None:
     with pytest.raises(UnsupportedModel, match=f"{key}='<x1>': expected "):
