@@ -77,7 +77,7 @@ def build(path: Path, settings: TokenizerSettings, *, plain: bool = False) -> Bu
         else:
             _require_model(path, settings, document)
             library = pipeline(document, settings, tokens.texts)
-            _keep_steps(library, document)
+            _keep_processor(library, document)
         if not plain:
             library.encode_special_tokens = bool(settings.fields.get("split_special_tokens"))
             tokens.add_to(library)
@@ -111,7 +111,7 @@ def _require_model(path: Path, settings: TokenizerSettings, document: Mapping[st
 
 
 def _word_pieces(document: Mapping[str, Any], settings: TokenizerSettings, texts: _Texts) -> tokenizers.Tokenizer:
-    from tokenizers import Tokenizer, models, normalizers, pre_tokenizers
+    from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers
 
     library = Tokenizer(models.WordPiece(document["model"]["vocab"], unk_token=texts["unk_token"]))
     library.normalizer = normalizers.BertNormalizer(
@@ -121,11 +121,12 @@ def _word_pieces(document: Mapping[str, Any], settings: TokenizerSettings, texts
         lowercase=bool(settings.fields.get("do_lower_case", True)),
     )
     library.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
+    library.decoder = decoders.WordPiece()
     return library
 
 
 def _byte_pairs(document: Mapping[str, Any], settings: TokenizerSettings, texts: _Texts) -> tokenizers.Tokenizer:
-    from tokenizers import Regex, Tokenizer, models, normalizers, pre_tokenizers
+    from tokenizers import Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers
 
     model, prefix = document["model"], bool(settings.fields.get("add_prefix_space"))
     options: dict[str, Any] = {"continuing_subword_prefix": "", "end_of_word_suffix": "", "fuse_unk": False}
@@ -135,12 +136,17 @@ def _byte_pairs(document: Mapping[str, Any], settings: TokenizerSettings, texts:
         options = {"fuse_unk": True, "byte_fallback": True}
     merges = [tuple(merge.split(" ") if isinstance(merge, str) else merge) for merge in model["merges"]]
     library = Tokenizer(models.BPE(vocab=model["vocab"], merges=merges, dropout=None, **options))
+    of_spaces = [decoders.Replace("▁", " "), decoders.ByteFallback(), decoders.Fuse()]
+    library.decoder = decoders.ByteLevel()
     if settings.kind == "GemmaTokenizer":
+        library.decoder = decoders.Sequence(of_spaces)
         library.normalizer = normalizers.Replace(" ", "▁")
         library.pre_tokenizer = pre_tokenizers.Split(" ", "merged_with_previous")
     elif settings.kind == "LlamaTokenizer":
         always = "always" if settings.fields.get("legacy") else "first"
-        scheme = always if settings.fields.get("add_prefix_space") in (None, True) else "never"
+        prepends = settings.fields.get("add_prefix_space") in (None, True)
+        scheme = always if prepends else "never"
+        library.decoder = decoders.Sequence([*of_spaces, *([decoders.Strip(" ", 1, 0)] if prepends else [])])
         library.pre_tokenizer = pre_tokenizers.Metaspace("▁", prepend_scheme=scheme, split=False)
     elif settings.kind == "Qwen2Tokenizer":
         library.normalizer = normalizers.NFC()
@@ -154,7 +160,7 @@ def _byte_pairs(document: Mapping[str, Any], settings: TokenizerSettings, texts:
 
 
 def _unigrams(document: Mapping[str, Any], settings: TokenizerSettings, texts: _Texts) -> tokenizers.Tokenizer:
-    from tokenizers import Regex, Tokenizer, models, normalizers, pre_tokenizers
+    from tokenizers import Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers
 
     kind, fields = settings.kind or "", settings.fields
     pieces = [(token, score) for token, score in document["model"]["vocab"]]
@@ -183,6 +189,7 @@ def _unigrams(document: Mapping[str, Any], settings: TokenizerSettings, texts: _
     without = "first" if kind == "DebertaV2Tokenizer" else "never"
     scheme = "always" if fields.get("add_prefix_space", True) or kind == "T5Tokenizer" else without
     library.pre_tokenizer = pre_tokenizers.Sequence([*splits, pre_tokenizers.Metaspace("▁", prepend_scheme=scheme)])
+    library.decoder = decoders.Metaspace("▁", prepend_scheme=scheme)
     return library
 
 
@@ -212,15 +219,14 @@ _PIPELINES: Mapping[str, _Pipeline] = {
 }
 
 
-def _keep_steps(library: tokenizers.Tokenizer, document: Mapping[str, Any]) -> None:
-    """Take the post-processor and the decoder of the file."""
+def _keep_processor(library: tokenizers.Tokenizer, document: Mapping[str, Any]) -> None:
+    """Take the post-processor of the file."""
     from tokenizers import Tokenizer
 
-    model = {"type": "WordLevel", "vocab": {}, "unk_token": ""}
-    for step in ("post_processor", "decoder"):
-        if (settings := document.get(step)) is not None:
-            file = {"version": "1.0", "added_tokens": [], "model": model, step: settings}
-            setattr(library, step, getattr(Tokenizer.from_str(json.dumps(file)), step))
+    if (settings := document.get("post_processor")) is not None:
+        model = {"type": "WordLevel", "vocab": {}, "unk_token": ""}
+        file = {"version": "1.0", "added_tokens": [], "model": model, "post_processor": settings}
+        library.post_processor = Tokenizer.from_str(json.dumps(file)).post_processor
 
 
 def _set_processor(library: tokenizers.Tokenizer, settings: TokenizerSettings, texts: _Texts) -> None:

@@ -91,3 +91,23 @@ def test_what_cannot_be_read_says_what_to_do(files: dict[str, bytes], message: s
         Tokenizer.beside(tmp_path)
     if "save_pretrained" in message or "split" in message:
         assert isinstance(caught.value, TokenizerError)
+
+
+def test_tokens_are_decoded_as_the_class_does(tmp_path: Path) -> None:
+    pieces = Tokenizer.beside(word_pieces(tmp_path / "bert", {"model_type": "bert"}))
+    assert pieces.join(["a", "##b", "hello", ","]) == "ab hello,"
+    assert pieces.decode([2, 5, 13, 15, 3], skip_special_tokens=True) == "ab hello"
+    words = {word: number for number, word in enumerate(["<s>", "<pad>", "</s>", "<unk>", "<mask>", "Ġa", "b", "Ã©"])}
+    folder = tmp_path / "roberta"
+    folder.mkdir()
+    (folder / "vocab.json").write_text(json.dumps(words))
+    (folder / "merges.txt").write_text("#version: 0.2\n", encoding="utf-8")
+    (folder / "config.json").write_text(json.dumps({"model_type": "roberta"}))
+    assert Tokenizer.beside(folder).decode([0, 5, 6, 7, 2], skip_special_tokens=False) == "<s> abé</s>"
+
+
+def test_a_class_that_is_built_has_its_own_decoder(tmp_path: Path) -> None:
+    folder = as_file(word_pieces(tmp_path / "old", {"model_type": "bert"}), tmp_path / "new")
+    path = folder / "tokenizer.json"
+    path.write_text(json.dumps({**json.loads(path.read_text()), "decoder": None}))
+    assert Tokenizer(path).join(["a", "##b"]) == "ab"
