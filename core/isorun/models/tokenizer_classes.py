@@ -303,7 +303,11 @@ def _reject_contradictions(path: Path, settings: TokenizerSettings, document: Ma
         part.get("add_prefix_space") is True or part.get("prepend_scheme") in ("always", "first")
         for part in (*splits, *({"prepend_scheme": "first"} for part in parts if part.get("type") == "Prepend"))
     )
-    for key, holds in (("do_lower_case", lowers), ("strip_accents", strips), ("add_prefix_space", prefixes)):
+    stated = [("do_lower_case", lowers), ("strip_accents", strips), ("add_prefix_space", prefixes)]
+    stated += [
+        ("tokenize_chinese_chars", part["handle_chinese_chars"]) for part in parts if "handle_chinese_chars" in part
+    ]
+    for key, holds in stated:
         value = settings.fields.get(key, DEFAULTS.get(key, {}).get(settings.kind or ""))
         if value is not None and value != holds:
             raise settings.unsupported(key, f"{path} contradicts it, and isorun does not build {settings.kind} itself")

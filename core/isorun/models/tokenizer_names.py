@@ -176,8 +176,8 @@ SLOW = _names(
 REBUILT = _names(
     "BarthezTokenizer BigBirdTokenizer CodeLlamaTokenizer CohereTokenizer LasrTokenizer LayoutXLMTokenizer "
     "MBart50Tokenizer MBartTokenizer NllbTokenizer NougatTokenizer PegasusTokenizer "
-    "ReformerTokenizer RemBertTokenizer SeamlessM4TTokenizer Siglip2Tokenizer UdopTokenizer XGLMTokenizer "
-    "XLNetTokenizer"
+    "ReformerTokenizer RemBertTokenizer SeamlessM4TTokenizer Siglip2Tokenizer UdopTokenizer WhisperTokenizer "
+    "XGLMTokenizer XLNetTokenizer"
 )
 """Classes that use nothing but the vocabulary of ``tokenizer.json``, and that isorun does not build."""
 
@@ -195,7 +195,7 @@ DEFAULTS: Mapping[str, Mapping[str, bool]] = {
         ("DPRContextEncoderTokenizer", "DPRQuestionEncoderTokenizer", "FunnelTokenizer", "SplinterTokenizer"), True
     ),
     "add_prefix_space": {
-        **dict.fromkeys(("CodeGenTokenizer", "LukeTokenizer", "WhisperTokenizer"), False),
+        **dict.fromkeys(("CodeGenTokenizer", "LukeTokenizer"), False),
         "BlenderbotTokenizer": True,
     },
 }
@@ -206,7 +206,7 @@ _BYTES = ("BPE", (), ("ByteLevel",))
 _WORDS = ("WordPiece", ("BertNormalizer",), ("BertPreTokenizer",))
 STEPS: Mapping[str, tuple[str, tuple[str, ...], tuple[str, ...]]] = {
     **dict.fromkeys(_names("BlenderbotTokenizer CodeGenTokenizer LayoutLMv3Tokenizer LukeTokenizer"), _BYTES),
-    **dict.fromkeys(_names("MarkupLMTokenizer WhisperTokenizer"), _BYTES),
+    "MarkupLMTokenizer": _BYTES,
     **dict.fromkeys(_names("DPRContextEncoderTokenizer DPRQuestionEncoderTokenizer DPRReaderTokenizer"), _WORDS),
     **dict.fromkeys(_names("FunnelTokenizer LayoutLMv2Tokenizer SplinterTokenizer"), _WORDS),
     "CLIPTokenizer": ("BPE", ("NFC", "Replace", "Lowercase"), ("Split", "ByteLevel")),

@@ -147,6 +147,11 @@ def test_rejects_what_it_cannot_apply(folder: Path) -> None:
         ("auto_map=.*code of the checkpoint", {"auto_map": {"AutoTokenizer": ["a.B", None]}}),
         ("do_lower_case=True.*contradicts", {"tokenizer_class": "FunnelTokenizer", "do_lower_case": True}),
         ("tokenizer_class='RemBertTokenizer'.*PreTrainedTokenizerFast", {"tokenizer_class": "RemBertTokenizer"}),
+        ("tokenizer_class='WhisperTokenizer'.*vocabulary alone", {"tokenizer_class": "WhisperTokenizer"}),
+        (
+            "tokenize_chinese_chars=False.*contradicts",
+            {"tokenizer_class": "ConvBertTokenizer", "tokenize_chinese_chars": False},
+        ),
         ("sep_token=None.*needs this token", {"tokenizer_class": "BertTokenizer", "sep_token": None}),
     ]
     for message, fields in cases:
@@ -275,11 +280,11 @@ def test_deberta_separates_a_pair_twice(tmp_path: Path) -> None:
 
 def test_rejects_a_file_that_the_class_would_not_build(tmp_path: Path) -> None:
     with pytest.raises(UnsupportedModel, match=r"BPE \+ ByteLevel.*PreTrainedTokenizerFast"):
-        Tokenizer(_byte_pairs(tmp_path, "WhisperTokenizer", digits=True))
-    path = _byte_pairs(tmp_path, "WhisperTokenizer")
+        Tokenizer(_byte_pairs(tmp_path, "CodeGenTokenizer", digits=True))
+    path = _byte_pairs(tmp_path, "CodeGenTokenizer")
     assert _tokens(path, "a a") == ["a", "Ġa"]
     tiny.edit(path, post_processor=None)
-    with pytest.raises(UnsupportedModel, match="WhisperTokenizer has a post_processor"):
+    with pytest.raises(UnsupportedModel, match="CodeGenTokenizer has a post_processor"):
         Tokenizer(path)
 
 
