@@ -47,6 +47,19 @@ def above_lowest(node: ir.Node) -> list[ir.Node]:
     return [lowest, greater, ir.node(node.op_type, [greater.outputs[0]], node.attributes)]
 
 
+def zero_by_zero(node: ir.Node) -> list[ir.Node]:
+    """The result for divisors of 1 in the place of 0, and 0 there."""
+    import onnx_ir as ir
+
+    x, divisor = node.inputs
+    kind = np.dtype(np.int64) if divisor is None or divisor.dtype is None else divisor.dtype.numpy()
+    zero, one = (ir.node("Constant", [], {"value": ir.tensor(np.array(number, kind))}) for number in (0, 1))
+    is_zero = ir.node("Equal", [divisor, zero.outputs[0]])
+    safe = ir.node("Where", [is_zero.outputs[0], one.outputs[0], divisor])
+    result = ir.node(node.op_type, [x, safe.outputs[0]], node.attributes)
+    return [zero, one, is_zero, safe, result, ir.node("Where", [i.outputs[0] for i in (is_zero, zero, result)])]
+
+
 def _constant(node: ir.Node, name: str) -> ir.Node:
     """A constant of an attribute, or 1 if the node has none, in the type of the node's input."""
     import onnx_ir as ir

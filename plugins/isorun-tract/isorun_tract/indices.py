@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from isorun.plugin import Fault
 from isorun_tract import equivalents
 from isorun_tract.equivalents import attribute_of
 from isorun_tract.row import fault
@@ -64,7 +65,47 @@ def _slices_nothing(node: ir.Node, _: int) -> bool:
     return bool(((starts - ends) * forward > 0)[(starts < 0) == (ends < 0)].any())
 
 
+def _is_size(value: ir.Value | None) -> bool:
+    """Whether a value is computed from sizes and constants alone."""
+    waiting, known = [value], set()
+    while waiting:
+        current = waiting.pop()
+        node = None if current is None else current.producer()
+        if current in known or _numbers(current) is not None:
+            continue
+        if node is None or not node.inputs:
+            return False
+        known.add(current)
+        if node.op_type not in ("Shape", "Size"):
+            waiting += node.inputs
+    return True
+
+
+def _may_divide_by_zero(node: ir.Node, _: int) -> bool:
+    """Whether a divisor is an integer that may be 0. Sizes are not rewritten: tract computes with their symbols."""
+    divisor = node.inputs[1]
+    if divisor is None or divisor.dtype is None or not divisor.dtype.is_integer():
+        return False
+    numbers = None if divisor.is_graph_input() else _numbers(divisor)
+    return not _is_size(divisor) if numbers is None else not numbers.all()
+
+
+def _divides(operator: str) -> Fault:
+    return fault(
+        operator=operator,
+        condition="integers by numbers that may be 0",
+        result="it ends the process",
+        applies=_may_divide_by_zero,
+        rewrite=equivalents.zero_by_zero,
+        model=f"g (int64[n] x, int64[n] z) => (int64[n] y) {{ y = {operator} (x, z) }}",
+        feeds={"x": np.array([7, 7]), "z": np.array([0, 2])},
+        expected=[np.array([0, 3 if operator == "Div" else 1])],
+        ends_process=True,
+    )
+
+
 ROWS = (
+    *map(_divides, ("Div", "Mod")),
     fault(
         operator="GatherND",
         condition="indices of one axis, below 0",
