@@ -133,13 +133,15 @@ class Round:
     """A cell in one round.
 
     Attributes:
-        number: of the round, within the workload. Cells with the same number were measured in turn.
+        number: of the round, within the workload.
         position: of the cell in the shuffled order of the round.
         started: date and time.
         p50: the median latency in milliseconds.
         used: whether the figures of the cell include it: a disturbed round is left out if another one is not.
         session_mib: what the session took in RAM at its peak, its worker included; ``None`` if unknown.
         repeated: as in :class:`Figures`.
+        together: a digest of the cells of the round. Cells that are measured in different sessions may have rounds with
+            the same number.
     """
 
     number: int
@@ -153,6 +155,12 @@ class Round:
     used: bool
     session_mib: float | None = None
     repeated: float = 1.0
+    together: str = ""
+
+    @property
+    def place(self) -> tuple[int, str]:
+        """What the round of another cell has in common if both were measured in turn."""
+        return self.number, self.together
 
 
 @dataclass(frozen=True, kw_only=True)

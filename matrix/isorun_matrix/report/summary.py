@@ -236,17 +236,17 @@ def rounds(cell: CellResult) -> Sequence[Round]:
 
 def _all_rounds(cell: CellResult) -> Medians:
     """The median of a cell in each round."""
-    return {measured.number: measured.p50 for measured in rounds(cell)}
+    return {measured.place: measured.p50 for measured in rounds(cell)}
 
 
 def calm_rounds(cell: CellResult) -> Medians:
     """The median of a cell in each undisturbed round."""
-    return {measured.number: measured.p50 for measured in rounds(cell) if not measured.disturbed}
+    return {measured.place: measured.p50 for measured in rounds(cell) if not measured.disturbed}
 
 
 def cpu_rounds(cell: CellResult) -> Medians:
     """The CPU time of a run in each round, which other programs change little."""
-    return {measured.number: measured.cpu_ms for measured in rounds(cell) if measured.cpu_ms}
+    return {measured.place: measured.cpu_ms for measured in rounds(cell) if measured.cpu_ms}
 
 
 def judges(of: str, cell: CellResult, other: CellResult) -> bool:

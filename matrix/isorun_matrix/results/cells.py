@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from isorun.system.cache import sha256
 from isorun_matrix.measurement import parity
 from isorun_matrix.measurement.figures import COMMON, Figures, Round, Trial
 from isorun_matrix.measurement.statistics import latencies
@@ -117,6 +118,7 @@ def _figures(trial: Trial | None, rounds: Sequence[RoundResult], samples: Sequen
                 is_used,
                 measurement.memory_mib.of_session,
                 measurement.repetition.ratio,
+                sha256("/".join(sorted(result.round.order)).encode())[:8],
             )
             for result, measurement, is_used in zip(rounds, measurements, used, strict=True)
         ],

@@ -102,6 +102,13 @@ def in_rounds(name: str, medians: dict[int, float]) -> CellResult:
     return whole.model_copy(update={"result": replace(whole.result, rounds=own)})
 
 
+def test_rounds_with_the_same_number_in_different_sessions_are_not_common() -> None:
+    apart = [{**measured, "together": "other"} for measured in rounds(STEADY)]
+    group = group_of(SLOW, cell("apart", "ok", 4.5, result={"rounds": apart}))
+    assert (group.verdict(group.cells[0]), group.certainty) == (None, "too few rounds")
+    assert group.speed_up(group.cells[1]) is None
+
+
 def test_a_leader_by_common_rounds_is_not_said_to_have_the_lowest_median() -> None:
     calm, slow = dict(enumerate([1.0, 1.01, 0.99, 1.0, 1.005], 1)), [1.31, 1.35, 1.2, 1.4, 1.25]
     kept = {1: 0.9, 2: 0.91, 3: 0.89, 4: 0.9, 6: 1.3, 7: 1.31, 8: 1.28, 9: 1.3, 10: 1.3}

@@ -78,6 +78,15 @@ def test_times_on_the_device_are_the_medians_of_the_rounds(folder: RunFolder) ->
     assert device.p99 is None
 
 
+def test_a_round_is_identified_by_its_cells(folder: RunFolder) -> None:
+    write_trial(folder)
+    orders = [[NAME, "other"], ["other", NAME], [NAME]]
+    for number, order in enumerate(orders, start=1):
+        write(folder, number, round={"number": number, "position": 0, "order": order})
+    one, same, alone = (taken.together for taken in only_cell(folder).result.rounds)
+    assert one == same != alone
+
+
 def test_disturbed_rounds_are_left_out_unless_all_are(folder: RunFolder) -> None:
     write(folder, 1, p50=9.0, result=measurement(9.0, waited=0.3))
     write(folder, 2, p50=9.0, result=measurement(9.0, stolen=0.3))

@@ -23,7 +23,7 @@ from isorun_matrix.results.folder import RunFolder
 from isorun_matrix.spec.pairs import Pair
 
 MEMORY: Measures = {
-    "memory": lambda cell: {taken.number: taken.session_mib for taken in summary.rounds(cell) if taken.session_mib}
+    "memory": lambda cell: {taken.place: taken.session_mib for taken in summary.rounds(cell) if taken.session_mib}
 }
 """What the session of a cell took at its peak in each round, in MiB: its worker's memory included."""
 

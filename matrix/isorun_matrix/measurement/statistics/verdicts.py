@@ -16,7 +16,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from typing import Any
@@ -25,8 +25,8 @@ import numpy as np
 
 from isorun_matrix.measurement.statistics.latencies import Interval
 
-Medians = Mapping[int, float]
-"""The median of a cell in each round, by the number of the round."""
+Medians = Mapping[Hashable, float]
+"""The median of a cell in each round, by what identifies the round."""
 
 LEVEL = 0.95
 """The confidence of all comparisons of a family together."""

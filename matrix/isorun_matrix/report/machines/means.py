@@ -57,7 +57,7 @@ def _mean(machine: Machine, name: str, titles: Sequence[str]) -> _Mean | None:
     cells = [cell for title in titles if (cell := machine.correct_cell(title, name)) is not None]
     if len(cells) < len(titles):
         return None
-    calm = [summary.calm_rounds(cell) for cell in cells]
+    calm = [{taken.number: taken.p50 for taken in summary.rounds(cell) if not taken.disturbed} for cell in cells]
     common = [number for number in calm[0] if all(number in rounds for rounds in calm)]
     means = [geometric_mean([rounds[number] for rounds in calm]) for number in common]
     if (interval := rank_interval(means)) is not None:
