@@ -25,16 +25,16 @@ def lacking(rounds: Rounds, wanted: int, repeats: int) -> list[str]:
     disturbed = disturbed_rounds(rounds)
     names = []
     for name, results in rounds.items():
-        measured = {result.round.number for result in results if result.status in MEASURED and _whole(rounds, result)}
+        measured = {result.round.key for result in results if result.status in MEASURED and _whole(rounds, result)}
         if len(measured - disturbed) < wanted and len(measured) < wanted + repeats:
             names.append(name)
     return names
 
 
-def disturbed_rounds(rounds: Rounds) -> set[int]:
-    """The numbers of the rounds in which a cell was disturbed."""
+def disturbed_rounds(rounds: Rounds) -> set[tuple[int, str]]:
+    """The keys of the rounds in which a cell was disturbed."""
     return {
-        result.round.number
+        result.round.key
         for results in rounds.values()
         for result in results
         if result.result is not None and result.result.disturbed
@@ -50,7 +50,5 @@ def shuffled(names: Sequence[str], *seeds: int | str) -> list[str]:
 
 def _whole(rounds: Rounds, result: RoundResult) -> bool:
     """Whether every cell in the order of a round has a result, of those that are still in the spec."""
-    number = result.round.number
-    return all(
-        any(other.round.number == number for other in rounds[name]) for name in result.round.order if name in rounds
-    )
+    key = result.round.key
+    return all(any(other.round.key == key for other in rounds[name]) for name in result.round.order if name in rounds)

@@ -10,7 +10,6 @@ from typing import Any
 
 import numpy as np
 
-from isorun.system.cache import sha256
 from isorun_matrix.measurement import parity
 from isorun_matrix.measurement.figures import COMMON, Figures, Round, Trial
 from isorun_matrix.measurement.statistics import latencies
@@ -118,7 +117,7 @@ def _figures(trial: Trial | None, rounds: Sequence[RoundResult], samples: Sequen
                 is_used,
                 measurement.memory_mib.of_session,
                 measurement.repetition.ratio,
-                sha256("/".join(sorted(result.round.order)).encode())[:8],
+                result.round.together,
             )
             for result, measurement, is_used in zip(rounds, measurements, used, strict=True)
         ],

@@ -18,6 +18,7 @@ from typing import Annotated, Any, Literal, Self, TypeVar
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, TypeAdapter, field_validator, model_validator
 
+from isorun.system.cache import sha256
 from isorun_matrix.jobs import CellFields, PreparedModel, Reference
 from isorun_matrix.measurement.figures import Figures, Measurement, Trial
 from isorun_matrix.measurement.load.figures import LoadFigures
@@ -123,6 +124,16 @@ class RoundPlace(Record):
     number: int
     position: int
     order: list[str]
+
+    @property
+    def together(self) -> str:
+        """A digest of the cells of the round."""
+        return sha256("/".join(sorted(self.order)).encode())[:8]
+
+    @property
+    def key(self) -> tuple[int, str]:
+        """What the round of another cell has in common if both were measured in turn."""
+        return self.number, self.together
 
 
 class TrialResult(JobResult):

@@ -40,6 +40,12 @@ def test_a_cell_that_left_the_spec_does_not_count() -> None:
     assert lacking({"a": results("a", {1: "ok", 2: "ok"}, "az")}, 2, 0) == []
 
 
+def test_rounds_with_the_same_number_in_different_sessions_are_told_apart() -> None:
+    alone = results("b", {1: "disturbed", 2: "ok", 3: "ok"}, "b")
+    assert lacking({"a": results("a", {1: "ok", 2: "ok"}, "a"), "b": alone}, 2, 1) == []
+    assert lacking({"a": results("a", {1: "ok", 2: "ok"}), "b": alone}, 2, 1) == ["a"]  # which were interrupted
+
+
 def test_the_order_of_a_round_depends_on_its_number() -> None:
     names = list("abcdefgh")
     orders = [shuffled(names, 1, "m/1x8", number) for number in range(9)]
