@@ -83,8 +83,7 @@ def fuse(
     models.check_input(model, "MODEL.onnx", (".onnx",))
     kept = None if outputs is None else models.names(outputs)
     weights = files.external_files(files.read_proto(model))
-    read = [model, *(model.parent / name for name in weights), *filter(None, [calibrate])]
-    output = models.check_graph_output(output, read)
+    output = models.check_graph_output(output, [model, *filter(None, [calibrate])])
 
     with console.working(f"Fusing {model}"), files.reading(str(model)):
         graph, fusion = _fuse(model, kept)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shutil
 import tempfile
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -13,7 +13,7 @@ import typer
 from isorun.cli import console
 from isorun.errors import InvalidModel, IsorunError, UnsupportedModel, near_file
 from isorun.models.hub import KNOWN, checkpoint_folder
-from isorun.models.source import near_model
+from isorun.models.source import files_of, near_model
 from isorun.models.tokenizer import FILE, places_of
 from isorun.system.cache import Cache, expanded
 
@@ -87,8 +87,8 @@ def check_output(path: Path, reads: Iterable[Path] = ()) -> Path:
 
     Args:
         path: the file to write.
-        reads: the files that the command reads, models with the files of their text, and the folders of checkpoints,
-            which may hold graphs made from them.
+        reads: the files that the command reads, models for their weights and the files of their text too, and the
+            folders of checkpoints, which may hold graphs made from them.
 
     Returns:
         The file, of which ``path`` may be a link.
@@ -100,10 +100,9 @@ def check_output(path: Path, reads: Iterable[Path] = ()) -> Path:
         path = path.resolve() if path.is_symlink() else path
     except (OSError, RuntimeError) as error:  # the latter until Python 3.13
         raise IsorunError(f"{path} is a link that leads to itself. Name a file") from error
-    reads = [*reads]
-    for read in [*reads, *(file for model in reads if model.suffix == ".onnx" for file in text_files(model).values())]:
+    for read in _with_files_beside(reads) if path.exists() else ():
         beside = read.is_dir() and read.resolve() in path.resolve().parents and path.suffix != ".onnx"
-        if path.exists() and (path.samefile(read) or beside):
+        if path.samefile(read) or beside:
             what = f"a file of {read}" if beside else "a file that this command reads"
             raise IsorunError(f"{path} is {what} and would be overwritten. Name another file")
     if path.exists() and not path.is_dir() and not path.is_file():
@@ -120,6 +119,14 @@ def check_output(path: Path, reads: Iterable[Path] = ()) -> Path:
     except OSError as error:
         raise IsorunError(f"Cannot write {path}: {error.strerror}") from error
     return path
+
+
+def _with_files_beside(reads: Iterable[Path]) -> Iterator[Path]:
+    """Files that a command reads, and those that models among them refer to."""
+    for read in reads:
+        yield read
+        if read.suffix == ".onnx" and read.is_file():
+            yield from (*files_of(read), *text_files(read).values())
 
 
 def check_graph_output(path: Path, reads: Iterable[Path]) -> Path:

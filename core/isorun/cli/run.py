@@ -20,6 +20,7 @@ from isorun.models.pooling import cosine_matrix, pool
 from isorun.models.sentence_settings import METADATA, POOLINGS, SentenceSettings
 from isorun.models.text_reader import TextReader
 from isorun.models.tokenizer import TruncationWarning, feeds_of
+from isorun.system import npz
 from isorun.system.arguments import check_choice
 from isorun.system.cache import Cache, write_atomically
 from isorun.text.inputs import texts_of
@@ -114,7 +115,7 @@ def run(
         if repeat:
             result.latency = _time(session, arrays, repeat)
         if output is not None:
-            _save(output, result.outputs)
+            write_atomically(output, npz.content(result.outputs))
         if as_json:
             console.json_out(_as_dict(model, arrays, result, session))
         else:
@@ -153,24 +154,6 @@ def _time(session: Session, feeds: Mapping[str, np.ndarray], repeat: int) -> dic
         "mean": float(samples.mean()),
         "std": float(samples.std()),
     }
-
-
-def _save(path: Path, outputs: Mapping[str, Any]) -> None:
-    import io
-    import zipfile
-
-    odd = [name for name, value in outputs.items() if not isinstance(value, np.ndarray)]
-    if odd:
-        raise IsorunError(f"Cannot save {', '.join(odd)}: .npz files hold tensors only. Choose tensors with --outputs")
-    buffer = io.BytesIO()
-    with zipfile.ZipFile(buffer, "w") as archive:  # savez() would take some names for its own arguments
-        for name, value in outputs.items():
-            array = value.astype(np.str_) if value.dtype == object else value  # which loads without pickle
-            if array is not value and not (array.astype(object) == value).all():
-                raise IsorunError(f"Cannot save {name}: .npz files do not keep NUL at the end of a text")
-            with archive.open(f"{name}.npy", "w", force_zip64=True) as file:
-                np.lib.format.write_array(file, array, allow_pickle=False)
-    write_atomically(path, buffer.getvalue())
 
 
 def _as_dict(model: str, feeds: Mapping[str, np.ndarray], result: _Result, session: Session) -> dict[str, Any]:

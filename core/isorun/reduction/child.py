@@ -27,6 +27,7 @@ from isorun.plugin import faults, registry
 from isorun.reduction.minimize import minimal
 from isorun.reduction.search import SECONDS, WRITTEN
 from isorun.reduction.trial import SAME, Outcome, Runner, outcome
+from isorun.system import npz
 from isorun.system.cache import Cache, sha256
 from isorun.system.subprocesses import tell
 
@@ -148,9 +149,9 @@ class Search:
         written = self._folder / WRITTEN
         written.mkdir(exist_ok=True)
         files.write(lowered, written / f"{self._stem}.onnx", beside_above=_BESIDE)
-        np.savez(written / f"{self._stem}.feeds.npz", **part.feeds)
+        (written / f"{self._stem}.feeds.npz").write_bytes(npz.content(part.feeds))
         expected = self._runner(self._against, fused=part.fused).run(part.path, part.feeds)
-        np.savez(written / f"{self._stem}.expected.npz", **expected)
+        (written / f"{self._stem}.expected.npz").write_bytes(npz.content(expected))
         try:
             known = work_around.apply(lowered, faults.of(registry.get(self._backend)).rows)
         except UnsupportedModel as error:

@@ -82,6 +82,19 @@ def test_keeps_its_inputs(isorun: Callable[..., Any], bert: Path, feeds: Path, t
         assert output.read_bytes() == before
 
 
+def test_keeps_the_weights_of_its_model(isorun: Callable[..., Any], tmp_path: Path) -> None:
+    model, weights, feeds = (tmp_path / name for name in ("model.onnx", "weights.npz", "x.npz"))
+    proto = onnx.parser.parse_model("""<ir_version: 8, opset_import: ["" : 17]>
+        g (float[n, 4] x) => (float[n, 4] y) { y = Add (x, w) }""")
+    proto.graph.initializer.append(onnx.numpy_helper.from_array(np.ones(4, np.float32), "w"))
+    onnx.save(proto, model, save_as_external_data=True, location=weights.name, size_threshold=0)
+    np.savez(feeds, x=np.ones((1, 4), np.float32))
+    before = weights.read_bytes()
+    ran = isorun("run", model, "--feeds", feeds, "--output", weights)
+    assert (ran.code, f"{weights} is a file that this command reads" in ran.err) == (2, True)
+    assert weights.read_bytes() == before
+
+
 def test_computes_requested_outputs(isorun: Callable[..., Any], bert: Path, feeds: Path) -> None:
     ran = isorun("run", bert, "--feeds", feeds, "--backend", "ort-cpu", "--outputs", "pooler_output", "--json")
     assert list(ran.json["outputs"]) == ["pooler_output"]
@@ -226,6 +239,27 @@ def test_outputs_of_any_name_and_texts_are_saved(isorun: Callable[..., Any], tmp
         np.testing.assert_array_equal(saved["file"], -x)
         np.testing.assert_array_equal(saved["allow_pickle"], abs(x))
         assert saved["text"].tolist() == ["a", "ü b"]
+
+
+def test_outputs_of_types_that_numpy_lacks_are_saved_with_their_values(
+    isorun: Callable[..., Any], tmp_path: Path
+) -> None:
+    model, feeds, output = (tmp_path / name for name in ("m.onnx", "x.npz", "o.npz"))
+    onnx.save(
+        onnx.parser.parse_model("""<ir_version: 10, opset_import: ["" : 21]>
+            g (float[n] x) => (bfloat16[n] wide, float8e5m2[n] narrow, int4[n] whole)
+            { wide = Cast <to = 16> (x)  narrow = Cast <to = 19> (x)  whole = Cast <to = 22> (x) }"""),
+        model,
+    )
+    np.savez(feeds, x=np.array([1, -2.5], np.float32))
+    ran = isorun("run", model, "--backend", "reference", "--feeds", feeds, "--output", output)
+    assert ran.code == 0, ran.err
+    with np.load(output) as saved:
+        assert {name: (str(array.dtype), array.tolist()) for name, array in saved.items()} == {
+            "wide": ("float32", [1, -2.5]),
+            "narrow": ("float32", [1, -2.5]),
+            "whole": ("int8", [1, -2]),
+        }
 
 
 @pytest.mark.parametrize(
