@@ -83,7 +83,8 @@ class BackendNotFound(IsorunError):
         self.installed: tuple[str, ...] = tuple(installed)
         meant = _BACKENDS_OF_ONNX_RUNTIME.get(name)
         suggestion = f"; did you mean {meant!r}?" if meant else did_you_mean(name, installed)
-        super().__init__(f"No backend {name!r} is installed{where}{suggestion}")
+        problem = "'auto' is not a backend" if name == "auto" else f"No backend {name!r} is installed{where}"
+        super().__init__(f"{problem}{suggestion}")
 
 
 class BackendUnavailable(IsorunError):

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from isorun.models.hub import Progress
 
 _PIPED_WIDTH = 160
+_MIN_WIDTH = 40  # rich drops the columns that do not fit, without a word
 
 results: TextIO | None = None
 """What JSON is printed to; ``None`` for standard output."""
@@ -30,7 +31,7 @@ def stdout() -> Console:
     """The console for results. Lines are not wrapped to a terminal's width in a pipe."""
     from rich.console import Console
 
-    width = shutil.get_terminal_size((_PIPED_WIDTH, 0)).columns  # rich prints nothing where COLUMNS is 0
+    width = max(shutil.get_terminal_size((_PIPED_WIDTH, 0)).columns, _MIN_WIDTH)
     return Console(width=width, highlight=False, markup=False, emoji=False, soft_wrap=False)
 
 

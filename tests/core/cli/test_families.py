@@ -21,8 +21,9 @@ TWINS = {"mt5": ("t5", ""), "new": ("gte", "new.")}
 """The types whose tensors are named as those of a type with fixtures, and the prefix that differs, if any."""
 
 
-def test_prints_where_the_terminal_has_no_known_width(isorun, monkeypatch):
-    monkeypatch.setenv("COLUMNS", "0")
+@pytest.mark.parametrize("columns", ["0", "3"])
+def test_prints_where_the_terminal_has_no_width(isorun, monkeypatch, columns):
+    monkeypatch.setenv("COLUMNS", columns)
     assert "bert" in isorun("models").out
 
 

@@ -23,6 +23,11 @@ def test_the_backends_agree_on_every_mask(isorun: Callable[..., Any], bert: Path
         assert all(each["verdict"] == "pass" and 0 < each["max_abs"] < 1e-4 for each in by_mask.values())
 
 
+def test_a_reference_is_one_backend(isorun: Callable[..., Any], bert: Path) -> None:
+    ran = isorun("parity", bert, "--backends", "ort-cpu", "--against", "auto")
+    assert (ran.code, "'auto' is not a backend; known: " in ran.err) == (2, True), ran.err
+
+
 def test_a_batch_of_one_has_no_row_to_mask(isorun: Callable[..., Any], bert: Path) -> None:
     ran = isorun("parity", bert, "--backends", "ort-cpu", "--batch", 1, "--sequence", 5, "--json")
     assert ran.code == 0
