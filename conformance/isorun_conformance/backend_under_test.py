@@ -301,7 +301,10 @@ class BackendUnderTest:
             The comparison, which has passed.
         """
         if outputs is None:
+            before = {name: np.array(array) for name, array in feeds.items()}
             outputs = named(session, session.run(None, feeds))
+            for name, array in before.items():
+                np.testing.assert_array_equal(feeds[name], array, err_msg=f"run() changed the feed {name!r}")
         expected, info = self.expected(model, feeds), session.model_info
         precision = precision or self.capabilities.precisions[0]
         _check_types(session, outputs, precision)

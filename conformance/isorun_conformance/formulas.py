@@ -132,6 +132,36 @@ def views(*, dynamic: bool) -> Formula:
     )
 
 
+def sequences() -> Formula:
+    """The last of a sequence of arrays, and the sequence with that one more; one of its arrays has no elements."""
+    return Formula(
+        "sequences",
+        True,
+        4,
+        graph="""g (seq(float[n, 3]) x) => (seq(float[n, 3]) y, float[k, 3] last)
+            <int64 end = {-1}>
+            { last = SequenceAt (x, end)  y = SequenceInsert (x, last) }""",
+        arrays=lambda random, rows: {
+            "x": [random.standard_normal((size, 3), np.float32) for size in (rows, 0, 1 + rows, 1)]  # type: ignore[dict-item]
+        },
+        compute=lambda x: {"y": [*x, x[-1]], "last": x[-1]},
+    )
+
+
+def default_value() -> Formula:
+    """An input with a value of the model's own, which a feed may replace."""
+    default = np.array([1, 2, 3], np.float32)
+    return Formula(
+        "default-value",
+        False,
+        4,
+        graph="""g (float[ROWS, 3] x, float[3] scale = {1, 2, 3}) => (float[ROWS, 3] y)
+            { y = Mul (x, scale) }""",
+        arrays=lambda random, rows: {"x": random.standard_normal((rows, 3), np.float32)},
+        compute=lambda x, scale=default: {"y": x * scale},
+    )
+
+
 def unused_input(*, dynamic: bool) -> Formula:
     """An input that no node reads, between two that are."""
     return Formula(

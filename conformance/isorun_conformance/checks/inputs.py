@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable
+from contextlib import suppress
 
 import numpy as np
 import pytest
 
+from isorun.errors import InvalidFeeds
 from isorun.types import TensorSpec
 from isorun_conformance.checks.base import Checks, proves
-from isorun_conformance.formulas import four_outputs, of_type, unused_input
+from isorun_conformance.formulas import default_value, four_outputs, of_type, unused_input
 from isorun_conformance.sample_models import Dense, SampleModel, dense
 
 
@@ -112,6 +114,19 @@ class Inputs(Checks):
         with self.under_test.open_or_skip(model) as session:
             self.under_test.assert_accurate(model, session, model.feeds())
 
+    @proves("feeds")
+    def test_default_value_is_replaced_for_its_run_only(self) -> None:
+        """A backend may reject a feed in its place."""
+        model = default_value()
+        with self.under_test.open_or_skip(model) as session:
+            for seed in range(3):
+                feeds = model.feeds(seed)
+                self.under_test.assert_accurate(model, session, feeds, what="a run with the default value of an input")
+                feeds["scale"] = np.array([5, -6, 7], np.float32)
+                with suppress(InvalidFeeds):
+                    what = "a run with a feed in the place of a default value"
+                    self.under_test.assert_accurate(model, session, feeds, what=what)
+
     @proves("names")
     def test_names_of_inputs_and_outputs_may_hold_any_character(self) -> None:
         model = four_outputs(dynamic=self.under_test.capabilities.dynamic_shapes, names=_UNUSUAL_NAMES)
@@ -132,3 +147,13 @@ class Inputs(Checks):
         with self.under_test.open_or_skip(model) as session:
             for seed in range(2):
                 self.under_test.assert_accurate(model, session, model.feeds(seed))
+
+    @proves("types")
+    def test_text_that_ends_in_nul_is_kept_or_rejected(self) -> None:
+        """NumPy's own strings lose it."""
+        model = of_type("string", np.dtype(object), dynamic=self.under_test.capabilities.dynamic_shapes)
+        with self.under_test.open_or_skip(model) as session:
+            feeds = model.feeds()
+            feeds["x"][0] = "\0", "text\0", "two\0\0"
+            with suppress(InvalidFeeds):
+                self.under_test.assert_accurate(model, session, feeds, what="a text that ends in NUL")

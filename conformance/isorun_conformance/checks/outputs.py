@@ -8,7 +8,7 @@ import numpy as np
 
 from isorun_conformance.backend_under_test import named
 from isorun_conformance.checks.base import Checks, proves
-from isorun_conformance.formulas import four_outputs, other_types, views
+from isorun_conformance.formulas import four_outputs, other_types, sequences, views
 from isorun_conformance.sample_models import Dense
 
 _LARGE = 1 << 12  # rows: outputs of 4 MiB
@@ -60,6 +60,24 @@ class Outputs(Checks):
         with self.under_test.open_or_skip(model) as session:
             for seed in range(3):
                 self.under_test.assert_accurate(model, session, model.feeds(seed))
+
+    @proves("types")
+    def test_sequences_of_arrays(self) -> None:
+        """In order, of every size, in memory of their own."""
+        model = sequences()
+        with self.under_test.open_or_skip(model) as session:
+            for seed in range(2):
+                feeds = model.feeds(seed)
+                outputs, expected = named(session, session.run(None, feeds)), model.outputs(feeds)
+                arrays = [*outputs["y"], outputs["last"]]
+                shapes = [array.shape for array in arrays]
+                sizes = [array.shape for array in (*expected["y"], expected["last"])]
+                assert shapes == sizes, f"a sequence must have arrays of the shapes {sizes}, got {shapes}"
+                for array, value in zip(arrays, (*expected["y"], expected["last"]), strict=True):
+                    np.testing.assert_array_equal(array, value, err_msg="an array of a sequence is wrong")
+                for array, other in itertools.combinations([*arrays, *feeds["x"]], 2):
+                    shared = np.shares_memory(array, other)
+                    assert not shared, "an array of a sequence shares memory with another one, or with a feed"
 
     @proves("results")
     def test_no_later_run_changes_an_output(self) -> None:

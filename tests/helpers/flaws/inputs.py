@@ -18,6 +18,33 @@ class ChangesItsFeeds(Flawed):
         return results
 
 
+@backend
+class UnmasksEmptyRows(Flawed):
+    """Against NaN, in the mask of the caller."""
+
+    def run(self, output_names, feeds):
+        mask = feeds.get("attention_mask")
+        if mask is not None and mask.flags.writeable:
+            mask[~mask.any(axis=-1)] = 1
+        return self.right(output_names, feeds)
+
+
+@backend
+class KeepsTheFirstScale(Flawed):
+    """Uploads an input that has a default value once."""
+
+    def run(self, output_names, feeds):
+        self.kept = self.kept or {}
+        kept = {name: self.kept.setdefault(name, array) for name, array in feeds.items() if name == "scale"}
+        return self.right(output_names, {**self.kept, **feeds, **kept})
+
+
+@backend
+class IgnoresTheScaleThatIsFed(Flawed):
+    def run(self, output_names, feeds):
+        return self.right(output_names, {name: array for name, array in feeds.items() if name != "scale"})
+
+
 def unstrided(array):
     """What is in an array's memory one after another."""
     base = array if array.base is None or array.flags.c_contiguous else np.asarray(array.base)

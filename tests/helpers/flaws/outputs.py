@@ -90,9 +90,27 @@ LocksItsOutputs = returning(lambda results: [locked(array) for array in results]
 FreesItsOutputs = returning(lambda results: [freed(each) for each in results])
 NarrowsIntegers = cast(np.int64, np.int32)
 BytesForBooleans = cast(bool, np.uint8)
-UnpacksScalars = returning(lambda results: [each if each.ndim else each[()] for each in results])
+UnpacksScalars = returning(
+    lambda results: [each if isinstance(each, list) or each.ndim else each[()] for each in results]
+)
 SwapsTwoOfThree = returning(lambda results: [*results[:-2], *results[:-3:-1]] if len(results) > 2 else results)
 ReturnsViews = returning(lambda results: [results[0] if np.array_equal(results[0], each) else each for each in results])
+
+
+def in_sequences(change):
+    """A backend that changes the arrays of a sequence."""
+    return returning(lambda results: [change(each) if isinstance(each, list) else each for each in results])
+
+
+ReversesSequences = in_sequences(lambda arrays: arrays[::-1])
+DropsEmptyArrays = in_sequences(lambda arrays: [each for each in arrays if each.size])
+RepeatsAnArray = in_sequences(lambda arrays: [*arrays[:-1], arrays[-2]])
+KeepsTextInNumPy = returning(
+    lambda results: [
+        each.astype("U").astype(object) if isinstance(each, np.ndarray) and each.dtype == object else each
+        for each in results
+    ]
+)
 
 
 @backend
