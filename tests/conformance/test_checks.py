@@ -253,6 +253,7 @@ CASES = [
     Case("ReusesModelsByStructure", "models_that_differ_in_their_weights_only", "differ in their weights"),
     Case("ReusesModelsByPath", "another_model_in_the_same_file", "held another one"),
     Case("OnlyTheLastSessionComputes", "several_sessions_of_one_model", "one of several"),
+    Case("FreesTheMemoryOfOtherModels", "models_that_differ_in_their_weights_only", "after another one was closed"),
     Case("ClosesTheOthers", "several_sessions_of_one_model", "shut down|one of several"),
     Case("OnePrecision", "precisions_side_by_side", "fp32 beside", {"precision": "fp16"}),
     Case("SpoiledByARefusal", "session_after_a_model_that_was_refused", "an earlier model has failed"),

@@ -43,6 +43,10 @@ class Circumstances(Checks):
                 for model, session in (*zip(models, sessions, strict=True), (models[0], sessions[0])):
                     what = "a model beside others that differ in their weights"
                     self.under_test.assert_accurate(model, session, model.feeds(), what=what)
+                sessions.pop().close()
+                for model, session in zip(models, sessions, strict=False):
+                    what = "a model after another one was closed"
+                    self.under_test.assert_accurate(model, session, model.feeds(), what=what)
 
     @proves("independent sessions")
     def test_another_model_in_the_same_file(self) -> None:

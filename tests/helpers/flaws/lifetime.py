@@ -171,6 +171,25 @@ class ClosesTheOthers(Flawed):
 
 
 @backend
+class FreesTheMemoryOfOtherModels(Flawed):
+    """Weights are in one arena, which ends at those of the model that is closed."""
+
+    end: ClassVar[int] = 0
+
+    def __init__(self, model, config):
+        super().__init__(model, config)
+        self.start = self.end
+        type(self).end += 1
+
+    def run(self, output_names, feeds):
+        return [result * (1 if self.start < self.end else 2) for result in self.right(output_names, feeds)]
+
+    def close(self):
+        type(self).end = max(self.end - 2, 0)
+        super().close()
+
+
+@backend
 class SleepsBetweenRuns(Flawed):
     """Loses its state if it is not used for a second."""
 
