@@ -4,6 +4,7 @@
 value                                           description
 ==============================================  ===========================================================
 array or scalar of numbers or booleans          ``{"array": "<f4", "shape": [2, 7], "offset": 64}``
+the same of a type that NumPy lacks             ``{"array": "bfloat16", "shape": [2, 7], "offset": 64}``
 array of strings                                ``{"strings": "|O", "shape": [2], "values": ["a", "b"]}``
 list (an ONNX sequence)                         ``{"list": [...]}``
 tuple (the same in feeds)                       ``{"tuple": [...]}``
@@ -60,14 +61,15 @@ class Packing:
         raise TypeError(f"expected an array, string, number, list, mapping or None, got {type(value).__name__}")
 
     def _array(self, value: Any) -> dict[str, Any]:
-        kind, shape = value.dtype.kind, list(value.shape)
-        if kind in _NUMBERS:
+        shape = list(value.shape)
+        if is_plain(value):
             offset = aligned(self.size)
             self.arrays.append(value)
             self.offsets.append(offset)
             self.size = offset + value.nbytes
-            return {"array": value.dtype.str, "shape": shape, "offset": offset}
-        strings = value.reshape(-1).tolist() if kind in _STRINGS else [None]
+            name = value.dtype.name if _is_lacking(value.dtype) else value.dtype.str
+            return {"array": name, "shape": shape, "offset": offset}
+        strings = value.reshape(-1).tolist() if value.dtype.kind in _STRINGS else [None]
         if all(isinstance(item, str) for item in strings):
             return {"strings": value.dtype.str, "shape": shape, "values": strings}
         raise TypeError(f"cannot send an array of {value.dtype} to another process")
@@ -80,13 +82,29 @@ def _key(key: Any) -> Any:
 
 def is_plain(value: Any) -> bool:
     """Whether the description of a value follows from its dtype and shape."""
-    return isinstance(value, np.ndarray | np.generic) and value.dtype.kind in _NUMBERS
+    numbers = isinstance(value, np.ndarray | np.generic)
+    return numbers and (value.dtype.kind in _NUMBERS or _is_lacking(value.dtype))
+
+
+def _is_lacking(dtype: np.dtype[Any]) -> bool:
+    """Whether NumPy lacks a type, which ``ml_dtypes`` has registered: its ``str`` is that of another one."""
+    return dtype.isbuiltin == 2
+
+
+def _dtype(name: str) -> np.dtype[Any]:
+    try:
+        return np.dtype(name)
+    except TypeError:
+        import ml_dtypes
+
+        dtype: np.dtype[Any] = np.dtype(getattr(ml_dtypes, name))
+        return dtype
 
 
 def rebuild(described: Mapping[str, Any], view: Viewer) -> Any:
     """The value of a description."""
     if "array" in described:
-        return view(np.dtype(described["array"]), tuple(described["shape"]), described["offset"])
+        return view(_dtype(described["array"]), tuple(described["shape"]), described["offset"])
     if "strings" in described:
         return np.array(described["values"], dtype=described["strings"]).reshape(described["shape"])
     if "list" in described:

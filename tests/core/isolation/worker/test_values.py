@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 
+import ml_dtypes
 import numpy as np
 import pytest
 from hypothesis import given
@@ -59,6 +60,14 @@ def assert_same(found, value):
 def test_round_trip(values):
     for found, value in zip(round_trip(*values), values, strict=True):
         assert_same(found, value)
+
+
+@pytest.mark.parametrize("name", ["bfloat16", "float8_e4m3fn", "float8_e5m2", "float4_e2m1fn", "int4", "uint4"])
+def test_types_that_numpy_lacks(name):
+    array = np.array([[1, 2], [3, 0]]).astype(getattr(ml_dtypes, name))
+    (found,) = round_trip(array)
+    assert is_plain(array)
+    assert_same(found, array)
 
 
 def test_keeps_strides_and_byte_order():
