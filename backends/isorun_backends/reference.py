@@ -87,15 +87,25 @@ class ReferenceExecutable(Executable):
         )
         self._precision = precision
         self._wide = precision == "fp64"
+        self._names = [output.name for output in proto.graph.output]
+        self._optional = {
+            output.name: list if output.type.optional_type.elem_type.HasField("sequence_type") else np.ndarray
+            for output in proto.graph.output
+            if output.type.HasField("optional_type")
+        }
 
     def run(self, output_names: Sequence[str] | None, feeds: Feeds) -> list[Any]:
         if self._wide:
             feeds = {name: _widen(value) for name, value in feeds.items()}
         # Infinities and NaN are results, as in every other runtime.
         with runtime_errors(f"{self._name} failed while running"), np.errstate(all="ignore"):
-            results = self._evaluator.run(None if output_names is None else list(output_names), dict(feeds))
+            names = self._names if output_names is None else list(output_names)
+            results = self._evaluator.run(names, dict(feeds))
         # The evaluator returns an output that is also a feed, a part of one or another output without a copy.
-        return list(map(_copy, results))
+        return [
+            _copy(_of_optional(value, self._optional[name]) if name in self._optional else value)
+            for name, value in zip(names, results, strict=True)
+        ]
 
     def report(self) -> RuntimeReport:
         import onnx
@@ -218,6 +228,12 @@ def _corrected() -> list[Any]:
 def _by_row(numbers: np.ndarray | None) -> np.ndarray | None:
     """Numbers for each row of a matrix, in the standard a vector, so that they broadcast along it."""
     return numbers[:, None] if numbers is not None and numbers.ndim == 1 and numbers.size > 1 else numbers
+
+
+def _of_optional(value: Any, held: type) -> Any:
+    """The value of an optional, which the evaluator's ``Optional`` puts into a list; other operators do not."""
+    wrapped = isinstance(value, list) and len(value) == 1
+    return value[0] if wrapped and isinstance(value[0], held | None) else value
 
 
 def _copy(value: Any) -> Any:

@@ -99,3 +99,31 @@ def test_results_of_a_loop_have_an_axis_of_iterations(sizes: tuple[int, ...], co
         last, results = session.run(None, {"x": x, "n": np.array(3)})
     np.testing.assert_array_equal(last, 8 * x)
     np.testing.assert_array_equal(results, [2 * x, 4 * x, 8 * x])
+
+
+@pytest.mark.parametrize(
+    ("signature", "value"),
+    [
+        ("float[n] x) => (optional(float[n]) y)", np.ones(2, np.float32)),
+        ("seq(float[n]) x) => (optional(seq(float[n])) y)", [np.ones(2, np.float32)]),
+        ("optional(float[n]) x) => (optional(float[n]) y)", np.ones(2, np.float32)),
+        ("optional(seq(float[n])) x) => (optional(seq(float[n])) y)", [np.ones(2, np.float32)]),
+    ],
+)
+def test_an_optional_is_its_value(signature: str, value: object) -> None:
+    node = "Identity" if signature.startswith("optional") else "Optional"
+    model = onnx.parser.parse_model(f'<ir_version: 8, opset_import: ["" : 18]> g ({signature} {{ y = {node} (x) }}')
+    with isorun.Session(model.SerializeToString(), "reference") as session:
+        (y,) = session.run(None, {"x": value})
+    assert type(y) is type(value)
+    np.testing.assert_array_equal(y, value)
+
+
+def test_arrays_of_a_sequence_belong_to_the_caller() -> None:
+    model = onnx.parser.parse_model("""<ir_version: 8, opset_import: ["" : 17]>
+        g (float[n] x) => (seq(float[n]) y) { y = SequenceConstruct (x, x) }""")
+    x = np.ones(2, np.float32)
+    with isorun.Session(model.SerializeToString(), "reference") as session:
+        first, second = session.run(None, {"x": x})[0]
+    first[...] = 2
+    assert (x.tolist(), second.tolist()) == ([1, 1], [1, 1])
