@@ -29,7 +29,8 @@ class OutputCheck:
     """
 
     def __init__(self, info: ModelInfo, precision: str = "fp32") -> None:
-        inputs = {spec.shape[0]: spec.name for spec in reversed(info.inputs) if spec.shape}
+        tensors = [spec for spec in info.inputs if spec.type.startswith("tensor(")]  # others are lists or None
+        inputs = {spec.shape[0]: spec.name for spec in reversed(tensors) if spec.shape}
         rows = [spec for spec in info.outputs if spec.shape and spec.name not in info.without_rows]
         batches = [spec.shape[0] for spec in rows if spec.shape and spec.shape[0] in inputs]
         batch = next((size for size in batches if isinstance(size, str)), None)

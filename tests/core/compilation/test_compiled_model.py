@@ -180,6 +180,15 @@ SUM = np.arange(3, dtype=np.float32)
 GOOD, BAD = {"x": SUM, "y": SUM}, {"x": SUM, "y": SUM[:2]}
 
 
+def test_a_list_for_an_optional_array_is_a_failure_of_the_backend():
+    model = parsed("""<ir_version: 8, opset_import: ["" : 18]>
+        g (optional(float[n]) x) => (optional(float[n]) y) { y = Identity (x) }""")
+    with isorun.Session(model, "ort-cpu") as session, pytest.raises(BackendFailed, match="x"):
+        session.run(None, {"x": [np.ones(2, np.float32)]})
+    with isorun.Session(model, "reference") as session:
+        np.testing.assert_array_equal(session.run(None, {"x": [np.ones(2, np.float32)]}), [np.ones(2)])
+
+
 def test_a_failed_run_affects_no_later_one():
     with isorun.Session(parsed(sample_models.SUM), "spoiled") as session:
         binding = session.io_binding()
