@@ -194,20 +194,22 @@ def write(model: ir.Model, path: Path, *, beside_above: int = SINGLE_FILE_LIMIT)
         OSError: the folder is not writable, or the disk is full.
         InvalidModel: the model cannot be serialized, or a weight cannot be computed or read.
     """
-    beside = weight_bytes(model) > beside_above
+    beside = path.with_name(f"{path.stem}.weights.bin") if weight_bytes(model) > beside_above else None
     with writing(model, path) as temporary:
         external.load_attributes(model)
-        if not beside:
+        if beside is None:
             ir.external_data.load_to_model(model)
         ir.save(
             model,
             temporary,
             format="protobuf",
-            external_data=f"{path.stem}.weights.bin" if beside else None,
+            external_data=beside and beside.name,
             size_threshold_bytes=INLINE_LIMIT,
             alignment=ALIGNMENT,
             align_threshold=INLINE_LIMIT,
         )
+        if beside is not None and beside.is_file() and not beside.stat().st_size:  # all weights are small
+            beside.unlink()
         maps.restore_file(temporary, model)
 
 

@@ -74,6 +74,14 @@ def test_a_flipped_byte_never_crashes(content, place, change):
         assert str(error).startswith("the file")  # noqa: PT017
 
 
+def test_leaves_no_empty_file_beside_small_weights(tmp_path):
+    model = onnx.parser.parse_model("""<ir_version: 8, opset_import: ["" : 17]>
+        g (float[n] x) => (float[n] y) <float[1] w = {2}> { y = Mul (x, w) }""")
+    onnx.save(model, tmp_path / "source.onnx")
+    files.write(files.read(tmp_path / "source.onnx"), tmp_path / "written.onnx", beside_above=0)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["source.onnx", "written.onnx"]
+
+
 def test_writes_large_weights_externally(bert, tmp_path):
     model = files.read(bert)
     size = files.weight_bytes(model)
