@@ -7,6 +7,7 @@ Reading leaves external data on disk, where it is mapped when it is used. Any er
 from __future__ import annotations
 
 import stat
+import tempfile
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -194,7 +195,7 @@ def write(model: ir.Model, path: Path, *, beside_above: int = SINGLE_FILE_LIMIT)
         OSError: the folder is not writable, or the disk is full.
         InvalidModel: the model cannot be serialized, or a weight cannot be computed or read.
     """
-    beside = path.with_name(f"{path.stem}.weights.bin") if weight_bytes(model) > beside_above else None
+    beside = f"{path.stem}.weights.bin" if weight_bytes(model) > beside_above else None
     with writing(model, path) as temporary:
         external.load_attributes(model)
         if beside is None:
@@ -203,35 +204,39 @@ def write(model: ir.Model, path: Path, *, beside_above: int = SINGLE_FILE_LIMIT)
             model,
             temporary,
             format="protobuf",
-            external_data=beside and beside.name,
+            external_data=beside,
             size_threshold_bytes=INLINE_LIMIT,
             alignment=ALIGNMENT,
             align_threshold=INLINE_LIMIT,
         )
-        if beside is not None and beside.is_file() and not beside.stat().st_size:  # all weights are small
-            beside.unlink()
+        for file in sorted(temporary.parent.iterdir()):
+            if not file.stat().st_size:  # all weights are small
+                file.unlink()
         maps.restore_file(temporary, model)
 
 
 @contextmanager
 def writing(model: ir.Model, path: Path) -> Iterator[Path]:
-    """A temporary file that becomes a model's file.
+    """A temporary file that becomes a model's file. Files beside it become those beside the model's, before it does:
+    weights are mapped where the model is in use, and must not change there.
 
     Raises:
         OSError: it cannot be written.
         InvalidModel: the model cannot be serialized, or a weight cannot be computed or read.
     """
-    temporary = path.with_name(f".{path.name}.part")
     try:
-        with reading(model.meta.get(_NAME, "The model"), except_for=OSError):
-            yield temporary
-        temporary.replace(path)
+        with tempfile.TemporaryDirectory(prefix=f".{path.name}.", dir=path.parent) as folder:
+            temporary = Path(folder) / path.name
+            with reading(model.meta.get(_NAME, "The model"), except_for=OSError):
+                yield temporary
+            for beside in sorted(Path(folder).iterdir()):
+                if beside != temporary:
+                    beside.replace(path.with_name(beside.name))
+            temporary.replace(path)
     except OSError as error:
         if error.errno is None:  # raised by onnx_ir: a weight file shrank in the meantime
             raise InvalidModel(str(error)) from error
         raise OSError(error.errno, f"{path} cannot be written: {error.strerror or error}") from error
-    finally:
-        temporary.unlink(missing_ok=True)
 
 
 def weight_bytes(model: ir.Model) -> int:

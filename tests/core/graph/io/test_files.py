@@ -94,6 +94,28 @@ def test_writes_large_weights_externally(bert, tmp_path):
         np.testing.assert_array_equal(numpy_helper.to_array(a), numpy_helper.to_array(b))
 
 
+def test_weights_that_are_in_use_do_not_change(bert, tmp_path):
+    """Another process may have mapped them."""
+    model, weights = files.read(bert), tmp_path / "model.weights.bin"
+    weights.write_bytes(b"before")
+    with weights.open("rb") as used:
+        files.write(model, tmp_path / "model.onnx", beside_above=0)
+        assert used.read() == b"before"
+    written = files.read(tmp_path / "model.onnx")
+    assert files.weight_bytes(written) == files.weight_bytes(model)
+    before = weights.read_bytes()
+    large = max(written.graph.initializers.values(), key=lambda value: value.const_value.nbytes)
+    large.const_value = ir.LazyTensor(failing, large.dtype, large.shape, name=large.name)
+    with pytest.raises(OSError, match=r"model\.onnx cannot be written: No space left"):
+        files.write(written, tmp_path / "model.onnx", beside_above=0)
+    assert weights.read_bytes() == before
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["model.onnx", "model.weights.bin"]
+
+
+def failing():
+    raise OSError(28, "No space left on device")
+
+
 def test_reports_a_file_that_cannot_be_written(bert, tmp_path):
     with pytest.raises(FileNotFoundError, match=r"none/model\.onnx cannot be written"):
         files.write(files.read(bert), tmp_path / "none" / "model.onnx", beside_above=0)
