@@ -73,9 +73,9 @@ def test_types_that_numpy_lacks(dtype):
     type_name = f"tensor({dtype.replace('_', '').replace('m1fn', 'm1')})"
     value = np.array([0, 1]).astype(getattr(ml_dtypes, dtype))
     assert checked(type_name, value) is value
-    for other in (ONE, np.zeros(2, np.uint8), [0, 1], np.ma.array(value, mask=[True, False]), 1):
+    for wrong in (ONE, np.zeros(2, np.uint8), [0, 1], np.ma.array(value, mask=[True, False]), 1):
         with pytest.raises(InvalidFeeds, match=f"ml_dtypes.{dtype}|MaskedArray"):
-            checked(type_name, other)
+            checked(type_name, wrong)
 
 
 @pytest.mark.parametrize(

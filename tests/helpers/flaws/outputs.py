@@ -91,7 +91,7 @@ FreesItsOutputs = returning(lambda results: [freed(each) for each in results])
 NarrowsIntegers = cast(np.int64, np.int32)
 BytesForBooleans = cast(bool, np.uint8)
 UnpacksScalars = returning(
-    lambda results: [each if isinstance(each, list) or each.ndim else each[()] for each in results]
+    lambda results: [value if isinstance(value, list) or value.ndim else value[()] for value in results]
 )
 SwapsTwoOfThree = returning(lambda results: [*results[:-2], *results[:-3:-1]] if len(results) > 2 else results)
 ReturnsViews = returning(lambda results: [results[0] if np.array_equal(results[0], each) else each for each in results])
@@ -99,16 +99,16 @@ ReturnsViews = returning(lambda results: [results[0] if np.array_equal(results[0
 
 def in_sequences(change):
     """A backend that changes the arrays of a sequence."""
-    return returning(lambda results: [change(each) if isinstance(each, list) else each for each in results])
+    return returning(lambda results: [change(value) if isinstance(value, list) else value for value in results])
 
 
 ReversesSequences = in_sequences(lambda arrays: arrays[::-1])
-DropsEmptyArrays = in_sequences(lambda arrays: [each for each in arrays if each.size])
+DropsEmptyArrays = in_sequences(lambda arrays: [array for array in arrays if array.size])
 RepeatsAnArray = in_sequences(lambda arrays: [*arrays[:-1], arrays[-2]])
 KeepsTextInNumPy = returning(
     lambda results: [
-        each.astype("U").astype(object) if isinstance(each, np.ndarray) and each.dtype == object else each
-        for each in results
+        value.astype("U").astype(object) if isinstance(value, np.ndarray) and value.dtype == object else value
+        for value in results
     ]
 )
 
