@@ -51,4 +51,6 @@ def shuffled(names: Sequence[str], *seeds: int | str) -> list[str]:
 def _whole(rounds: Rounds, result: RoundResult) -> bool:
     """Whether every cell in the order of a round has a result, of those that are still in the spec."""
     key = result.round.key
-    return all(any(other.round.key == key for other in rounds[name]) for name in result.round.order if name in rounds)
+    return all(
+        any(measured.round.key == key for measured in rounds[name]) for name in result.round.order if name in rounds
+    )

@@ -24,7 +24,7 @@ def render(runs: Sequence[Run]) -> str:
                 rows.append(about | dict(_flat(cell.as_document())) | verdict | loads)
     known = dict.fromkeys(name for row in rows for name in row)
     # A cell that was not measured has no parity, and others have parity.verdict and so on.
-    names = [name for name in known if not any(other.startswith(f"{name}.") for other in known)]
+    names = [name for name in known if not any(column.startswith(f"{name}.") for column in known)]
     out = io.StringIO()
     writer = csv.DictWriter(out, names, lineterminator="\n", extrasaction="ignore")
     writer.writeheader()
