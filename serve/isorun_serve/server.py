@@ -154,7 +154,9 @@ def _connections(idle: float) -> type[asyncio.Protocol]:
 
         def data_received(self, data: bytes) -> None:
             # A parser that sees an offer of HTTP/2, as Java's clients send it, drops the body of the request.
-            super().data_received(_UPGRADE.sub(rb"\1", data, count=1))
+            if self.cycle is None or self.cycle.response_complete:  # elsewhere, this is part of a body
+                data = _UPGRADE.sub(rb"\1", data, count=1)
+            super().data_received(data)
 
         def on_response_complete(self) -> None:
             super().on_response_complete()

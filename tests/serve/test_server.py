@@ -128,6 +128,19 @@ def test_offers_of_http_2_are_ignored(server: Server, is_chunked: bool, is_split
             assert (answer.status, len(json.loads(answer.read()))) == (200, 1)
 
 
+def test_a_body_that_looks_like_an_offer_of_http_2_is_kept(server: Server) -> None:
+    body = b"GET / HTTP/1.1\r\nUpgrade: h2c\r\n\r\n"
+    head = b"POST /embed HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n"
+    with closing(server.connection()) as connection:
+        connection.connect()
+        for part in (head + b"Content-Length: %d\r\n\r\n" % len(body), body):
+            connection.sock.sendall(part)
+            time.sleep(0.1)
+        answer = http.client.HTTPResponse(connection.sock)
+        answer.begin()
+        assert answer.status == 400
+
+
 def test_work_ends_for_a_client_that_leaves(server: Server) -> None:
     connection = server.connection()
     body = json.dumps({"inputs": ["a b c d e f g h " * 4] * 2048})
