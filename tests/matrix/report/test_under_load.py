@@ -24,11 +24,11 @@ def loaded(name: str, rate: float, status: str = "ok") -> CellResult:
 
 
 def test_loads_are_in_every_report() -> None:
-    found = run(loaded("a", 40.0), loaded("b", 40.0, "timeout"))
-    for text in (printed(terminal.render(found), 200), markdown.render(found), html.render(found)):
+    result = run(loaded("a", 40.0), loaded("b", 40.0, "timeout"))
+    for text in (printed(terminal.render(result), 200), markdown.render(result), html.render(result)):
         assert re.search(r"a fp32 answers 40\.0 \S*38\.0 to 42\.0\S* a second with 99% .* within 20 ms", text)
         assert "timeout" in text
-    plot = plots.load(group_of(*found.cells))
+    plot = plots.load(group_of(*result.cells))
     assert (plot["bounds"], plot["series"][0]["y"]) == ([20.0], [19.0])
 
 
