@@ -26,6 +26,10 @@ def complete_precisions(incomplete: str) -> list[str]:
     return [name for name in ("auto", *PRECISIONS) if name.startswith(incomplete)]
 
 
+def complete_fixed_precisions(incomplete: str) -> list[str]:
+    return [name for name in PRECISIONS if name.startswith(incomplete)]
+
+
 def complete_environments(incomplete: str) -> list[str]:
     return [name for name in environments.names() if name.startswith(incomplete)]
 

@@ -46,7 +46,7 @@ def parity(
     precision: Annotated[
         str,
         typer.Option(
-            metavar="NAME", help="Precision of the compared backends.", autocompletion=options.complete_precisions
+            metavar="NAME", help="Precision of the compared backends.", autocompletion=options.complete_fixed_precisions
         ),
     ] = "fp32",
     batch: Annotated[

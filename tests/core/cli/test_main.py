@@ -159,6 +159,8 @@ def test_full_disk_of_standard_output_is_named(arguments: list[str]) -> None:
         ("isorun run --backend ort-cpu,openv", {"ort-cpu,openvino"}),
         ("isorun embed --precision f", {"fp64", "fp32", "fp16"}),
         ("isorun parity --backends ort-c", {"ort-cpu", "ort-cuda"}),
+        ("isorun run --precision a", {"auto"}),
+        ("isorun parity --precision a", set()),
         ("isorun choose --backend ort-c", {"ort-cpu", "ort-cuda"}),
         ("isorun conformance ort-c", {"ort-cpu", "ort-cuda"}),
         ("isorun run --prov", {"--provenance"}),
