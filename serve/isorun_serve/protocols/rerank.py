@@ -55,7 +55,9 @@ def router(models: Models, settings: Settings) -> APIRouter:
         served, encoder = models.reranker(request.model)
         limit = encoder.max_length
         if request.max_tokens_per_doc is not None and (limit is None or request.max_tokens_per_doc < limit):
-            message = f"max_tokens_per_doc cannot be set below the model's limit of {limit} tokens. Omit it"
+            message = "max_tokens_per_doc cannot be set: the model has no limit. Omit it"
+            if limit is not None:
+                message = f"max_tokens_per_doc cannot be set below the model's limit of {limit} tokens. Omit it"
             raise ApiError(400, message, param="max_tokens_per_doc")
         if request.rank_fields not in (None, ["text"]):
             raise ApiError(400, 'rank_fields must be ["text"]. Put other fields into the text', param="rank_fields")
