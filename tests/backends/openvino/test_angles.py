@@ -13,7 +13,7 @@ from isorun.errors import BackendUnavailable
 LENGTH = 700
 
 
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("precision", ["bf16", "int8"])
 @pytest.mark.parametrize("label", ["glm-dynamo18-eager", "qwen3-dynamo18-eager"])
 def test_rows_longer_than_256_tokens_are_rotated_by_place(label: str, precision: str) -> None:

@@ -113,6 +113,7 @@ def test_rejects_vectors_of_other_texts() -> None:
         agreement(vectors(2), vectors(2))
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("noise", [0.05, 0.3])
 def test_the_interval_holds_the_figure_of_many_queries(noise: float) -> None:
     """Of 60 samples of 80 texts of a population of 4,000, at least 50 hold the mean of the samples."""

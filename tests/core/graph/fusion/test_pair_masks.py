@@ -107,7 +107,7 @@ def test_queries_without_a_key_in_fp16(packed: bool, dialect: str) -> None:
         np.testing.assert_allclose(result[of_keys], exports.run(proto, feeds)[0][of_keys], atol=0.05)
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("dialect", ["primitive", "com.microsoft", "onnx", "static"])
 def test_a_padded_query_that_is_read_in_fp16(dialect: str) -> None:
     label = "deberta-v3-sequence-torchscript17-eager"  # queries that are padding have no key; its head reads the first

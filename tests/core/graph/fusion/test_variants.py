@@ -151,6 +151,7 @@ def test_fuses_embeddings_to_which_a_number_is_added() -> None:
     assert report.complete, str(report)
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("is_one_value", [False, True], ids=["to the scores", "to the mask"])
 def test_fuses_a_causal_mask_added_to_the_mask(is_one_value: bool) -> None:
     """As in CLIP up to transformers 4.57: a query without any key attends to those that one mask leaves out."""

@@ -212,6 +212,7 @@ def test_tensors_of_attributes_are_written_into_the_file(tmp_path):
     assert files.external_files(files.read_proto(tmp_path / "other" / "out.onnx")) == []
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("number", [np.nan, np.inf])
 def test_weights_that_cannot_be_quantized_are_named(tmp_path, bert, number):
     model = onnx.load(bert)

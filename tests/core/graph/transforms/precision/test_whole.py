@@ -17,7 +17,7 @@ from isorun.parity import DEFAULT_TOLERANCES, compare
 HALVES = exports.archive("half")
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("label", HALVES)
 def test_fp32_is_as_exact_as_of_a_model_in_fp32(label: str) -> None:
     """By itself, ONNX Runtime rounds every result to 16 bits, and differed by 1e-3.
@@ -39,7 +39,7 @@ def test_fp32_is_as_exact_as_of_a_model_in_fp32(label: str) -> None:
 
 
 @pytest.mark.filterwarnings("ignore::isorun.compilation.calibration.CalibrationWarning")
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("label", HALVES)
 def test_int8_is_that_of_the_model_in_fp32(label: str) -> None:
     """Products of 8 bits, and the rest in fp32: in 16 bits, runtimes would round it a second time."""
