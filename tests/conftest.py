@@ -155,7 +155,7 @@ def isorun(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) 
 
     def run(*arguments: object) -> Ran:
         capsys.readouterr()
-        code = main([str(each) for each in arguments])
+        code = main([str(argument) for argument in arguments])
         out, err = capsys.readouterr()
         return Ran(code, out, err)
 

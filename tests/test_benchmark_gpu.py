@@ -64,7 +64,7 @@ def test_without_a_gpu_it_says_so_and_exits_with_3(load, tmp_path):
         assert f"\n{name}: skipped\n  skipped: no GPU: " in ran.stdout
     machine = json.loads((tmp_path / "out" / "machine.json").read_text(encoding="utf-8"))
     assert machine["gpus"] == []
-    assert not any(each["ok"] for each in machine["backends"].values())
+    assert not any(backend["ok"] for backend in machine["backends"].values())
 
 
 def test_a_stage_writes_what_it_found(stages, replace, tmp_path):

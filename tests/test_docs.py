@@ -57,19 +57,19 @@ def anchors(page: Path) -> list[str]:
 @cache
 def commands() -> dict[str, Any]:
     """Every command with options, by what a user types, such as `isorun env create`."""
-    found: dict[str, Any] = {}
+    commands_by_name: dict[str, Any] = {}
 
     def walk(name: str, command: Any) -> None:
         loaded = command.make_context(name, [], resilient_parsing=True).command
         inner = getattr(loaded, "commands", None)
         if inner is None:
-            found[name] = loaded
-        for each in inner or ():
-            walk(f"{name} {each}", inner[each])
+            commands_by_name[name] = loaded
+        for subcommand in inner or ():
+            walk(f"{name} {subcommand}", inner[subcommand])
 
     walk("isorun", cli.command())
     walk("isorun prune", typer.main.get_command(prune_app))  # of a plugin, which need not be installed
-    return found
+    return commands_by_name
 
 
 def shown(page: str) -> list[str]:
@@ -85,9 +85,9 @@ def test_commands_and_options_on_a_page_exist(page: Path) -> None:
     known = commands()
     for line in shown(page.read_text(encoding="utf-8")):
         typed = shlex.split(line, comments=True)
-        name = next((each for each in known if typed[: each.count(" ") + 1] == each.split()), None)
+        name = next((command for command in known if typed[: command.count(" ") + 1] == command.split()), None)
         if name is None:  # any command, or a group of commands
-            assert typed[1] in ("COMMAND", "--help", "--version", "--debug", *(each.split()[1] for each in known)), line
+            assert typed[1] in ("COMMAND", "--help", "--version", "--debug", *(key.split()[1] for key in known)), line
             continue
         options = {spelt for option in known[name].params for spelt in option.opts} | {"--help"}
         assert {word for word in typed if word.startswith("-")} <= options, line

@@ -47,19 +47,19 @@ def test_wheel_contains_every_file_of_the_packages(tmp_path):
     )
     (wheel,) = tmp_path.glob("isorun-*.whl")
     held = {name for name in zipfile.ZipFile(wheel).namelist() if ".dist-info/" not in name}
-    there = {
+    expected = {
         path.relative_to((ROOT / root).parent).as_posix()
         for root in ROOTS
         for path in (ROOT / root).rglob("*")
         if path.is_file() and "__pycache__" not in path.parts
     }
     plugin = ROOT / "plugins" / "isorun-template"  # which core/isorun/plugin/template links to
-    there |= {
+    expected |= {
         f"isorun/plugin/template/{name.removeprefix('plugins/isorun-template/')}"
         for name in tracked()
         if (ROOT / name).is_relative_to(plugin)
     }
-    assert held == there
+    assert held == expected
     assert {"isorun/py.typed", "isorun/graph/ops/dialects/onnx.onnxtxt", "isorun_backends/py.typed"} <= held
 
 
@@ -178,14 +178,14 @@ def test_no_file_names_a_local_path_or_a_package_index():
     # Concatenated, so that this file does not match.
     places = [r"/(?:home|Users|roo" + r"t)/\w", r"/op" + r"t/\w", r"/wor" + r"k/\w", "index-" + r"url\s*=?\s*http"]
     wrong = re.compile("|".join(places))
-    found = []
+    lines = []
     for name in tracked():
         try:
             text = (ROOT / name).read_text(encoding="utf-8")
         except UnicodeDecodeError:
             continue
-        found += [f"{name}: {line.strip()}" for line in text.splitlines() if wrong.search(line)]
-    assert found == []
+        lines += [f"{name}: {line.strip()}" for line in text.splitlines() if wrong.search(line)]
+    assert lines == []
 
 
 def test_coverage_report_names_files_below_85_percent():

@@ -65,9 +65,9 @@ def environment(tmp_path_factory: pytest.TempPathFactory) -> Path:
     packages = Path(sysconfig.get_path("purelib", "venv", {"base": base, "platbase": base}))
     (wheel,) = folder.glob("*.whl")
     zipfile.ZipFile(wheel).extractall(packages)
-    here = Path(sysconfig.get_path("purelib"))
+    installed = Path(sysconfig.get_path("purelib"))
     for package in ("numpy", "onnx", "typer", "pydantic", "rich"):  # not isorun's, which would be found first
-        (packages / package).symlink_to(here / package)
+        (packages / package).symlink_to(installed / package)
     (folder / "program.py").write_text(PROGRAM)
     return folder
 

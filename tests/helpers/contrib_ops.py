@@ -57,11 +57,13 @@ class PackedMultiHeadAttention(OpRun):
         size = hidden // num_heads
         for row in range(batch):
             own = slice(cumulative[row], cumulative[row + 1])
-            there = token_offset.flat[own]
-            assert list(there) == list(range(row * width, row * width + len(there))), "a row's keys come first in it"
+            offsets = token_offset.flat[own]
+            assert list(offsets) == list(range(row * width, row * width + len(offsets))), (
+                "a row's keys come first in it"
+            )
             q, k, v = (
-                each[own].reshape(-1, num_heads, size).transpose(1, 0, 2).astype(np.float32)
-                for each in (query, key, value)
+                tensor[own].reshape(-1, num_heads, size).transpose(1, 0, 2).astype(np.float32)
+                for tensor in (query, key, value)
             )
             scores = q @ k.transpose(0, 2, 1) / math.sqrt(size)
             weights = np.exp(scores - scores.max(-1, keepdims=True))
@@ -78,8 +80,8 @@ class MultiHeadAttention(OpRun):
         assert mask.dtype == np.int32
         assert mask.shape == key.shape[:2] == value.shape[:2]
         q, k, v = (
-            each.reshape(*each.shape[:2], num_heads, -1).transpose(0, 2, 1, 3).astype(np.float32)
-            for each in (query, key, value)
+            tensor.reshape(*tensor.shape[:2], num_heads, -1).transpose(0, 2, 1, 3).astype(np.float32)
+            for tensor in (query, key, value)
         )
         scores = q @ k.transpose(0, 1, 3, 2) / math.sqrt(q.shape[-1])
         scores += np.where(mask, np.float32(0), np.float32(mask_filter_value))[:, None, None]

@@ -82,13 +82,13 @@ def _replace(path: Path, chosen: random.Random) -> None:
 
 def _nodes(document: Any) -> list[tuple[Any, Any]]:
     """Every place of a value: its container and its key."""
-    found, stack = [], [document]
+    places, stack = [], [document]
     while stack:
         node = stack.pop()
         keys = list(node) if isinstance(node, dict) else range(len(node)) if isinstance(node, list) else ()
-        found += [(node, key) for key in keys]
+        places += [(node, key) for key in keys]
         stack += [node[key] for key in keys]
-    return found
+    return places
 
 
 def _change(path: Path, change: Callable[[Any], Any]) -> None:

@@ -55,12 +55,12 @@ def entry(label: str) -> dict[str, Any]:
 def archive(name: str) -> dict[str, bytes]:
     """What an archive of exports holds, by label."""
     with tarfile.open(FOLDER / f"{name}.tar.xz") as packed:
-        found = {}
+        contents = {}
         for entry in packed.getmembers():
             content = packed.extractfile(entry)
             assert content is not None
-            found[entry.name.removesuffix(".onnx")] = content.read()
-        return found
+            contents[entry.name.removesuffix(".onnx")] = content.read()
+        return contents
 
 
 def content(label: str) -> bytes:
@@ -78,16 +78,16 @@ def model(label: str) -> ir.Model:
 
 def checkpoint(name: str, folder: Path) -> Path:
     """Put a checkpoint below a folder: ``<architecture>`` or ``<architecture>-<head>``, the weights of its exports."""
-    families = {"-".join(filter(None, (each["architecture"], each["head"]))) for each in modern().values()}
+    families = {"-".join(filter(None, (export["architecture"], export["head"]))) for export in modern().values()}
     return unpack("checkpoints-modern" if name in families else "checkpoints", folder, name)
 
 
 def given(label: str, length: int = 12, rows: int = 5) -> Feeds:
     """What to feed an export; of the rows of :func:`feeds`, one with a number of its own takes the last."""
     dtype = np.int32 if entry(label)["exporter"] == "tf2onnx" else np.int64
-    made = feeds(entry(label)["inputs"], length)
+    inputs = feeds(entry(label)["inputs"], length)
     own = entry(label).get("rows")
-    chosen = {name: array[-own:] if own else array[:rows] for name, array in made.items()}
+    chosen = {name: array[-own:] if own else array[:rows] for name, array in inputs.items()}
     return {name: array.astype(dtype) if array.dtype.kind == "i" else array for name, array in chosen.items()}
 
 
@@ -113,7 +113,7 @@ def feeds(names: list[str], length: int = 12, seed: int = 0) -> Feeds:
 
 def run(
     model: bytes | Path | ir.Model | onnx.ModelProto,
-    given: Mapping[str, np.ndarray],
+    fed: Mapping[str, np.ndarray],
     names: Sequence[str] | None = None,
     *,
     optimized: bool = True,
@@ -129,22 +129,22 @@ def run(
     if not optimized:
         options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
     session = onnxruntime.InferenceSession(model, options, providers=["CPUExecutionProvider"])
-    return list(session.run(names, dict(given)))
+    return list(session.run(names, dict(fed)))
 
 
 def run_lowered(
-    backend: str, dialect: str, model: ir.Model, given: Feeds, path: Path, precision: str = "fp32"
+    backend: str, dialect: str, model: ir.Model, fed: Feeds, path: Path, precision: str = "fp32"
 ) -> list[np.ndarray]:
     """What a backend answers to a model in the fused form, lowered and written to a file."""
     info = model_info.describe(model)
     files.write(lower.lower(model, dialect), path)
-    made = registry.get(backend).compile(
+    executable = registry.get(backend).compile(
         LoweredModel(path, dialect, "", info, False), CompileConfig(threads=1, precision=precision)
     )
     try:
-        return made.run(None, given)
+        return executable.run(None, fed)
     finally:
-        made.close()
+        executable.close()
 
 
 def targets() -> list[tuple[str, str]]:
@@ -174,24 +174,25 @@ def agree(label: str, got: list[np.ndarray]) -> bool:
     expected = answers(label)
     if label in modern():
         return all(
-            one.shape == other.shape and bool((np.abs(one - other) < MODERN_TOLERANCE * (1 + np.abs(one))).all())
-            for one, other in zip(expected, got, strict=True)
+            wanted.shape == answer.shape
+            and bool((np.abs(wanted - answer) < MODERN_TOLERANCE * (1 + np.abs(wanted))).all())
+            for wanted, answer in zip(expected, got, strict=True)
         )
     if manifest()[label]["exporter"] != "tf2onnx":
         return difference(expected, got) < TOLERANCE
-    without_last = difference([each[:4] for each in expected], [each[:4] for each in got])
+    without_last = difference([output[:4] for output in expected], [output[:4] for output in got])
     return without_last < TOLERANCE and difference(expected, got) < 0.01
 
 
 def difference(expected: list[np.ndarray], got: list[np.ndarray]) -> float:
     """The greatest difference, where the expected is a number. What should be one and is not counts as infinite."""
-    assert [each.shape for each in expected] == [each.shape for each in got]
+    assert [output.shape for output in expected] == [output.shape for output in got]
     most = 0.0
-    for one, other in zip(expected, got, strict=True):
-        numbers = np.isfinite(one)
-        if not np.isfinite(other[numbers]).all():
+    for wanted, answer in zip(expected, got, strict=True):
+        numbers = np.isfinite(wanted)
+        if not np.isfinite(answer[numbers]).all():
             return np.inf
-        most = max(most, float(np.abs(one - other)[numbers].max(initial=0.0)))
+        most = max(most, float(np.abs(wanted - answer)[numbers].max(initial=0.0)))
     return most
 
 
@@ -200,11 +201,11 @@ def digest(model: ir.Model) -> str:
     known: dict[ir.Value, bytes] = {}
 
     def of(*parts: object) -> bytes:
-        made = hashlib.sha256()
+        hashed = hashlib.sha256()
         for part in parts:
-            made.update(part if isinstance(part, bytes) else repr(part).encode())
-            made.update(b"|")
-        return made.digest()
+            hashed.update(part if isinstance(part, bytes) else repr(part).encode())
+            hashed.update(b"|")
+        return hashed.digest()
 
     for value in model.graph.inputs:
         known[value] = of("input", value.name)
@@ -225,7 +226,7 @@ def digest(model: ir.Model) -> str:
             )
             for name, attribute in node.attributes.items()
         )
-        inputs = [b"" if each is None else known[each] for each in node.inputs]
+        inputs = [b"" if operand is None else known[operand] for operand in node.inputs]
         for index, value in enumerate(node.outputs):
             known[value] = of(node.domain, node.op_type, attributes, index, *inputs)
     return of(*((value.name, known[value]) for value in model.graph.outputs)).hex()

@@ -45,7 +45,7 @@ def own_environment(root: Path, name: str, *path: Path) -> str:
 
 def use_own_interpreter(folder: Path, *path: Path) -> None:
     """Give an environment the interpreter that runs the tests, with folders before its path."""
-    extra = "".join(f"{each}{os.pathsep}" for each in path)
+    extra = "".join(f"{entry}{os.pathsep}" for entry in path)
     start = f'PYTHONPATH="{extra}$PYTHONPATH" exec "{sys.executable}" "$@"'
     programs.write(folder / "bin" / "python", "#!/bin/sh", start)
 

@@ -78,7 +78,7 @@ def model(
             {name} = Transpose <perm = [0, 2, {"3, 1" if name == "k" else "1, 3"}]> ({name}_heads)"""
         for name in "qkv"
     )
-    made = graph(f"""
+    proto = graph(f"""
         encoder (int64[batch, sequence] input_ids, {dtype}[{shape or SHAPES[rank]}] attention_mask) => ({outputs})
         <float unit = {{1}}, float zero = {{0}}, float lowest = {{-3.4028234663852886e+38}}, float scale = {{2.828427}},
          int64[1] one = {{1}}, int64[2] one_two = {{1, 2}}, int64[2] one_three = {{1, 3}}, int64[1] last = {{-1}},
@@ -107,12 +107,12 @@ def model(
     shapes |= {f"{name}_weight": (WIDTH, WIDTH) for name in "qkvo"} | {f"{name}_bias": (WIDTH,) for name in "qkvo"}
     for name, size in shapes.items():
         array = (random.standard_normal(size) * 0.5 + (name == "gamma")).astype(np.float32)
-        made.graph.initializer.append(onnx.numpy_helper.from_array(array, name))
-    used = {name for node in made.graph.node for name in node.input}
-    unused = [tensor for tensor in made.graph.initializer if tensor.name not in used]  # ONNX Runtime warns of them
+        proto.graph.initializer.append(onnx.numpy_helper.from_array(array, name))
+    used = {name for node in proto.graph.node for name in node.input}
+    unused = [tensor for tensor in proto.graph.initializer if tensor.name not in used]  # ONNX Runtime warns of them
     for tensor in unused:
-        made.graph.initializer.remove(tensor)
-    return made
+        proto.graph.initializer.remove(tensor)
+    return proto
 
 
 def feeds(mask: np.ndarray) -> dict[str, np.ndarray]:

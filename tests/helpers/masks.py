@@ -36,6 +36,6 @@ def write(path: Path, name: str | None, **settings: int) -> Path:
 
 def feeds(mask: np.ndarray, name: str | None, seed: int = 0) -> dict[str, np.ndarray]:
     """Its feeds: those of :func:`small_bert.feeds`."""
-    made = small_bert.feeds(mask, seed)
-    real = made.pop("attention_mask")
-    return made if name is None else {**made, name: real}
+    values = small_bert.feeds(mask, seed)
+    real = values.pop("attention_mask")
+    return values if name is None else {**values, name: real}

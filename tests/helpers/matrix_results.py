@@ -109,7 +109,7 @@ def run(*cells: CellResult, folder: str = "/run", spec: Mapping[str, Any] | None
     """A run; ``spec`` and ``environment`` change the defaults."""
     return Run.from_plain(
         {"folder": folder, "created": "2026-11-21T00:00", "seed": 3, "spec": {**SPEC, **(spec or {})}}
-        | {"environment": {**ENVIRONMENT, **environment}, "cells": [each.model_dump(mode="json") for each in cells]}
+        | {"environment": {**ENVIRONMENT, **environment}, "cells": [result.model_dump(mode="json") for result in cells]}
     )
 
 
@@ -123,7 +123,7 @@ def printed(shown: RenderableType, width: int) -> str:
 
 def record(*cells: CellResult, key: str | None = "k", failure: str | None = None) -> RunRecord:
     """The ``run.json`` of a run of these cells."""
-    planned = [each.model_dump(mode="json") | {"key": key, "failure": failure} for each in cells]
+    planned = [result.model_dump(mode="json") | {"key": key, "failure": failure} for result in cells]
     session = {"started": "today", "spec_file": "s.yaml", "environment": ENVIRONMENT}
     return RunRecord.from_plain(
         {"created": "today", "sessions": [session], "spec": SPEC, "seed": 3, "fingerprints": {}, "cells": planned}

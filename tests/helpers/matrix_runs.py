@@ -44,15 +44,15 @@ def cells_of(isorun: Isorun, out: Path) -> dict[str, dict[str, Any]]:
 
 def processes_of(out: Path) -> list[str]:
     """The command lines of processes that work in a folder."""
-    found = []
+    lines = []
     for path in Path("/proc").glob("[0-9]*/cmdline"):
         try:
             line = path.read_bytes().replace(b"\0", b" ").decode()
         except OSError:
             continue
         if str(out) in line and "isorun_matrix." in line:
-            found.append(line)
-    return found
+            lines.append(line)
+    return lines
 
 
 def wait_for(condition: Callable[[], bool], seconds: float = 60) -> None:

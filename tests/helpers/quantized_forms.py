@@ -49,7 +49,7 @@ class _Writer(ABC):
         self._model = onnx.ModelProto()
         self._model.CopyFrom(model)
         self._graph = self._model.graph
-        self._constants = {each.name: numpy_helper.to_array(each) for each in self._graph.initializer}
+        self._constants = {tensor.name: numpy_helper.to_array(tensor) for tensor in self._graph.initializer}
         self._seen = self._ranges(feeds)
         self._quantized: dict[str, str] = {}
         self._nodes: list[onnx.NodeProto] = []
@@ -65,12 +65,12 @@ class _Writer(ABC):
         )
         tapped = onnx.ModelProto()
         tapped.CopyFrom(self._model)
-        known = {each.name for each in tapped.graph.output}
+        known = {output.name for output in tapped.graph.output}
         tapped.graph.output.extend(
             helper.make_tensor_value_info(name, TensorProto.FLOAT, None) for name in wanted if name not in known
         )
         session = onnxruntime.InferenceSession(tapped.SerializeToString(), providers=["CPUExecutionProvider"])
-        runs = [session.run(list(wanted), each) for each in feeds]
+        runs = [session.run(list(wanted), inputs) for inputs in feeds]
         return {name: _scale(np.concatenate([run[at].ravel() for run in runs])) for at, name in enumerate(wanted)}
 
     def write(self) -> onnx.ModelProto:
@@ -90,9 +90,9 @@ class _Writer(ABC):
         del self._graph.node[:]
         self._graph.node.extend(kept)
         used = {name for node in self._graph.node for name in node.input}
-        unused = [each for each in self._graph.initializer if each.name not in used]
-        for each in unused:
-            self._graph.initializer.remove(each)
+        unused = [tensor for tensor in self._graph.initializer if tensor.name not in used]
+        for unread in unused:
+            self._graph.initializer.remove(unread)
         onnx.checker.check_model(self._model, full_check=True)
         return self._model
 
@@ -163,7 +163,7 @@ class _SparseML(_Writer):
         return {at}
 
     def _bias(self, node: onnx.NodeProto) -> onnx.NodeProto | None:
-        readers = [each for each in self._graph.node if node.output[0] in each.input]
+        readers = [reader for reader in self._graph.node if node.output[0] in reader.input]
         if len(readers) == 1 and readers[0].op_type == "Add":
             others = [name for name in readers[0].input if name in self._constants]
             if others and self._constants[others[0]].ndim == 1:

@@ -14,12 +14,12 @@ LAYERS = 3
 PLAIN = "bert-torchscript17-eager"
 
 
-def check(model: ir.Model, given: exports.Feeds) -> tuple[ir.Model, FusionReport]:
+def check(model: ir.Model, feeds: exports.Feeds) -> tuple[ir.Model, FusionReport]:
     """Fuse a copy; whatever was fused, it answers what the model answers."""
     proto = ir.serde.serialize_model(model)
     fused = ir.serde.deserialize_model(proto)
     report = fuse(fused)
-    assert exports.difference(exports.run(proto, given), exports.run(fused, given)) < exports.TOLERANCE
+    assert exports.difference(exports.run(proto, feeds), exports.run(fused, feeds)) < exports.TOLERANCE
     return fused, report
 
 
@@ -52,10 +52,10 @@ def before(node: ir.Node, index: int, operator: str, *others: ir.Value, **attrib
     """Put a node between another one and one of its inputs."""
     value = node.inputs[index]
     assert value is not None
-    made = ir.node(operator, [value, *others], attributes)
-    node.prepend(made)
-    node.replace_input_with(index, made.outputs[0])
-    return made
+    new_node = ir.node(operator, [value, *others], attributes)
+    node.prepend(new_node)
+    node.replace_input_with(index, new_node.outputs[0])
+    return new_node
 
 
 def put(at: ir.Node, operator: str, *inputs: ir.Value, outputs: int = 1, **attributes: object) -> ir.Value:
@@ -67,6 +67,6 @@ def put(at: ir.Node, operator: str, *inputs: ir.Value, outputs: int = 1, **attri
 
 def use(model: ir.Model, name: str) -> None:
     """Make a value of the graph an output of it."""
-    value = next(each for node in model.graph for each in node.outputs if each.name == name)
+    value = next(output for node in model.graph for output in node.outputs if output.name == name)
     value.type, value.shape = ir.TensorType(ir.DataType.FLOAT), None
     model.graph.outputs.append(value)

@@ -23,6 +23,6 @@ def alone(session: isorun.Session, feeds: Feeds) -> list[np.ndarray]:
 
 def assert_same(got: list[np.ndarray], wanted: list[np.ndarray]) -> None:
     """Equal up to rounding: another batch is another order of sums."""
-    for one, other in zip(got, wanted, strict=True):
-        assert one.shape == other.shape
-        np.testing.assert_allclose(one, other, atol=2e-5)
+    for output, expected in zip(got, wanted, strict=True):
+        assert output.shape == expected.shape
+        np.testing.assert_allclose(output, expected, atol=2e-5)

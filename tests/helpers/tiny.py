@@ -53,22 +53,22 @@ def weights(config: Mapping[str, Any] = CONFIG, *, seed: int = 0, pooler: bool =
     def normal(*shape: int, mean: float = 0.0, deviation: float = 0.2) -> np.ndarray:
         return (mean + deviation * random.standard_normal(shape)).astype(np.float32)
 
-    made: Weights = {}
+    tensors: Weights = {}
 
     def dense(name: str, out: int, into: int) -> None:
-        made[f"{name}.weight"] = normal(out, into, deviation=1.5 / np.sqrt(into))
-        made[f"{name}.bias"] = normal(out)
+        tensors[f"{name}.weight"] = normal(out, into, deviation=1.5 / np.sqrt(into))
+        tensors[f"{name}.bias"] = normal(out)
 
     def norm(name: str) -> None:
-        made[f"{name}.LayerNorm.weight"] = normal(width, mean=1.0)
-        made[f"{name}.LayerNorm.bias"] = normal(width)
+        tensors[f"{name}.LayerNorm.weight"] = normal(width, mean=1.0)
+        tensors[f"{name}.LayerNorm.bias"] = normal(width)
 
     for table, rows in (
         ("word", "vocab_size"),
         ("position", "max_position_embeddings"),
         ("token_type", "type_vocab_size"),
     ):
-        made[f"embeddings.{table}_embeddings.weight"] = normal(config[rows], width, deviation=1.0)
+        tensors[f"embeddings.{table}_embeddings.weight"] = normal(config[rows], width, deviation=1.0)
     norm("embeddings")
     for index in range(config["num_hidden_layers"]):
         layer = f"encoder.layer.{index}"
@@ -85,7 +85,7 @@ def weights(config: Mapping[str, Any] = CONFIG, *, seed: int = 0, pooler: bool =
         dense("classifier", LABELS, width)
     if head == "question":
         dense("qa_outputs", 2, width)
-    return made
+    return tensors
 
 
 def write_checkpoint(
@@ -98,9 +98,9 @@ def write_checkpoint(
 ) -> Path:
     """A checkpoint's folder; ``settings`` are put over the config, ``None`` takes a key away."""
     folder.mkdir(parents=True, exist_ok=True)
-    said = {**(CONFIG if config is None else config), **settings}
-    said = {key: value for key, value in said.items() if value is not None}
-    (folder / "config.json").write_text(json.dumps(said))
+    merged = {**(CONFIG if config is None else config), **settings}
+    merged = {key: value for key, value in merged.items() if value is not None}
+    (folder / "config.json").write_text(json.dumps(merged))
     tensors = weights() if tensors is None else tensors
     if shards == 1:
         write_safetensors(folder / "model.safetensors", tensors)
@@ -154,19 +154,19 @@ def mask(kind: str, batch: int, length: int) -> np.ndarray:
     ``none`` has no padding; ``right`` and ``left`` pad every row but the first on that side; ``holes`` leaves
     out tokens amid others; ``empty-row`` is right padding with nothing at all left of the last row.
     """
-    made = np.ones((batch, length), np.int64)
+    values = np.ones((batch, length), np.int64)
     places = np.arange(length)
     for row in range(batch):
         real = max(1, length - 2 * row)
         if kind in ("right", "empty-row"):
-            made[row] = places < real
+            values[row] = places < real
         elif kind == "left":
-            made[row] = places >= length - real
+            values[row] = places >= length - real
         elif kind == "holes":
-            made[row] = (places + row) % 3 != 1
+            values[row] = (places + row) % 3 != 1
     if kind == "empty-row":
-        made[-1] = 0
-    return made
+        values[-1] = 0
+    return values
 
 
 def feeds(
@@ -174,9 +174,9 @@ def feeds(
 ) -> dict[str, np.ndarray]:
     """Feeds of a BERT: random ids and types under one of the five kinds of mask."""
     random = np.random.default_rng([seed, batch, length])
-    made = {
+    inputs = {
         "input_ids": random.integers(0, VOCABULARY, (batch, length)),
         "attention_mask": mask(kind, batch, length),
         "token_type_ids": random.integers(0, 2, (batch, length)),
     }
-    return made if types else {**made, "token_type_ids": np.zeros((batch, length), np.int64)}
+    return inputs if types else {**inputs, "token_type_ids": np.zeros((batch, length), np.int64)}
