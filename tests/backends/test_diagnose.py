@@ -51,7 +51,7 @@ def library(folder: Path, name: str, needs: str | None = None, text: str = "") -
 
 
 @pytest.fixture
-def found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., dict[str, Finding]]:
+def findings_of(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., dict[str, Finding]]:
     site = tmp_path / "site"
     monkeypatch.setenv("PYTHONPATH", str(site))
 
@@ -61,20 +61,22 @@ def found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., dict
             "cuda": library(tmp_path / "made", "cuda.so", cuda_needs),
             "tensorrt": library(tmp_path / "made", "tensorrt.so", text="libnvinfer.so.10"),
         }
-        libraries = {f"onnxruntime/capi/libonnxruntime_providers_{name}.so": each for name, each in binary.items()}
+        libraries = {
+            f"onnxruntime/capi/libonnxruntime_providers_{name}.so": content for name, content in binary.items()
+        }
         # Named onnxruntime, so that it precedes the one that the tests are installed with.
         sites.install(site, "onnxruntime", "9.9", {**RUNTIME, **libraries})
         if tensorrt is not None:
             sites.install(site, "tensorrt", tensorrt, {})
         if provider is not None:
             sites.install(site, "onnxruntime-ep-odd", "1.0", {"onnxruntime_ep_odd/__init__.py": provider})
-        return {each.subject: each for each in installation.findings()}
+        return {finding.subject: finding for finding in installation.findings()}
 
     return look
 
 
-def test_reports_a_missing_library_and_versions_that_do_not_fit(found):
-    subjects = found("libcublasLt.so.13", tensorrt="11.4.0", provider=PROVIDER)
+def test_reports_a_missing_library_and_versions_that_do_not_fit(findings_of):
+    subjects = findings_of("libcublasLt.so.13", tensorrt="11.4.0", provider=PROVIDER)
     finding = subjects.pop("the backend ort-cuda")
     assert "libonnxruntime_providers_cuda.so needs libcublasLt.so.13" in finding.what
     assert finding.command == "pip install 'onnxruntime-gpu[cuda,cudnn]'"
@@ -91,8 +93,8 @@ def test_reports_a_missing_library_and_versions_that_do_not_fit(found):
     assert subjects == {}
 
 
-def test_reports_a_plugin_without_a_device(found):
+def test_reports_a_plugin_without_a_device(findings_of):
     loads = "import onnxruntime\nonnxruntime.register_execution_provider_library = lambda *_: None\n" + PROVIDER
-    finding = found(None, tensorrt="10.16.0", provider=loads).pop("the backend ort-ep:odd")
+    finding = findings_of(None, tensorrt="10.16.0", provider=loads).pop("the backend ort-ep:odd")
     assert (finding.severity, "offers no device on this machine" in finding.what) == ("warning", True)
     assert finding.command.startswith("pip uninstall -y onnxruntime-ep-odd")

@@ -91,7 +91,7 @@ def beside_a_sum_of_sizes(model: onnx.ModelProto) -> None:
     graph.output.append(helper.make_tensor_value_info("places", TensorProto.INT64, None))
 
 
-def found(row: Fault, *changes: Callable[[onnx.ModelProto], None]) -> str:
+def outcome_of(row: Fault, *changes: Callable[[onnx.ModelProto], None]) -> str:
     proto = operator_tests.model_of(row)
     for change in changes:
         change(proto)
@@ -105,14 +105,14 @@ def found(row: Fault, *changes: Callable[[onnx.ModelProto], None]) -> str:
 
 @pytest.mark.parametrize("row", ROWS)
 def test_faults_are_seen_however_a_model_is_written(row: Fault) -> None:
-    expected = found(row)
+    expected = outcome_of(row)
     assert expected
     for change in (with_wrong_sizes, beside_a_map, beside_a_sum_of_sizes):
-        assert found(row, behind_a_node, change) == expected, change.__name__
-    assert found(row, with_computed_constants) in (expected, "refused")
+        assert outcome_of(row, behind_a_node, change) == expected, change.__name__
+    assert outcome_of(row, with_computed_constants) in (expected, "refused")
     nodes = operator_tests.model_of(row).graph.node
     if not any(attribute.HasField("g") for node in nodes for attribute in node.attribute):
-        assert found(row, behind_a_node, in_a_function, with_wrong_sizes) == expected
+        assert outcome_of(row, behind_a_node, in_a_function, with_wrong_sizes) == expected
 
 
 @pytest.mark.parametrize(
@@ -134,5 +134,5 @@ def test_a_default_that_feeds_may_replace_is_no_constant(operator: str, harmless
         del model.graph.input[:]
         model.graph.input.extend(inputs)
 
-    assert found(row, with_defaults)
-    assert not found(row, with_defaults, without_inputs)
+    assert outcome_of(row, with_defaults)
+    assert not outcome_of(row, with_defaults, without_inputs)

@@ -54,17 +54,17 @@ def executed_by_openvino(compiled: openvino.CompiledModel) -> set[str]:
 def executed_by_onnx_runtime(folder: Path) -> set[str]:
     """The narrowest types that matrix products were given, by ONNX Runtime's profile."""
     (written,) = folder.glob("profile*.json")
-    found = set()
+    precisions = set()
     for event in json.loads(written.read_text(encoding="utf-8")):
         if event.get("cat") != "Node" or not event["name"].endswith("_kernel_time"):
             continue
         if any(name in event["args"]["op_name"] for name in _ORT_PRODUCTS):
             read = event["args"]["input_type_shape"]
             read = read[:1] if "NBits" in event["args"]["op_name"] else read  # beside weights of any type
-            given = {kind for each in read for kind in each} & _ORT_TYPES.keys()
-            found.add("int8" if given & {"int8", "uint8"} else _ORT_TYPES[given.pop()])
-    assert found, "nothing was executed"
-    return found
+            types = {kind for entry in read for kind in entry} & _ORT_TYPES.keys()
+            precisions.add("int8" if types & {"int8", "uint8"} else _ORT_TYPES[types.pop()])
+    assert precisions, "nothing was executed"
+    return precisions
 
 
 @pytest.mark.parametrize("precision", ["fp32", "bf16", "int8"])

@@ -37,7 +37,7 @@ class Resource:
     def synchronize(self):
         self.driver.calls.append(f"wait for {self.kind}")
 
-    def time_till(self, other):
+    def time_till(self, end):
         return 1.5
 
 

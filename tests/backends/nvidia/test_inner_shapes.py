@@ -47,11 +47,11 @@ def test_renames_what_onnx_runtimes_options_cannot_name():
     make = onnx.helper.make_node
     value = onnx.helper.make_empty_tensor_value_info
     then = onnx.helper.make_graph([], "then", [], [value("a:0")])
-    other = onnx.helper.make_graph([make("Neg", ["a:0"], ["z"])], "other", [], [value("z")])
+    otherwise = onnx.helper.make_graph([make("Neg", ["a:0"], ["z"])], "other", [], [value("z")])
     nodes = [
         make("Neg", ["x:0"], ["a:0"]),
         make("Abs", ["a:0"], ["a_0"]),
-        make("If", ["a_0"], ["y:0"], then_branch=then, else_branch=other),
+        make("If", ["a_0"], ["y:0"], then_branch=then, else_branch=otherwise),
     ]
     model = onnx.helper.make_model(onnx.helper.make_graph(nodes, "g", [value("x:0")], [value("y:0")]))
     rename_inner_tensors(model)

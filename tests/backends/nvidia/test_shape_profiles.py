@@ -95,7 +95,7 @@ def test_an_observed_profile_contains_what_was_observed(sizes):
 
 @given(st.lists(pairs, min_size=1, max_size=8), pairs)
 def test_the_selected_profile_contains_the_shape(declared_sizes, wanted):
-    profiles = [Profile({name: (1, size, size) for name, size in each.items()}) for each in declared_sizes]
+    profiles = [Profile({name: (1, size, size) for name, size in maxima.items()}) for maxima in declared_sizes]
     fits = [profile.contains(wanted) for profile in profiles]
     if any(fits):
         assert fits[select(profiles, wanted)]

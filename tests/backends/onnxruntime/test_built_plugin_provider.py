@@ -67,14 +67,14 @@ def environment(tmp_path_factory: pytest.TempPathFactory) -> str:
 def test_library_passes_every_check(tmp_path):
     report = runner.run("ort-ep", options={**OPTIONS, "library": str(build(tmp_path))})
     assert report.passed, report.causes
-    proved = {each.name for each in report.capabilities if each.status == "proved"}
+    proved = {capability.name for capability in report.capabilities if capability.status == "proved"}
     assert {"true precision", "true device", "true placement", "every mask", "fixed shapes", "leaks"} <= proved
 
 
 def test_package_passes_the_checks_of_what_it_declares(environment):
     report = runner.run("ort-ep:plain", environment=environment, options=OPTIONS, only=DECLARED)
     assert report.passed, report.causes
-    assert {each.name for each in report.capabilities if each.status == "proved"} == set(DECLARED)
+    assert {capability.name for capability in report.capabilities if capability.status == "proved"} == set(DECLARED)
 
 
 @pytest.mark.parametrize("flaw", FLAWS)

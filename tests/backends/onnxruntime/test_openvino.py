@@ -46,9 +46,9 @@ def without_padding(outputs, feeds):
 @pytest.mark.parametrize("kind", tiny.MASKS)
 def test_results_match_the_reference(session, reference, kind):
     feeds = tiny.feeds(3, 9, kind=kind)
-    found, expected = (without_padding(each.run(None, feeds), feeds) for each in (session, reference))
-    for one, other in zip(found, expected, strict=True):
-        np.testing.assert_allclose(one, other, rtol=0, atol=2e-5)
+    outputs, expected = (without_padding(opened.run(None, feeds), feeds) for opened in (session, reference))
+    for output, wanted in zip(outputs, expected, strict=True):
+        np.testing.assert_allclose(output, wanted, rtol=0, atol=2e-5)
 
 
 def test_provenance_has_the_assignment_and_the_measured_precision(session):
@@ -65,11 +65,10 @@ def test_provenance_has_the_assignment_and_the_measured_precision(session):
 def test_concurrent_runs(session, reference):
     feeds = [tiny.feeds(1 + seed % 4, 3 + seed % 12, seed=seed) for seed in range(40)]
     with ThreadPoolExecutor(4) as pool:
-        found = list(pool.map(lambda each: session.run(None, each), feeds))
-    for each, outputs in zip(feeds, found, strict=True):
-        np.testing.assert_allclose(
-            without_padding(outputs, each)[0], without_padding(reference.run(None, each), each)[0], rtol=0, atol=2e-5
-        )
+        results = list(pool.map(lambda values: session.run(None, values), feeds))
+    for inputs, outputs in zip(feeds, results, strict=True):
+        expected = without_padding(reference.run(None, inputs), inputs)[0]
+        np.testing.assert_allclose(without_padding(outputs, inputs)[0], expected, rtol=0, atol=2e-5)
 
 
 def test_bf16_computes_in_bf16_or_is_rejected(bert, environment, reference):
@@ -144,8 +143,8 @@ def test_rejects_an_unsupported_node_unless_allowed(environment):
 
 
 def test_properties_reach_openvino_and_invalid_ones_are_rejected(bert, environment):
-    given = {"properties": {"PERFORMANCE_HINT": "THROUGHPUT"}}
-    with isorun.Session(bert, "ort-openvino", environment=environment, options=given) as session:
+    options = {"properties": {"PERFORMANCE_HINT": "THROUGHPUT"}}
+    with isorun.Session(bert, "ort-openvino", environment=environment, options=options) as session:
         assert session.provenance.details["load_config"]["CPU"]["PERFORMANCE_HINT"] == "THROUGHPUT"
     with pytest.raises(BackendFailed, match="NONSENSE"):
         isorun.Session(bert, "ort-openvino", environment=environment, options={"properties": {"NONSENSE": 1}})
@@ -157,7 +156,7 @@ def test_properties_reach_openvino_and_invalid_ones_are_rejected(bert, environme
 def test_reports_how_to_install_the_provider():
     if find_spec("onnxruntime_ep_openvino") is not None:
         pytest.skip("the provider is installed here")
-    here = registry.get("ort-openvino").availability()
-    assert not here.ok
-    assert "has no OpenVINO provider" in here.reason
-    assert here.remedy.endswith(f"isorun env create ovn --install '{isolation.OPENVINO_WHEEL}'")
+    availability = registry.get("ort-openvino").availability()
+    assert not availability.ok
+    assert "has no OpenVINO provider" in availability.reason
+    assert availability.remedy.endswith(f"isorun env create ovn --install '{isolation.OPENVINO_WHEEL}'")

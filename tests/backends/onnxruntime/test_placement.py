@@ -137,7 +137,7 @@ def test_no_more_new_nodes_may_run_on_the_cpu_than_are_missing(tmp_path):
         }"""
     )
     onnx.save(model, tmp_path / "model.onnx")
-    one = [Node("CPUExecutionProvider", "new", "Transpose")]
-    assert "new" in (may_run_on_cpu(tmp_path / "model.onnx", "integers", one) or ())
-    two = [*one, Node("CPUExecutionProvider", "another", "Transpose")]
+    single = [Node("CPUExecutionProvider", "new", "Transpose")]
+    assert "new" in (may_run_on_cpu(tmp_path / "model.onnx", "integers", single) or ())
+    two = [*single, Node("CPUExecutionProvider", "another", "Transpose")]
     assert {"new", "another"}.isdisjoint(may_run_on_cpu(tmp_path / "model.onnx", "integers", two) or ())

@@ -115,8 +115,8 @@ def worker(environment):
 
 @pytest.mark.long
 def test_each_package_with_a_provider_is_a_backend(worker):
-    found = {name for name in worker.names() if name.startswith("ort-ep")}
-    assert found - {"ort-ep:openvino"} <= {"ort-ep", *(f"ort-ep:{member}" for member in MEMBERS)}
+    names = {name for name in worker.names() if name.startswith("ort-ep")}
+    assert names - {"ort-ep:openvino"} <= {"ort-ep", *(f"ort-ep:{member}" for member in MEMBERS)}
     for member in MEMBERS - set(WRONG):
         assert worker.get(f"ort-ep:{member}").name == f"ort-ep:{member}"
 
@@ -145,10 +145,10 @@ def test_an_unknown_name_lists_the_known_ones(worker):
     ],
 )
 def test_a_provider_that_does_not_load_reports_why(worker, environment, bert, member, package, cause):
-    here = worker.get(f"ort-ep:{member}").availability()
-    assert not here.ok
-    assert f"{package} 1.2" in here.reason
-    assert cause in here.reason
+    availability = worker.get(f"ort-ep:{member}").availability()
+    assert not availability.ok
+    assert f"{package} 1.2" in availability.reason
+    assert cause in availability.reason
     with pytest.raises(BackendUnavailable, match=f"{package} 1.2"):
         isorun.Session(bert, f"ort-ep:{member}", environment=environment)
 

@@ -51,10 +51,10 @@ def lowered(bert, tmp_path):
 def test_names_a_tensorrt_version_that_does_not_fit(build, monkeypatch):
     monkeypatch.setattr(tensorrt, "installed", lambda: "11.4.0")
     monkeypatch.setattr(tensorrt.Backend, "installed", lambda self: Availability(True))
-    here = registry.get("ort-tensorrt").availability()
-    assert "TensorRT 11.4.0" in here.reason
-    assert "needs TensorRT 10" in here.reason
-    assert "'tensorrt==10.*'" in here.remedy
+    availability = registry.get("ort-tensorrt").availability()
+    assert "TensorRT 11.4.0" in availability.reason
+    assert "needs TensorRT 10" in availability.reason
+    assert "'tensorrt==10.*'" in availability.remedy
     monkeypatch.setattr(tensorrt, "installed", lambda: "10.16.1")
     assert registry.get("ort-tensorrt").availability().ok
 
@@ -62,9 +62,9 @@ def test_names_a_tensorrt_version_that_does_not_fit(build, monkeypatch):
 @pytest.mark.skipif(find_library("nvinfer") is not None, reason="TensorRT's library is here")
 def test_names_tensorrts_library_if_it_is_missing(build, lowered, tmp_path, monkeypatch):
     monkeypatch.setattr(tensorrt.Backend, "installed", lambda self: Availability(True))
-    here = registry.get("ort-tensorrt").availability()
-    assert not here.ok
-    assert "libnvinfer.so.10" in here.reason
+    availability = registry.get("ort-tensorrt").availability()
+    assert not availability.ok
+    assert "libnvinfer.so.10" in availability.reason
     config = CompileConfig(precision="fp16", cache_dir=str(tmp_path))
     with pytest.raises(BackendUnavailable, match=r"libnvinfer\.so\.10.*tensorrt==10"):
         registry.get("ort-tensorrt").compile(lowered, config)

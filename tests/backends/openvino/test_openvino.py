@@ -124,14 +124,14 @@ def test_an_input_that_is_also_an_output(size):
         assert x[0] == 0, "the result is the caller's own"
         binding = session.io_binding()
         binding.bind_cpu_input("x", x)
-        given = np.full(3, 7, np.float32)
-        binding.bind_output("x", element_type=np.float32, shape=(3,), buffer_ptr=given.ctypes.data)
+        memory = np.full(3, 7, np.float32)
+        binding.bind_output("x", element_type=np.float32, shape=(3,), buffer_ptr=memory.ctypes.data)
         binding.bind_output("y")
         session.run_with_iobinding(binding)
-        np.testing.assert_array_equal(given, x)
+        np.testing.assert_array_equal(memory, x)
         x[1] = 5
         session.run_with_iobinding(binding)
-        np.testing.assert_array_equal(given, x)
+        np.testing.assert_array_equal(memory, x)
         np.testing.assert_array_equal(binding.copy_outputs_to_cpu()[1], -x)
 
 
@@ -201,11 +201,11 @@ def test_accepts_both_of_numpys_64_bit_integer_types(code):
     with isorun.Session(model, "openvino") as session:
         for feed in (x, np.repeat(x, 2)[::2]):
             np.testing.assert_array_equal(session.run(None, {"x": feed})[0], [1, 4, 9])
-        binding, given = session.io_binding(), np.empty_like(x)
+        binding, memory = session.io_binding(), np.empty_like(x)
         binding.bind_cpu_input("x", x)
-        binding.bind_output("y", element_type=x.dtype, shape=given.shape, buffer_ptr=given.ctypes.data)
+        binding.bind_output("y", element_type=x.dtype, shape=memory.shape, buffer_ptr=memory.ctypes.data)
         session.run_with_iobinding(binding)
-        np.testing.assert_array_equal(given, [1, 4, 9])
+        np.testing.assert_array_equal(memory, [1, 4, 9])
 
 
 @pytest.mark.parametrize("kind", ["int64", "uint64", "uint32"])
@@ -243,8 +243,8 @@ def test_negative_int64_feeds_beyond_32_bits():
 )
 def test_harmless_constants_beyond_32_bits_run(text):
     x = np.arange(4, dtype=np.float32)
-    with isorun.Session(graph(text), "openvino") as session, isorun.Session(graph(text), "ort-cpu") as other:
-        np.testing.assert_array_equal(session.run(None, {"x": x})[0], other.run(None, {"x": x})[0])
+    with isorun.Session(graph(text), "openvino") as session, isorun.Session(graph(text), "ort-cpu") as reference:
+        np.testing.assert_array_equal(session.run(None, {"x": x})[0], reference.run(None, {"x": x})[0])
 
 
 @pytest.mark.parametrize("keepdims", [0, 1])
@@ -257,8 +257,8 @@ def test_reductions_with_an_axes_attribute(operator, axes, keepdims):
     model = graph(text)
     model.opset_import[0].version = 13
     x = np.random.default_rng(0).uniform(1, 200, (2, 3, 4)).astype(np.float32)
-    with isorun.Session(model, "openvino") as session, isorun.Session(model, "ort-cpu") as other:
-        np.testing.assert_allclose(session.run(None, {"x": x})[0], other.run(None, {"x": x})[0], rtol=1e-6)
+    with isorun.Session(model, "openvino") as session, isorun.Session(model, "ort-cpu") as reference:
+        np.testing.assert_allclose(session.run(None, {"x": x})[0], reference.run(None, {"x": x})[0], rtol=1e-6)
 
 
 def test_an_import_that_fails_without_a_home_names_the_remedy(tmp_path, monkeypatch):

@@ -18,13 +18,13 @@ PARTS = {
 }
 
 
-def assert_turned(model: onnx.ModelProto, negated: slice, other: slice, worked_around: bool) -> None:
+def assert_turned(model: onnx.ModelProto, negated: slice, kept: slice, worked_around: bool) -> None:
     """OpenVINO's result is right, with the model as it is or not."""
     random = np.random.default_rng(0)
     x, c, s = (
         random.normal(size=(rows, heads, 3, WIDTH)).astype(np.float32) for rows, heads in ((2, 2), (1, 1), (1, 1))
     )
-    turned = np.concatenate([-x[..., negated], x[..., other]], axis=-1)
+    turned = np.concatenate([-x[..., negated], x[..., kept]], axis=-1)
     with isorun.Session(model.SerializeToString(), "openvino") as session:
         (result,) = session.run(None, {"x": x, "c": c, "s": s})
         graph = session.provenance.details.get("graph", {})

@@ -21,23 +21,23 @@ pytestmark = pytest.mark.usefixtures("installed")
 
 def test_feeds_and_outputs_on_the_device(bert, tmp_path, memory):
     feeds = tiny.feeds()
-    given = {name: on_device(array) for name, array in feeds.items()}
+    device_feeds = {name: on_device(array) for name, array in feeds.items()}
     with open_session(bert, tmp_path) as session:
-        found = session.run(None, given, device_outputs=True)
-        assert_close(map(to_host, found), expected(bert, feeds))
-        kept = to_host(found[1])
+        outputs = session.run(None, device_feeds, device_outputs=True)
+        assert_close(map(to_host, outputs), expected(bert, feeds))
+        kept = to_host(outputs[1])
         session.run(None, tiny.feeds(seed=9), device_outputs=True)
-        np.testing.assert_array_equal(to_host(found[1]), kept)
+        np.testing.assert_array_equal(to_host(outputs[1]), kept)
     assert memory.copied == 0
 
 
 def test_unaligned_arrays_are_copied(bert, tmp_path, memory):
     feeds = tiny.feeds()
-    given = {name: on_device(array, offset=8) for name, array in feeds.items()}
+    device_feeds = {name: on_device(array, offset=8) for name, array in feeds.items()}
     place = on_device(np.zeros((2, tiny.WIDTH), np.float32), offset=4)
     with open_session(bert, tmp_path) as session:
-        assert_close(session.run(None, given), expected(bert, feeds))
-        assert memory.copied == len(given)
+        assert_close(session.run(None, device_feeds), expected(bert, feeds))
+        assert memory.copied == len(device_feeds)
         binding = bound(session, feeds)
         binding.bind_output("pooler_output", "cuda", 0, np.float32, place.shape, place.address)
         session.run_with_iobinding(binding)
@@ -60,13 +60,13 @@ def test_a_binding_writes_to_the_given_memory_and_rereads_feeds(bert, tmp_path):
         binding.bind_output("pooler_output", "cuda")
         binding.bind_output("last_hidden_state")
         for seed in (4, 5):
-            other = tiny.feeds(seed=seed)
-            for name, array in other.items():
+            changed = tiny.feeds(seed=seed)
+            for name, array in changed.items():
                 binding.bind_cpu_input(name, array)
             session.run_with_iobinding(binding)
-            found = [each.value() for each in binding.get_outputs()]
-            assert isinstance(found[0], DeviceArray)
-            assert_close([found[1], to_host(found[0])], expected(bert, other))
+            outputs = [output.value() for output in binding.get_outputs()]
+            assert isinstance(outputs[0], DeviceArray)
+            assert_close([outputs[1], to_host(outputs[0])], expected(bert, changed))
 
 
 def test_rejects_memory_of_another_shape(bert, tmp_path):

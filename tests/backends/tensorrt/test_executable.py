@@ -59,12 +59,12 @@ def test_on_miss_build_builds_in_the_background(bert, tmp_path):
         until = time.monotonic() + 30
         while True:
             try:
-                found = session.run(None, feeds)
+                outputs = session.run(None, feeds)
                 break
             except BackendUnavailable:
                 assert time.monotonic() < until
                 time.sleep(0.05)
-        assert_close(found, expected(bert, feeds))
+        assert_close(outputs, expected(bert, feeds))
         assert "sequence=1..32..32" in session.provenance.details["profiles"][1]
         assert len(fake_tensorrt.builds) == 2
 
@@ -84,11 +84,11 @@ def test_engines_and_timings_are_cached(bert, tmp_path):
 def test_models_with_other_weights_do_not_share_an_engine(bert, tmp_path):
     from isorun.models import checkpoint
 
-    other = tmp_path / "other" / bert.name
-    other.parent.mkdir()
-    checkpoint.build(tiny.write_checkpoint(tmp_path / "weights", tiny.weights(seed=5)), other)
+    reweighted = tmp_path / "other" / bert.name
+    reweighted.parent.mkdir()
+    checkpoint.build(tiny.write_checkpoint(tmp_path / "weights", tiny.weights(seed=5)), reweighted)
     feeds = tiny.feeds()
-    for model in (bert, other):
+    for model in (bert, reweighted):
         with open_session(model, tmp_path / "cache") as session:
             assert_close(session.run(None, feeds), expected(model, feeds))
     assert len(fake_tensorrt.builds) == 2

@@ -90,8 +90,8 @@ def test_an_unused_input_may_be_missing_from_the_engine(tmp_path):
     onnx.save(model, path)
     ids = np.arange(6).reshape(2, 3)
     with open_session(path, tmp_path) as session:
-        (found,) = session.run(None, {"ids": ids, "unread": ids})
-    np.testing.assert_array_equal(found, ids)
+        (output,) = session.run(None, {"ids": ids, "unread": ids})
+    np.testing.assert_array_equal(output, ids)
 
 
 def test_a_failed_background_build_is_reported_at_the_next_run(bert, tmp_path):

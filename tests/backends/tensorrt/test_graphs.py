@@ -27,12 +27,12 @@ def test_each_recorded_shape_has_its_own_context(bert, tmp_path, graphs):
 
 def test_feeds_on_the_device_use_another_context(bert, tmp_path, graphs):
     feeds = tiny.feeds()
-    given = {name: on_device(array) for name, array in feeds.items()}
+    device_feeds = {name: on_device(array) for name, array in feeds.items()}
     with open_session(bert, tmp_path, cuda_graphs=4) as session:
         for _ in range(2):
             assert_close(session.run(None, feeds), expected(bert, feeds))
-            found = session.run(None, given, device_outputs=True)
-            assert_close(map(to_host, found), expected(bert, feeds))
+            outputs = session.run(None, device_feeds, device_outputs=True)
+            assert_close(map(to_host, outputs), expected(bert, feeds))
     assert len(graphs) == 1
 
 

@@ -125,8 +125,8 @@ def test_an_fp16_graph_has_every_form_and_its_bias_ends_where_fp16_does(bert):
     assert set(forms.models) == {"plain", "bias", "lengths", "unmasked"}
     bias = bias_of(forms, np.array([[1, 0]]))
     assert (bias.dtype, bias.min()) == (np.float16, -65504)
-    made = onnx.load_model_from_string(forms.models["bias"])
-    kinds = {node.op_type for node in made.graph.node}
+    model = onnx.load_model_from_string(forms.models["bias"])
+    kinds = {node.op_type for node in model.graph.node}
     assert not kinds & {"Shape", "Range"}
 
 
@@ -165,6 +165,6 @@ def test_roberta_counts_its_positions_from_its_ids(tmp_path):
         """
     )
     onnx.save(graph, tmp_path / "offset.onnx")
-    made = onnx.load_model_from_string(attention.forms(tmp_path / "offset.onnx").models["plain"])
-    assert "Range" in {node.op_type for node in made.graph.node}
-    assert made.graph.node[-1].input[8]
+    model = onnx.load_model_from_string(attention.forms(tmp_path / "offset.onnx").models["plain"])
+    assert "Range" in {node.op_type for node in model.graph.node}
+    assert model.graph.node[-1].input[8]

@@ -72,9 +72,9 @@ def array_of(value: DeviceArray) -> np.ndarray:
     return np.frombuffer(memory, value.dtype).reshape(value.shape)
 
 
-def assert_close(found, wanted):
-    for one, other in zip(found, wanted, strict=True):
-        np.testing.assert_allclose(one, other, atol=1e-5)
+def assert_close(outputs, wanted):
+    for output, reference in zip(outputs, wanted, strict=True):
+        np.testing.assert_allclose(output, reference, atol=1e-5)
 
 
 def test_forms_are_opened_at_their_first_use(executable, lowered):
@@ -114,10 +114,10 @@ def test_results_belong_to_the_caller(lowered, graphs):
 
 def test_feeds_and_outputs_on_the_device(executable, lowered):
     feeds = tiny.feeds()
-    found = executable.run_on_device(None, on_device(feeds))
-    assert all(isinstance(value, DeviceArray) for value in found)
+    outputs = executable.run_on_device(None, on_device(feeds))
+    assert all(isinstance(value, DeviceArray) for value in outputs)
     assert executable.report().details["forms"][-1] == "plain", "a mask on the device is not inspected"
-    assert_close([array_of(value) for value in found], expected(lowered, feeds))
+    assert_close([array_of(value) for value in outputs], expected(lowered, feeds))
     again = executable.run_on_device(["pooler_output"], feeds)
     assert_close([array_of(value) for value in again], expected(lowered, feeds)[1:])
     taken = adopt({"x": again[0]})["x"]
@@ -126,18 +126,18 @@ def test_feeds_and_outputs_on_the_device(executable, lowered):
 
 def test_a_binding_writes_to_the_given_memory_and_rereads_feeds(executable, lowered):
     feeds = tiny.feeds(seed=1)
-    given, device = np.empty((2, tiny.WIDTH), np.float32), np.empty((2, 5, tiny.WIDTH), np.float32)
+    host, device = np.empty((2, tiny.WIDTH), np.float32), np.empty((2, 5, tiny.WIDTH), np.float32)
     memory = DeviceArray(device.ctypes.data, device.shape, device.dtype, owner=device)
     feeds = tiny.feeds(batch=2, length=5, seed=1)
-    binding = executable.bind(feeds, {"pooler_output": given, "last_hidden_state": memory})
+    binding = executable.bind(feeds, {"pooler_output": host, "last_hidden_state": memory})
     for seed in (1, 2):
         for name, array in tiny.feeds(batch=2, length=5, seed=seed).items():
             feeds[name][...] = array
         results = binding.run()
-        assert results[0] is given
+        assert results[0] is host
         assert results[1] is memory
         hidden, pooled = expected(lowered, feeds)
-        np.testing.assert_allclose(given, pooled, atol=1e-5)
+        np.testing.assert_allclose(host, pooled, atol=1e-5)
         np.testing.assert_allclose(device, hidden, atol=1e-5)
 
 

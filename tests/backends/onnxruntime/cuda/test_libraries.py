@@ -31,24 +31,24 @@ def gpu_build(tmp_path, monkeypatch):
 
 
 def test_identifies_the_active_build_without_an_import():
-    found = builds.build()
-    assert found is not None
-    assert found.package == "onnxruntime"
-    assert (found.folder / "build_and_package_info.py").is_file()
+    build = builds.build()
+    assert build is not None
+    assert build.package == "onnxruntime"
+    assert (build.folder / "build_and_package_info.py").is_file()
 
 
 def test_names_a_build_without_the_provider():
-    here = libraries.installed("cuda", OK)
-    assert not here.ok
-    assert "'onnxruntime', which has no libonnxruntime_providers_cuda" in here.reason
-    assert "pip install onnxruntime-gpu" in here.remedy
+    availability = libraries.installed("cuda", OK)
+    assert not availability.ok
+    assert "'onnxruntime', which has no libonnxruntime_providers_cuda" in availability.reason
+    assert "pip install onnxruntime-gpu" in availability.remedy
 
 
 def test_reports_a_missing_driver(gpu_build, monkeypatch):
     monkeypatch.setattr(cuda_driver, "driver", lambda: Driver("", (), "no driver"))
     monkeypatch.setattr("isorun.plugin.Backend.installed", lambda self: OK)
-    here = registry.get("ort-cuda").availability()
-    assert (here.ok, here.reason) == (False, "no driver")
+    availability = registry.get("ort-cuda").availability()
+    assert (availability.ok, availability.reason) == (False, "no driver")
 
 
 def test_a_gpu_build_and_a_driver_suffice(gpu_build, monkeypatch):
@@ -62,14 +62,14 @@ def test_cudnn_is_required_by_name(gpu_build, monkeypatch):
 
     def opened(name, mode=0):
         asked.append(name)
-        if name != there:
+        if name != library:
             raise OSError(f"{name}: cannot open shared object file")
 
     monkeypatch.setattr(libraries.ctypes, "CDLL", opened)
-    there = "libcudnn.so"
+    library = "libcudnn.so"
     libraries.require_cudnn("ort-cuda")
     assert asked == ["libcudnn.so.9", "libcudnn.so"]
-    there = ""
+    library = ""
     with pytest.raises(BackendUnavailable, match=r"libcudnn.so.9.*onnxruntime-gpu\[cudnn\]"):
         libraries.require_cudnn("ort-cuda")
 
@@ -106,9 +106,9 @@ def test_keeps_the_linkers_message_if_no_library_is_missing(gpu_build, monkeypat
 
 
 def test_the_driver_is_queried_once_and_never_raises():
-    found = cuda_driver.driver()
-    assert bool(found.problem) == (not found.gpus)
-    assert cuda_driver.driver() is found
+    driver = cuda_driver.driver()
+    assert bool(driver.problem) == (not driver.gpus)
+    assert cuda_driver.driver() is driver
 
 
 @pytest.fixture

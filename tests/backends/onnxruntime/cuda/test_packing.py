@@ -48,21 +48,21 @@ def forms(lowered):
 
 def with_weights(content, lowered, path):
     """A form beside its weights, as ONNX Runtime finds them by an entry of its configuration."""
-    made = lowered.path.parent / path
-    made.write_bytes(content)
-    return made
+    target = lowered.path.parent / path
+    target.write_bytes(content)
+    return target
 
 
 @pytest.fixture(scope="module")
 def evaluators(bert):
     """The packed form in fp32 and in fp16."""
-    made = {}
+    by_precision = {}
     for precision in ("fp32", "fp16"):
         half = lower(bert, precision)
         packed = attention.forms(half.path).models["packed"]
         model = onnx.load(with_weights(packed, half, "packed-form.onnx"))
-        made[precision] = ReferenceEvaluator(model, new_ops=contrib_ops.OPERATORS)
-    return made
+        by_precision[precision] = ReferenceEvaluator(model, new_ops=contrib_ops.OPERATORS)
+    return by_precision
 
 
 @pytest.fixture(scope="module")
@@ -88,10 +88,10 @@ def first_is_a_key(mask):
 def test_the_packed_form_gives_the_models_answer(forms, evaluators, expected, kind, precision, most):
     mask = first_is_a_key(MASKS[kind](BATCH, SEQUENCE, np.random.default_rng(1)))
     feeds = feeds_with(mask)
-    found = evaluators[precision].run(["last_hidden_state", "pooler_output"], {**feeds, **forms.packing.places(mask)})
-    for one, other in zip(found, expected(feeds), strict=True):
-        assert np.isfinite(one).all(), "something read a token that no row has"
-        np.testing.assert_allclose(one.astype(np.float32), other, atol=most)
+    outputs = evaluators[precision].run(["last_hidden_state", "pooler_output"], {**feeds, **forms.packing.places(mask)})
+    for output, reference in zip(outputs, expected(feeds), strict=True):
+        assert np.isfinite(output).all(), "something read a token that no row has"
+        np.testing.assert_allclose(output.astype(np.float32), reference, atol=most)
 
 
 @pytest.mark.parametrize(("precision", "most"), [("fp32", 2e-5), ("fp16", 2e-2)])
@@ -116,9 +116,9 @@ def test_any_mask_that_is_allowed(forms, evaluators, expected, data, batch, widt
     rows = st.lists(st.sampled_from([0, 1, 1]), min_size=width, max_size=width)
     mask = first_is_a_key(np.array(data.draw(st.lists(rows, min_size=batch, max_size=batch))))
     feeds = feeds_with(mask, seed)
-    found = evaluators["fp32"].run(["last_hidden_state", "pooler_output"], {**feeds, **forms.packing.places(mask)})
-    for one, other in zip(found, expected(feeds), strict=True):
-        np.testing.assert_allclose(one, other, atol=5e-5)
+    outputs = evaluators["fp32"].run(["last_hidden_state", "pooler_output"], {**feeds, **forms.packing.places(mask)})
+    for output, reference in zip(outputs, expected(feeds), strict=True):
+        np.testing.assert_allclose(output, reference, atol=5e-5)
 
 
 @given(st.data(), st.integers(1, 40), st.integers(1, 130))
@@ -183,8 +183,8 @@ def test_a_model_without_a_pooler(tmp_path, expected):
     mask = first_is_a_key(MASKS["holes"](BATCH, SEQUENCE, np.random.default_rng(2)))
     feeds = feeds_with(mask)
     evaluator = ReferenceEvaluator(packed, new_ops=contrib_ops.OPERATORS)
-    (found,) = evaluator.run(["last_hidden_state"], {**feeds, **forms.packing.places(mask)})
-    np.testing.assert_allclose(found, expected(feeds)[0], atol=2e-5)
+    (hidden,) = evaluator.run(["last_hidden_state"], {**feeds, **forms.packing.places(mask)})
+    np.testing.assert_allclose(hidden, expected(feeds)[0], atol=2e-5)
 
 
 @pytest.mark.sampled(3)
@@ -206,11 +206,13 @@ def test_every_architecture_is_packed(tmp_path, name):
     names = [spec.name for spec in packed.info.outputs]
     session = whole_session(padded)
     model = onnx.load(with_weights(forms.models["packed"], packed, "packed-form.onnx"))
-    found = ReferenceEvaluator(model, new_ops=contrib_ops.OPERATORS).run(names, {**feeds, **forms.packing.places(mask)})
-    for label, one, other in zip(names, found, session.run(names, feeds), strict=True):
-        if one.shape[:2] == mask.shape:
-            other[mask == 0] = 0
-        np.testing.assert_allclose(one, other, atol=5e-5, err_msg=label)
+    outputs = ReferenceEvaluator(model, new_ops=contrib_ops.OPERATORS).run(
+        names, {**feeds, **forms.packing.places(mask)}
+    )
+    for label, output, reference in zip(names, outputs, session.run(names, feeds), strict=True):
+        if output.shape[:2] == mask.shape:
+            reference[mask == 0] = 0
+        np.testing.assert_allclose(output, reference, atol=5e-5, err_msg=label)
 
 
 def test_an_export_whose_own_names_are_alike(tmp_path):
@@ -247,15 +249,15 @@ def test_a_computed_mask_has_no_packed_form(lowered, tmp_path):
 
 def test_a_bias_on_scores_has_no_packed_form(lowered, tmp_path):
     model = onnx.load(lowered.path)
-    node = next(each for each in model.graph.node if each.op_type == "PackedAttention")
+    node = next(candidate for candidate in model.graph.node if candidate.op_type == "PackedAttention")
     node.input.extend([node.input[0]] * 4)
     onnx.save(model, tmp_path / "biased.onnx")
     assert attention.forms(tmp_path / "biased.onnx").why.endswith("its layers add a bias to their scores")
 
 
 def test_forms_are_asked_for_by_name(lowered, monkeypatch):
-    there = Driver("13.0", (Gpu("A GPU", "9.0", 1 << 30),), "")
-    monkeypatch.setattr("isorun_backends.nvidia.cuda_driver.driver", lambda: there)
+    driver = Driver("13.0", (Gpu("A GPU", "9.0", 1 << 30),), "")
+    monkeypatch.setattr("isorun_backends.nvidia.cuda_driver.driver", lambda: driver)
     backend = registry.get("ort-cuda")
     with pytest.raises(BackendUnavailable, match=r"'lengths' does not apply .* padding is removed"):
         backend.compile(lowered, CompileConfig(options={"attention": "lengths"}))
@@ -273,7 +275,7 @@ class FakeSession:
         binding = SimpleNamespace(feeds={}, names={}, outputs=[])
         binding.bind_cpu_input = binding.feeds.__setitem__
         binding.bind_output = lambda name, *_: binding.names.setdefault(name)
-        binding.get_outputs = lambda: [SimpleNamespace(numpy=lambda each=each: each) for each in binding.outputs]
+        binding.get_outputs = lambda: [SimpleNamespace(numpy=lambda array=array: array) for array in binding.outputs]
         return binding
 
     def run_with_iobinding(self, binding, _=None):
@@ -306,8 +308,8 @@ def test_each_batch_takes_the_form_that_is_right_for_it(opened, expected):
     assert executable.report().details["forms"] == ["packed"]
     for kind, runs in (("right", 1), ("left", 1), ("none", 2), ("masked-row", 2)):
         feeds = feeds_with(MASKS[kind](BATCH, SEQUENCE, np.random.default_rng(5)))
-        for one, other in zip(executable.run(None, feeds), expected(feeds), strict=True):
-            np.testing.assert_allclose(one, other, atol=2e-5)
+        for output, reference in zip(executable.run(None, feeds), expected(feeds), strict=True):
+            np.testing.assert_allclose(output, reference, atol=2e-5)
         assert packed.ran == runs, kind
 
 
