@@ -7,15 +7,15 @@ from matrix_runs import SLOW, Isorun, spec_file
 
 def test_compares_two_files_of_a_model_in_common_rounds(isorun: Isorun, tiny: Path, tmp_path: Path) -> None:
     spec = spec_file(tmp_path, SLOW.replace("rounds: 1", "rounds: 3") + "  - {name: fake, options: {seconds: 0.01}}\n")
-    other = tmp_path / "other.onnx"
-    other.write_bytes(tiny.read_bytes().replace(b"tiny", b"tini"))
+    variant = tmp_path / "other.onnx"
+    variant.write_bytes(tiny.read_bytes().replace(b"tiny", b"tini"))
     out = tmp_path / "out"
-    done = isorun("ab", spec, "--model", f"tiny={other}", "--out", out)
+    done = isorun("ab", spec, "--model", f"tiny={variant}", "--out", out)
     assert done.returncode == 0, done.stderr
     (line,) = [line for line in done.stdout.splitlines() if line.startswith("fake/fp32")]
     assert line.split()[-2] == "3"  # common rounds of two models
     assert line.split()[-1] in ("tied", "ambiguous")
-    again = isorun("ab", spec, "--model", f"tiny={other}", "--out", out, "--resume", "--fail-above", 100)
+    again = isorun("ab", spec, "--model", f"tiny={variant}", "--out", out, "--resume", "--fail-above", 100)
     assert (again.returncode, again.stdout) == (0, done.stdout)
 
 

@@ -117,12 +117,12 @@ backends:
     )
     assert "environment new: Python 3." in done.stdout
     assert installed.read_text(encoding="utf-8") == f"{tmp_path}/package\n"
-    found = RunFolder(out).run()
-    here, there, bad, old = found.cells
-    assert (here.environment, there.environment) == (None, "new")
-    assert (here.result.provenance.environment, there.result.provenance.environment["name"]) == ({}, "new")
-    assert there.result.memory_mib.peak > here.result.memory_mib.peak > 0
-    assert found.environment.environments["new"].install == [f"{tmp_path}/package"]
+    run = RunFolder(out).run()
+    own, isolated, bad, old = run.cells
+    assert (own.environment, isolated.environment) == (None, "new")
+    assert (own.result.provenance.environment, isolated.result.provenance.environment["name"]) == ({}, "new")
+    assert isolated.result.memory_mib.peak > own.result.memory_mib.peak > 0
+    assert run.environment.environments["new"].install == [f"{tmp_path}/package"]
     for lacking, word in ((bad, "there is no such package"), (old, "3.9")):
         assert lacking.status == "skipped"
         assert word in str(lacking.reason)
@@ -132,14 +132,14 @@ backends:
     assert "Creating the environment new" not in again.stderr
     assert installed.read_text(encoding="utf-8").count("\n") == 1
 
-    made, away = tmp_path / "environments" / "new", tmp_path / "away"
-    made.rename(away)
+    folder, away = tmp_path / "environments" / "new", tmp_path / "away"
+    folder.rename(away)
     (tmp_path / "bin" / "uv").write_text("#!/bin/sh\necho no network; exit 2\n")
     assert isorun("run", spec, "--out", out, "--resume").returncode == 1
     _, lost, *_ = RunFolder(out).run().cells
-    assert lost == there.model_copy(update={"kept": lost.kept})
+    assert lost == isolated.model_copy(update={"kept": lost.kept})
     assert "'new'" in str(lost.kept)
-    away.rename(made)
+    away.rename(folder)
 
     write(tmp_path, text.replace("[./package]", "[other==2]"))
     refused = isorun("run", spec, "--dry-run")
@@ -190,9 +190,9 @@ backends: [ort-cpu, {{name: ort-openvino, environment: {isolation.OPENVINO}}}]
     out = tmp_path / "out"
     done = isorun("run", write(tmp_path, text), "--out", out)
     assert done.returncode == 0, done.stderr
-    found = RunFolder(out).run()
-    assert [cell.status for cell in found.cells] == ["ok", "ok"]
-    packages = found.environment.environments[isolation.OPENVINO].packages
+    run = RunFolder(out).run()
+    assert [cell.status for cell in run.cells] == ["ok", "ok"]
+    packages = run.environment.environments[isolation.OPENVINO].packages
     assert f"onnxruntime-openvino=={packages['onnxruntime-openvino']}" == isolation.OPENVINO_WHEEL
     assert "onnxruntime" not in packages
-    assert found.cells[1].result.provenance.operators.keys() == {"OpenVINOExecutionProvider"}
+    assert run.cells[1].result.provenance.operators.keys() == {"OpenVINOExecutionProvider"}

@@ -10,49 +10,49 @@ from isorun_matrix.spec.spec import Spec
 
 
 def spec(**changes: object) -> Spec:
-    given = {
+    defaults = {
         "models": {"a": {"preset": "bert-3l"}, "b": {"preset": "bert-6l", "seed": 4, "shapes": ["1x8"]}},
         "backends": ["ort-cpu", {"name": "openvino", "label": "ov", "precisions": ["fp32", "bf16"], "threads": 2}],
         "shapes": ["1x8", "4x16"],
     }
-    return Spec.model_validate({**given, **changes})
+    return Spec.model_validate({**defaults, **changes})
 
 
 def test_every_model_runs_on_every_backend_precision_and_shape() -> None:
-    made = plan(spec(control=False), 7)
-    assert [each.id for each in made.models] == ["a", "b"]
-    assert [each.id for each in made.workloads] == ["a/1x8", "a/4x16", "b/1x8"]
-    assert [each.id for each in made.cells] == [
+    planned = plan(spec(control=False), 7)
+    assert [model.id for model in planned.models] == ["a", "b"]
+    assert [workload.id for workload in planned.workloads] == ["a/1x8", "a/4x16", "b/1x8"]
+    assert [planned_cell.id for planned_cell in planned.cells] == [
         f"{workload}/{label}"
         for workload in ("a/1x8", "a/4x16", "b/1x8")
         for label in ("ort-cpu/fp32", "ov/fp32", "ov/bf16")
     ]
-    cell = made.cells[-1]
+    cell = planned.cells[-1]
     assert (cell.backend, cell.label, cell.threads, cell.workload) == ("openvino", "ov", 2, "b/1x8")
-    assert (cell.seconds, cell.repetitions, made.workloads[0].seed) == (1, None, 7)
-    assert made.models[1].seed == 4
+    assert (cell.seconds, cell.repetitions, planned.workloads[0].seed) == (1, None, 7)
+    assert planned.models[1].seed == 4
 
 
 def test_a_backend_in_an_environment_is_a_cell_of_its_own() -> None:
-    there = {"name": "ort-cpu", "environment": "light"}
-    backends = ["ort-cpu", there, {"name": "elsewhere", "environment": "light"}]
-    made = plan(spec(backends=backends), 0, {"light": {"elsewhere": Capabilities(dialects=("odd",))}})
-    cells = [(cell.label, cell.backend, cell.environment) for cell in made.cells[:3]]
+    isolated = {"name": "ort-cpu", "environment": "light"}
+    backends = ["ort-cpu", isolated, {"name": "elsewhere", "environment": "light"}]
+    planned = plan(spec(backends=backends), 0, {"light": {"elsewhere": Capabilities(dialects=("odd",))}})
+    cells = [(cell.label, cell.backend, cell.environment) for cell in planned.cells[:3]]
     assert cells == [
         ("ort-cpu", "ort-cpu", None),
         ("ort-cpu@light", "ort-cpu", "light"),
         ("elsewhere@light", "elsewhere", "light"),
     ]
-    assert made.models[0].dialects[-1] == ("odd",)
-    assert len(made.models[0].dialects) == 3
+    assert planned.models[0].dialects[-1] == ("odd",)
+    assert len(planned.models[0].dialects) == 3
 
 
 def test_limits_are_those_that_the_backend_declares() -> None:
     rough = Capabilities(dialects=("onnx",), tolerances={"fp32": "bf16"})
-    there = {"name": "rough", "environment": "light"}
-    given = {"fp32": {"rms": 0.01}}
-    made = plan(spec(backends=["ort-cpu", there], tolerances=given), 0, {"light": {"rough": rough}})
-    limits = {cell.label: (cell.tolerance.max_rel, cell.tolerance.rms) for cell in made.cells}
+    isolated = {"name": "rough", "environment": "light"}
+    tolerances = {"fp32": {"rms": 0.01}}
+    planned = plan(spec(backends=["ort-cpu", isolated], tolerances=tolerances), 0, {"light": {"rough": rough}})
+    limits = {cell.label: (cell.tolerance.max_rel, cell.tolerance.rms) for cell in planned.cells}
     fp32, bf16 = DEFAULT_TOLERANCES["fp32"], DEFAULT_TOLERANCES["bf16"]
     assert limits == {"ort-cpu": (fp32.max_rel, 0.01), "rough@light": (bf16.max_rel, 0.01)} | {
         label: (fp32.max_rel, 0.01) for label in limits if "control" in label
@@ -110,14 +110,14 @@ def test_lists_are_one_cell_for_each_item() -> None:
 
 
 def test_a_batch_of_one_has_no_fully_masked_row() -> None:
-    made = plan(spec(masks=["right", "masked-row"]), 0)
-    assert [each.masks for each in made.workloads[:2]] == [["right"], ["right", "masked-row"]]
+    planned = plan(spec(masks=["right", "masked-row"]), 0)
+    assert [workload.masks for workload in planned.workloads[:2]] == [["right"], ["right", "masked-row"]]
 
 
 def test_unused_texts_are_left_out() -> None:
     model = {"checkpoint": "c", "texts": [str(n) for n in range(100)]}
-    made = plan(spec(models={"m": model}, feeds=3), 0)
-    assert [len(each.texts or ()) for each in made.workloads] == [3, 12]
+    planned = plan(spec(models={"m": model}, feeds=3), 0)
+    assert [len(workload.texts or ()) for workload in planned.workloads] == [3, 12]
 
 
 def test_a_key_depends_on_what_decides_the_result() -> None:

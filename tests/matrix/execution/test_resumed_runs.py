@@ -114,7 +114,7 @@ def test_results_of_another_machine_never_mix(
     assert record["created"] == created
     assert [session["environment"]["variables"] for session in record["sessions"]] == [{}, {"OMP_NUM_THREADS": "1"}]
     (cell,) = cells_of(isorun, out).values()
-    assert [each["number"] for each in cell["rounds"]] == [2]
+    assert [round_result["number"] for round_result in cell["rounds"]] == [2]
 
 
 @pytest.mark.long
@@ -129,8 +129,8 @@ def test_a_run_is_repeated_from_its_record(isorun: Isorun, tiny: Path, tmp_path:
     done = isorun("run", out / "run.json", "--out", again, "--model", f"tiny={moved}")
     assert done.returncode == 0, done.stderr
     assert cells_of(isorun, again).keys() == cells_of(isorun, out).keys()
-    other = tmp_path / "other.onnx"
-    other.write_bytes(moved.read_bytes().replace(b"last_hidden_state", b"next_hidden_state"))
-    done = isorun("run", out / "run.json", "--out", tmp_path / "third", "--model", f"tiny={other}")
+    changed = tmp_path / "other.onnx"
+    changed.write_bytes(moved.read_bytes().replace(b"last_hidden_state", b"next_hidden_state"))
+    done = isorun("run", out / "run.json", "--out", tmp_path / "third", "--model", f"tiny={changed}")
     assert done.returncode == 1
     assert "is not the one of the original run" in done.stderr

@@ -9,7 +9,7 @@ from matrix_results import measurement
 
 def results(name: str, rounds: dict[int, str], order: str = "ab") -> list[RoundResult]:
     """The results of a cell: by the number of the round, ``ok``, ``disturbed`` or a status."""
-    found = []
+    round_results = []
     for number, what in rounds.items():
         measured = what in ("ok", "disturbed")
         content = {
@@ -17,8 +17,8 @@ def results(name: str, rounds: dict[int, str], order: str = "ab") -> list[RoundR
             "round": {"number": number, "position": 0, "order": list(order)},
             "result": measurement(1.0, waited=0.5 if what == "disturbed" else 0.0) if measured else None,
         }
-        found.append(RoundResult.from_plain(content))
-    return found
+        round_results.append(RoundResult.from_plain(content))
+    return round_results
 
 
 @pytest.mark.parametrize(

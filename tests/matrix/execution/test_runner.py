@@ -65,12 +65,12 @@ def test_every_status_of_a_cell(isorun: Isorun, tiny: Path, tmp_path: Path) -> N
         "left": ("parity-failed", "(on mask-left: 1 of 9 feeds)"),
         "narrow": ("error", "fake must compute in fp32, but reports bf16"),
     }
-    found = {label: (cell["status"], cell["reason"]) for label, cell in cells.items()}
-    assert {label: status for label, (status, _) in found.items()} == {
+    outcomes = {label: (cell["status"], cell["reason"]) for label, cell in cells.items()}
+    assert {label: status for label, (status, _) in outcomes.items()} == {
         label: status for label, (status, _) in expected.items()
     }
     for label, (_, reason) in expected.items():
-        assert reason is None or reason in found[label][1], found[label]
+        assert reason is None or reason in outcomes[label][1], outcomes[label]
 
     assert cells["unavailable"]["remedy"] == "Buy one."
     assert "Segmentation fault" in cells["crash"]["log"]
@@ -88,7 +88,7 @@ def test_every_status_of_a_cell(isorun: Isorun, tiny: Path, tmp_path: Path) -> N
         *(f"mask-{kind}" for kind in ("none", "right", "left", "holes", "masked-row")),
     ]
     assert right["latency_ms"]["samples"] == 4
-    assert [each["number"] for each in right["rounds"]] == [1]
+    assert [measured["number"] for measured in right["rounds"]] == [1]
     assert right["waited"] is None or right["waited"] >= 0
     assert right["cpu_ms"] is None or right["cpu_ms"] > 0
     assert right["latency_ms"]["p99"] is None
@@ -164,7 +164,7 @@ def test_the_real_backends_agree(isorun: Isorun, tiny: Path, tmp_path: Path) -> 
     threads = {name: cells[f"tiny/4x16-lognormal/{name}/fp32"]["threads"] for name in ("ort-cpu", "reference")}
     assert threads == {"ort-cpu": 1, "reference": None}
     for cell in cells.values():
-        levels = {each["name"]: each["level"] for each in cell["parity"]["cases"]["feeds-0"]["outputs"]}
+        levels = {output["name"]: output["level"] for output in cell["parity"]["cases"]["feeds-0"]["outputs"]}
         assert levels == {"last_hidden_state": "token", "pooled": "sequence"}
 
 
@@ -213,12 +213,12 @@ def test_check_finds_what_was_changed(isorun: Isorun, tiny: Path, tmp_path: Path
     out = tmp_path / "out"
     assert isorun("run", slow_spec(tmp_path, 1), "--out", out).returncode == 0
 
-    def found() -> list[str]:
+    def problems() -> list[str]:
         done = isorun("check", out)
         assert done.returncode == 1
         return [line for line in done.stderr.splitlines() if "undisturbed rounds, expected 3" not in line]
 
-    assert found() == []
+    assert problems() == []
     changes: dict[str, Callable[[Any], Any]] = {
         "run.json": lambda run: run["sessions"][0]["environment"]["packages"].update(isorun="9"),
         "models/*/result.json": lambda model: model["result"].update(fingerprint="0"),
@@ -233,16 +233,16 @@ def test_check_finds_what_was_changed(isorun: Isorun, tiny: Path, tmp_path: Path
         content = json.loads(written)
         change(content)
         path.write_text(json.dumps(content))
-        (line,) = found()
+        (line,) = problems()
         assert f"{path.relative_to(out)}: was changed" in line
         if content.pop("seal", None):
             path.write_text(json.dumps(content))
-            assert found() == [line]
+            assert problems() == [line]
         path.write_text(written)
     (reference,) = out.glob("references/*/*/*/outputs.npz")
     outputs = reference.read_bytes()
     reference.write_bytes(outputs[:50])
-    assert "outputs.npz: was changed" in found()[0]
+    assert "outputs.npz: was changed" in problems()[0]
     reference.write_bytes(outputs)
     (place,) = out.glob("cells/*/*/*/*/*/round-1")
     with np.load(place / "samples.npz") as samples:
@@ -255,7 +255,7 @@ def test_check_finds_what_was_changed(isorun: Isorun, tiny: Path, tmp_path: Path
     for part in (result["result"]["latency_ms"],):
         part["mean"] *= 1.5
     (place / "result.json").write_text(json.dumps(result))
-    text = "\n".join(found())
+    text = "\n".join(problems())
     for problem in (
         "samples.npz: was changed",
         "machine that no session",

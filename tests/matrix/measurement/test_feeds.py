@@ -52,23 +52,23 @@ def make(
 
 
 def test_timed_feeds_differ_and_are_followed_by_masks() -> None:
-    made, notes = make(BERT)
-    assert list(made) == ["feeds-0", "feeds-1", "feeds-2", "mask-none", "mask-left"]
-    assert feeds.timed(made) == ["feeds-0", "feeds-1", "feeds-2"]
-    ids = {made[name]["input_ids"].tobytes() for name in made}
-    assert len(ids) == len(made)
-    assert made["feeds-0"]["attention_mask"].all()
-    assert not made["mask-left"]["attention_mask"][:, 0].all()
+    cases, notes = make(BERT)
+    assert list(cases) == ["feeds-0", "feeds-1", "feeds-2", "mask-none", "mask-left"]
+    assert feeds.timed(cases) == ["feeds-0", "feeds-1", "feeds-2"]
+    ids = {cases[name]["input_ids"].tobytes() for name in cases}
+    assert len(ids) == len(cases)
+    assert cases["feeds-0"]["attention_mask"].all()
+    assert not cases["mask-left"]["attention_mask"][:, 0].all()
     assert notes == []
     again, _ = make(BERT)
-    other, _ = make(BERT, seed=1)
-    assert np.array_equal(made["feeds-0"]["input_ids"], again["feeds-0"]["input_ids"])
-    assert not np.array_equal(made["feeds-0"]["input_ids"], other["feeds-0"]["input_ids"])
+    reseeded, _ = make(BERT, seed=1)
+    assert np.array_equal(cases["feeds-0"]["input_ids"], again["feeds-0"]["input_ids"])
+    assert not np.array_equal(cases["feeds-0"]["input_ids"], reseeded["feeds-0"]["input_ids"])
 
 
 def test_a_list_of_lengths_is_assigned_to_rows_in_turn() -> None:
-    made, _ = make(BERT, lengths=[1, 5, 8])
-    rows = np.concatenate([made[name]["attention_mask"].sum(axis=1) for name in feeds.timed(made)])
+    cases, _ = make(BERT, lengths=[1, 5, 8])
+    rows = np.concatenate([cases[name]["attention_mask"].sum(axis=1) for name in feeds.timed(cases)])
     assert rows.tolist() == [1, 5, 8, 1, 5, 8]
 
 
@@ -80,17 +80,19 @@ def test_a_list_of_lengths_is_assigned_to_rows_in_turn() -> None:
     ],
 )
 def test_lengths_of_a_distribution(lengths: dict[str, Any]) -> None:
-    made, _ = make(BERT, lengths=lengths, feeds=50)
-    rows = np.concatenate([made[name]["attention_mask"].sum(axis=1) for name in feeds.timed(made)])
+    cases, _ = make(BERT, lengths=lengths, feeds=50)
+    rows = np.concatenate([cases[name]["attention_mask"].sum(axis=1) for name in feeds.timed(cases)])
     assert set(rows) == {2, 3, 4, 5, 6}
-    other, _ = make(BERT, lengths={**lengths, "seed": 1}, feeds=50)
-    assert any(not np.array_equal(made[n]["attention_mask"], other[n]["attention_mask"]) for n in feeds.timed(made))
+    reseeded, _ = make(BERT, lengths={**lengths, "seed": 1}, feeds=50)
+    assert any(
+        not np.array_equal(cases[n]["attention_mask"], reseeded[n]["attention_mask"]) for n in feeds.timed(cases)
+    )
 
 
 def test_a_model_without_a_mask_has_no_padding() -> None:
-    made, _ = make(IMAGE, sequence=None, dims={"side": 5})
-    assert list(made) == ["feeds-0", "feeds-1", "feeds-2"]
-    assert made["feeds-0"]["pixels"].shape == (2, 3, 5, 5)
+    cases, _ = make(IMAGE, sequence=None, dims={"side": 5})
+    assert list(cases) == ["feeds-0", "feeds-1", "feeds-2"]
+    assert cases["feeds-0"]["pixels"].shape == (2, 3, 5, 5)
     with pytest.raises(InvalidFeeds, match="mask"):
         make(IMAGE, lengths=[3], dims={"side": 5})
 
@@ -115,22 +117,22 @@ def origin(tmp_path: Path) -> str:
 
 
 def test_texts_are_tokenized_and_used_in_turn(origin: str) -> None:
-    made, notes = make(BERT, origin, texts=["a man eats", "a man", "a"], feeds=2, masks=[])
-    assert made["feeds-0"]["input_ids"].tolist() == [[2, 3, 4, 0, 0, 0, 0, 0], [2, 3, 0, 0, 0, 0, 0, 0]]
-    assert made["feeds-1"]["attention_mask"].sum(axis=1).tolist() == [1, 3]
+    cases, notes = make(BERT, origin, texts=["a man eats", "a man", "a"], feeds=2, masks=[])
+    assert cases["feeds-0"]["input_ids"].tolist() == [[2, 3, 4, 0, 0, 0, 0, 0], [2, 3, 0, 0, 0, 0, 0, 0]]
+    assert cases["feeds-1"]["attention_mask"].sum(axis=1).tolist() == [1, 3]
     assert notes == []
 
 
 @pytest.mark.parametrize("mask", ["attention_mask", "input_mask"])
 def test_masks_of_a_model_with_texts_have_their_tokens(mask: str, origin: str) -> None:
-    made, _ = make(encoder(mask), origin, texts=["a man eats", "a man"], feeds=1, masks=list(MASKS))
+    cases, _ = make(encoder(mask), origin, texts=["a man eats", "a man"], feeds=1, masks=list(MASKS))
     for kind in MASKS:
-        given = made[f"mask-{kind}"]
+        masked = cases[f"mask-{kind}"]
         for row, text in enumerate([[2, 3, 4], [2, 3]]):
-            real = given["input_ids"][row, given[mask][row] != 0].tolist()
+            real = masked["input_ids"][row, masked[mask][row] != 0].tolist()
             assert real == (text * 8)[: len(real)], kind
-    assert not made["mask-left"][mask][:, 0].all()
-    assert made["mask-none"][mask].all()
+    assert not cases["mask-left"][mask][:, 0].all()
+    assert cases["mask-none"][mask].all()
 
 
 def test_notes_truncated_texts(origin: str) -> None:
@@ -142,8 +144,8 @@ def test_notes_truncated_texts(origin: str) -> None:
 def test_texts_are_read_as_an_embedder_reads_them(origin: str) -> None:
     settings = SentenceSettings(max_tokens=3, prompts={"own": "man "}, default_prompt="own")
     info = replace(BERT, metadata=ModelMetadata(custom_metadata_map={METADATA: settings.to_json()}))
-    made, notes = make(info, origin, texts=["a man eats", "a"], feeds=1, masks=[])
-    assert made["feeds-0"]["input_ids"].tolist() == [[3, 2, 3, *[0] * 5], [3, 2, *[0] * 6]]
+    cases, notes = make(info, origin, texts=["a man eats", "a"], feeds=1, masks=[])
+    assert cases["feeds-0"]["input_ids"].tolist() == [[3, 2, 3, *[0] * 5], [3, 2, *[0] * 6]]
     assert "maximum of 3 tokens" in notes[0]
 
 

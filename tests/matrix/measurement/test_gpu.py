@@ -22,12 +22,12 @@ def nvml(monkeypatch):
         SimpleNamespace(pid=os.getpid(), usedGpuMemory=512 * mib),
         SimpleNamespace(pid=1, usedGpuMemory=4096 * mib),
     ]
-    made = SimpleNamespace(
+    library = SimpleNamespace(
         NVML_CLOCK_SM=1,
         NVMLError=NVMLError,
         opened=[],
-        nvmlInit=lambda: made.opened.append(1),
-        nvmlShutdown=lambda: made.opened.pop(),
+        nvmlInit=lambda: library.opened.append(1),
+        nvmlShutdown=lambda: library.opened.pop(),
         nvmlDeviceGetCount=lambda: 1,
         nvmlDeviceGetHandleByIndex=lambda index: index,
         nvmlDeviceGetName=lambda handle: b"A GPU",
@@ -39,8 +39,8 @@ def nvml(monkeypatch):
         nvmlDeviceGetCurrentClocksThrottleReasons=lambda handle: 0x4 | 0x1,
         nvmlDeviceGetComputeRunningProcesses=lambda handle: processes,
     )
-    monkeypatch.setitem(sys.modules, "pynvml", made)
-    return made
+    monkeypatch.setitem(sys.modules, "pynvml", library)
+    return library
 
 
 def test_a_gpu_is_described(nvml):
@@ -65,9 +65,9 @@ def test_unknown_values_are_none(nvml):
     for name in ("nvmlDeviceGetMemoryInfo", "nvmlDeviceGetClockInfo", "nvmlDeviceGetComputeRunningProcesses"):
         setattr(nvml, name, refuse)
     del nvml.nvmlDeviceGetCurrentClocksThrottleReasons
-    (found,) = gpu.describe()
+    (gpu_info,) = gpu.describe()
     unknown = {"memory_mib", "used_mib", "clock_mhz", "throttled_by"}
-    assert {name for name, value in vars(found).items() if value is None} == unknown
+    assert {name for name, value in vars(gpu_info).items() if value is None} == unknown
     assert gpu.held_mib([os.getpid()]) is None
 
 

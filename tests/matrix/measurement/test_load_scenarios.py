@@ -31,22 +31,22 @@ def test_a_search_ends_at_the_limit(limit: float) -> None:
     def queue(rate: float) -> Trial:
         return at(rate, 1 / max(1e-9, 1 - 0.9 * rate / limit))  # 10 ms at the limit
 
-    found = search(queue, min(20.0, 10 * limit), 10.0, 0)
-    assert found.rate == pytest.approx(limit, rel=0.02)
-    assert found.nearest.p99_ms <= 10
-    assert limit / 1.1 <= found.between[0] <= found.rate <= found.between[1] <= limit * 1.1
+    result = search(queue, min(20.0, 10 * limit), 10.0, 0)
+    assert result.rate == pytest.approx(limit, rel=0.02)
+    assert result.nearest.p99_ms <= 10
+    assert limit / 1.1 <= result.between[0] <= result.rate <= result.between[1] <= limit * 1.1
 
 
 def test_measurements_that_fail_by_chance_do_not_decide() -> None:
     def unlucky(chance: np.random.Generator, rate: float) -> Trial:
         return at(rate, 99.0 if rate > 50 or chance.random() < 0.15 else 5.0)
 
-    found = []
+    rates = []
     for seed in range(100):
         result = search(partial(unlucky, np.random.default_rng(seed)), 40.0, 10.0, seed)
         assert result.between[0] < result.rate < result.between[1]
-        found.append(result.rate)
-    assert np.mean([45 < rate < 52 for rate in found]) > 0.9
+        rates.append(result.rate)
+    assert np.mean([45 < rate < 52 for rate in rates]) > 0.9
 
 
 def test_three_searches_on_one_server_agree() -> None:
@@ -61,10 +61,10 @@ def test_three_searches_on_one_server_agree() -> None:
         return at(rate, float(np.percentile(ends - arrivals, 99)) * 1e3)
 
     searches = (search(partial(queue, np.random.default_rng(seed)), 50.0, 100.0, seed) for seed in range(30))
-    found = [each for each in searches if each is not None]
-    rates = np.array([each.rate for each in found]).reshape(10, 3)
+    results = [search_result for search_result in searches if search_result is not None]
+    rates = np.array([result.rate for result in results]).reshape(10, 3)
     assert np.mean(rates.max(axis=1) / rates.min(axis=1) < 1.1) > 0.9
-    assert np.mean([each.between[0] < rates.mean() < each.between[1] for each in found]) > 0.9
+    assert np.mean([result.between[0] < rates.mean() < result.between[1] for result in results]) > 0.9
 
 
 def test_a_bound_that_no_rate_meets() -> None:
@@ -111,18 +111,18 @@ def test_one_worker_answers_one_request_after_another(
     session = Waiting()
     target = SessionTarget(cast(Session, session), cast("list[Any]", [{}]), 1)
     chosen = scenario(kind, clients=4 if kind == "closed" else None)
-    found = scenarios.measure(chosen, target, rows=3, sets=1, typical=0.002, seed=1, logs=tmp_path, pause=no_pause)
+    measured = scenarios.measure(chosen, target, rows=3, sets=1, typical=0.002, seed=1, logs=tmp_path, pause=no_pause)
     target.close()
-    assert 50 < found.requests_per_s <= 500
-    assert found.rows_per_s == 3 * found.requests_per_s
-    assert sum(trial.requests for trial in found.trials) == session.runs
+    assert 50 < measured.requests_per_s <= 500
+    assert measured.rows_per_s == 3 * measured.requests_per_s
+    assert sum(trial.requests for trial in measured.trials) == session.runs
     if kind == "closed":
-        assert float(found.result.p50_ms or 0) > 7  # three others are in front
+        assert float(measured.result.p50_ms or 0) > 7  # three others are in front
     elif kind == "single-stream":
-        assert float(found.result.p50_ms or 0) >= 2
+        assert float(measured.result.p50_ms or 0) >= 2
         assert (tmp_path / "loadgen-1" / "mlperf_log_summary.txt").is_file()
     else:
-        assert found.result.p99_ms is None
+        assert measured.result.p99_ms is None
 
 
 def test_a_latency_counts_from_the_scheduled_arrival(tmp_path: Path) -> None:
@@ -157,13 +157,15 @@ def test_measurements_beside_other_programs_are_repeated(tmp_path: Path) -> None
     chosen = scenario("closed", clients=1, seconds=0.6)
     # Their parent ends at once: what this process started counts as its own.
     burn = "timeout 60 sh -c 'while :; do :; done' >/dev/null 2>&1 & echo $!"
-    each = f"for each in $(seq {os.cpu_count()}); do {burn}; done"
-    ran = subprocess.run(["sh", "-c", each], stdout=subprocess.PIPE, text=True, check=True)
+    commands = f"for each in $(seq {os.cpu_count()}); do {burn}; done"
+    ran = subprocess.run(["sh", "-c", commands], stdout=subprocess.PIPE, text=True, check=True)
     try:
-        found = scenarios.measure(chosen, target, rows=1, sets=1, typical=0.002, seed=1, logs=tmp_path, pause=no_pause)
+        measured = scenarios.measure(
+            chosen, target, rows=1, sets=1, typical=0.002, seed=1, logs=tmp_path, pause=no_pause
+        )
     finally:
         for burner in ran.stdout.split():
             os.kill(int(burner), signal.SIGTERM)
         target.close()
-    assert len(found.trials) == 17
-    assert all(trial.disturbed for trial in found.trials)
+    assert len(measured.trials) == 17
+    assert all(trial.disturbed for trial in measured.trials)

@@ -52,7 +52,7 @@ def test_a_cell_that_loses_neighbours_fails(isorun: Isorun, tiny: Path, tmp_path
     assert (plain["status"], plain["quality"]) == ("ok", None)
     assert any("quality is not measured" in note for note in plain["notes"])
 
-    pairs = [{"texts": [one, "a b c"], "score": len({*one.split()})} for one in sorted(texts)]
+    pairs = [{"texts": [text, "a b c"], "score": len({*text.split()})} for text in sorted(texts)]
     (tmp_path / "labels.jsonl").write_text("\n".join(map(json.dumps, pairs)))
     labelled = spec.replace("texts: texts.txt, k: 3, minimum: 1.0", "labels: labels.jsonl, minimum: 0")
     isorun("run", spec_file(tmp_path, labelled), "--out", tmp_path / "labelled")

@@ -15,7 +15,7 @@ from isorun_matrix.measurement.turns import Turn, Usage, divide
 
 
 @pytest.mark.parametrize(
-    ("given", "expected"),
+    ("arguments", "expected"),
     [
         ((5, None, 1.0, 4, 1e6), [Turn(1, 0.2)] * 5),
         ((1, None, 1.0, 4, 1e6), [Turn(4, 1.0)]),
@@ -27,9 +27,9 @@ from isorun_matrix.measurement.turns import Turn, Usage, divide
     ids=["fast", "one turn", "slow", "very slow", "repetitions", "few repetitions"],
 )
 def test_turns_have_a_few_runs_each(
-    given: tuple[int, int | None, float | None, int, float], expected: list[Turn]
+    arguments: tuple[int, int | None, float | None, int, float], expected: list[Turn]
 ) -> None:
-    most, repetitions, seconds, feeds, typical = given
+    most, repetitions, seconds, feeds, typical = arguments
     assert divide(most, repetitions, seconds, feeds=feeds, typical=typical) == expected
 
 

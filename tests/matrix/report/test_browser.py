@@ -34,7 +34,7 @@ def sixty() -> Run:
                 p50 = batch * sequence * 123.4 / (index + 1)
                 cells.append(cell(label, "parity-failed" if wrong else "ok", p50, **more))
             cells.append(cell("gone", "unavailable", reason="no device", id=f"{model}/{shape}/gone", **place))
-    return run(*cells, spec={"models": {name: {"path": "/m.onnx"} for name in {each.model for each in cells}}})
+    return run(*cells, spec={"models": {name: {"path": "/m.onnx"} for name in {result.model for result in cells}}})
 
 
 REPORTS: dict[str, Callable[[], tuple[Run, ...]]] = {

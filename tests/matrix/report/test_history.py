@@ -51,8 +51,8 @@ def nights(*medians: float | None, cpu: str = "a CPU", disturbed: bool = False) 
     for night, p50 in enumerate(medians, start=1):
         busy = [1, 2, 3, 4, 5] if disturbed and night > 9 else []
         only = cell("c", "crashed" if p50 is None else "ok", p50, disturbed=busy, day=night)
-        made = run(only, folder=f"/night{night}", cpu={**CPU, "flags": [], "governor": None, "model": cpu})
-        runs.append(made.model_copy(update={"created": f"2026-11-{night:02}T00:00"}))
+        nightly = run(only, folder=f"/night{night}", cpu={**CPU, "flags": [], "governor": None, "model": cpu})
+        runs.append(nightly.model_copy(update={"created": f"2026-11-{night:02}T00:00"}))
     return runs
 
 
@@ -86,7 +86,7 @@ def test_what_is_no_change() -> None:
     changed = nights(*STEADY, 13.0, 13.1)
     others = [cell("c", "ok", 10.0, day=day, result={"provenance": {"fingerprint": "beef"}}) for day in range(1, 10)]
     before = zip(nights(*STEADY), others, strict=True)
-    retrained = [run.model_copy(update={"cells": [other]}) for run, other in before] + changed[9:]
+    retrained = [run.model_copy(update={"cells": [retrained_cell]}) for run, retrained_cell in before] + changed[9:]
     assert history.changes(retrained, ["*"]) == {}
     assert "no changes from run 1, 2, 3" in printed(history.render(retrained, ["*"], 200), 200)
     moved = [*nights(*STEADY), *nights(*STEADY, 13.0, 13.1, cpu="another")[9:]]
@@ -118,12 +118,12 @@ def test_a_run_counts_once(capsys: pytest.CaptureFixture[str], monkeypatch: pyte
 @pytest.mark.parametrize("runs", [8, 20])
 def test_one_slow_run_is_no_change(runs: int) -> None:
     random = np.random.default_rng(0)
-    found = 0
+    alarms = 0
     for place in [*range(runs), *[runs - 1] * runs]:
         medians = np.exp(random.normal(0, 0.03, runs))
         medians[place] *= random.uniform(1.3, 3)
-        found += bool(change_points(list(medians)))
-    assert found <= runs // 4
+        alarms += bool(change_points(list(medians)))
+    assert alarms <= runs // 4
 
 
 @needs_ruptures

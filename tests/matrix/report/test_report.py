@@ -86,12 +86,14 @@ def test_verdicts(why: str, others: list[CellResult], expected: list[str | None]
     quick = cell("quick", "ok", 4.5, medians=[4.45, 4.5, 4.52, 4.48, 4.55])
     group = group_of(quick, *others)
     assert group.fastest == quick
-    assert [group.verdict(each) for each in group.cells] == expected
+    assert [group.verdict(member) for member in group.cells] == expected
     assert quick.name in group.conclusion
     assert group.certainty == (expected[0] or ("the only correct one" if why == "alone" else "too few rounds"))
     assert (group.runner_up is None) == (expected[0] is None)
     if expected[0] in ("tied", "ambiguous"):
-        assert group.choice.split(" or ") == [each.name for each in group.cells if group.verdict(each) == expected[0]]
+        assert group.choice.split(" or ") == [
+            member.name for member in group.cells if group.verdict(member) == expected[0]
+        ]
         assert "x as long" in group.conclusion
 
 
@@ -151,11 +153,11 @@ def test_notes_name_doubtful_figures() -> None:
 
 
 def test_a_reason_is_shown_once_with_all_its_cells() -> None:
-    found = run(*(cell(f"c{index}", "skipped", reason="no model") for index in range(5)))
-    text = shown(found)
+    skipped = run(*(cell(f"c{index}", "skipped", reason="no model") for index in range(5)))
+    text = shown(skipped)
     assert text.count("no model") == 1
     assert "m/8x128/c0/fp32, m/8x128/c1/fp32, m/8x128/c2/fp32 and 2 more: no model" in text
-    for text in (markdown.render(found), html.render(found)):
+    for text in (markdown.render(skipped), html.render(skipped)):
         assert text.count("no model") == 1
         assert "c0 fp32, c1 fp32, c2 fp32 and 2 more" in text
 
@@ -216,14 +218,14 @@ def test_the_terminal_s_table_fits_80_columns() -> None:
 
 
 def test_no_number_is_on_two_lines() -> None:
-    found = run(SLOW, cell("ort-openvino@an-environment", "ok", 4.5), *CELLS[2:])
-    whole = shown(found)
+    long_named = run(SLOW, cell("ort-openvino@an-environment", "ok", 4.5), *CELLS[2:])
+    whole = shown(long_named)
     figures = re.findall(r"(?<= )[\d.,e-]*\d[\d.,e-]*(?= )", whole[whole.index("\nm, 8x128") : whole.index("pending")])
-    narrow = shown(found, 80)
+    narrow = shown(long_named, 80)
     assert len(figures) > 8
     assert [figure for figure in figures if f" {figure} " not in narrow] == []
     assert "ok, fastest" in narrow
-    lines = shown(found, 50).splitlines()
+    lines = shown(long_named, 50).splitlines()
     assert [line[:4] for line in lines if " fp32 " in line][-6:] == ["slow", "ort-", "wron", "gone", "dead", "late"]
 
 
@@ -241,12 +243,12 @@ def test_every_report_describes_isolated_environments() -> None:
         "bad": {"failure": "no such package"},
     }
     cells = cell("slow@ovn", "ok", 20.0, environment="ovn"), cell("gone", "unavailable", environment="bad", reason="r")
-    found = run(*cells, environments=environments)
-    assert re.search(r"environment ovn: Python 3\.11\.7, .*slow@ovn", shown(found))
-    text = markdown.render(found)
+    isolated = run(*cells, environments=environments)
+    assert re.search(r"environment ovn: Python 3\.11\.7, .*slow@ovn", shown(isolated))
+    text = markdown.render(isolated)
     assert "- packages in ovn: x 1, numpy 2\n" in text
     assert "bad" not in text.partition("## Environment")[2]
-    assert "<dt>packages in ovn</dt><dd>x 1, numpy 2</dd>" in html.render(found)
+    assert "<dt>packages in ovn</dt><dd>x 1, numpy 2</dd>" in html.render(isolated)
 
 
 def own_part(page: str) -> str:
@@ -296,8 +298,8 @@ def odd() -> Run:
     """A run whose every text would be markup somewhere."""
     names = {"label": ODD_READ, "precision": ODD_READ, "model": ODD_READ, "shape": ODD_READ, "kept": ODD_READ}
     cells = []
-    for index, found in enumerate(CELLS):
-        content = found.model_dump(mode="json") | names | {"id": f"{ODD_READ}{index}"}
+    for index, plain in enumerate(CELLS):
+        content = plain.model_dump(mode="json") | names | {"id": f"{ODD_READ}{index}"}
         content["reason"] = content["reason"] and ODD_READ
         if content["result"]:
             content["result"]["notes"] = [ODD_READ]
@@ -330,8 +332,8 @@ def test_html_shows_texts_literally(odd: Run) -> None:
 
 
 def test_html_of_several_runs_keeps_them_apart() -> None:
-    other = run(cell("slow", "ok", 1.0), folder="/b", spec={"reference": {"backend": "b", "precision": "fp32"}})
-    page = own_part(html.render(run(SLOW, QUICK, folder="/a"), other))
+    second = run(cell("slow", "ok", 1.0), folder="/b", spec={"reference": {"backend": "b", "precision": "fp32"}})
+    page = own_part(html.render(run(SLOW, QUICK, folder="/a"), second))
     assert "compares every output with reference in fp64 or b in fp32, over" in " ".join(page.split())
     assert "run 1: /a" in page
     assert "run 2: /b" in page
@@ -353,13 +355,13 @@ def test_the_script_of_a_page_is_valid(tmp_path: Path) -> None:
 def test_plots_of_accuracy_and_of_size() -> None:
     narrow = cell("quick", "ok", 3.0, precision="int8", result={"parity": {"rms": 0.1}})
     plot = plots.accuracy(group_of(SLOW, narrow))
-    assert [(each["x"], each["y"]) for each in plot["series"]] == [([20.0], [1e-7]), ([3.0], [0.1])]
+    assert [(series["x"], series["y"]) for series in plot["series"]] == [([20.0], [1e-7]), ([3.0], [0.1])]
     assert plots.accuracy(group_of(SLOW, QUICK)) is None
     shapes = [cell("b", "ok", 2.0 * batch, shape=f"{batch}x128", batch=batch, id=str(batch)) for batch in (1, 8)]
     wrong = cell("w", "parity-failed", 2.0, reason="r", shape="1x128", batch=1)
     (plot,) = plots.scaling(summary.groups([*shapes[::-1], wrong]))
     assert (plot["title"], plot["categories"]) == ("m: throughput", ["1x128", "8x128"])
-    assert [(each["name"], each["x"], each["correct"]) for each in plot["series"]] == [
+    assert [(series["name"], series["x"], series["correct"]) for series in plot["series"]] == [
         ("b fp32", ["1x128", "8x128"], True),
         ("w fp32 (wrong outputs)", ["1x128"], False),
     ]

@@ -49,8 +49,8 @@ def write_trial(folder: RunFolder, status: str = "ok", key: str = "k", verdict: 
 
 
 def only_cell(folder: RunFolder) -> CellResult:
-    (found,) = folder.run().cells
-    return found
+    (only,) = folder.run().cells
+    return only
 
 
 def test_a_cell_has_the_figures_of_its_rounds(folder: RunFolder) -> None:
@@ -59,10 +59,11 @@ def test_a_cell_has_the_figures_of_its_rounds(folder: RunFolder) -> None:
     write_trial(folder)
     for number, p50 in ((2, 5.0), (1, 4.0), (3, 9.0)):
         write(folder, number, p50=p50)
-    found = only_cell(folder)
-    assert found.status == "ok"
-    assert [(each.number, each.p50) for each in found.result.rounds] == [(1, 4.0), (2, 5.0), (3, 9.0)]
-    assert (found.result.latency_ms.p50, found.result.latency_ms.samples) == (5.0, 12)
+    complete = only_cell(folder)
+    assert complete.status == "ok"
+    medians = [(round_result.number, round_result.p50) for round_result in complete.result.rounds]
+    assert medians == [(1, 4.0), (2, 5.0), (3, 9.0)]
+    assert (complete.result.latency_ms.p50, complete.result.latency_ms.samples) == (5.0, 12)
     measured = folder.run().as_document()["cells"][0]
     assert measured.keys() == pending.keys()
     assert measured["parity"]["tolerance"]["rms"] == 2e-5
@@ -83,19 +84,20 @@ def test_a_round_is_identified_by_its_cells(folder: RunFolder) -> None:
     orders = [[NAME, "other"], ["other", NAME], [NAME]]
     for number, order in enumerate(orders, start=1):
         write(folder, number, round={"number": number, "position": 0, "order": order})
-    one, same, alone = (taken.together for taken in only_cell(folder).result.rounds)
-    assert one == same != alone
+    first, same, alone = (taken.together for taken in only_cell(folder).result.rounds)
+    assert first == same != alone
 
 
 def test_disturbed_rounds_are_left_out_unless_all_are(folder: RunFolder) -> None:
     write(folder, 1, p50=9.0, result=measurement(9.0, waited=0.3))
     write(folder, 2, p50=9.0, result=measurement(9.0, stolen=0.3))
     result = only_cell(folder).result
-    assert (result.latency_ms.p50, result.disturbed, [each.used for each in result.rounds]) == (9.0, True, [True] * 2)
+    assert (result.latency_ms.p50, result.disturbed) == (9.0, True)
+    assert [round_result.used for round_result in result.rounds] == [True] * 2
     write(folder, 3, p50=4.0)
     result = only_cell(folder).result
     assert (result.latency_ms.p50, result.disturbed) == (4.0, False)
-    assert [each.used for each in result.rounds] == [False, False, True]
+    assert [round_result.used for round_result in result.rounds] == [False, False, True]
 
 
 def test_wrong_outputs_of_any_process_count(folder: RunFolder) -> None:
@@ -115,10 +117,10 @@ def test_the_low_end_of_what_a_search_keeps_must_reach_the_minimum(
     kept = dict.fromkeys(("recall", "first", "tau"), interval) | {"k": 10, "queries": 300}
     write_trial(folder, quality=kept)
     write(folder)
-    found = only_cell(folder)
-    assert found.status == status
-    assert found.result.quality.recall.low == 0.94
-    assert (found.reason is None) == (status == "ok")
+    searched = only_cell(folder)
+    assert searched.status == status
+    assert searched.result.quality.recall.low == 0.94
+    assert (searched.reason is None) == (status == "ok")
 
 
 def test_results_of_another_key_stay_and_do_not_count(folder: RunFolder) -> None:
@@ -148,9 +150,9 @@ def test_a_failure_never_hides_a_complete_measurement(folder: RunFolder, status:
     content["round"] = {"number": 6, "position": 0, "order": [NAME]}
     folder.write(work, folder.round_folder(NAME, "k", 6), RoundResult.from_plain(content))
     write_trial(folder, status)
-    found = only_cell(folder)
-    assert found.status == "ok"
-    assert len(found.result.rounds) == 5
+    measured = only_cell(folder)
+    assert measured.status == "ok"
+    assert len(measured.result.rounds) == 5
 
 
 def test_a_cell_that_cannot_be_measured_now_keeps_its_rounds(folder: RunFolder) -> None:
@@ -247,16 +249,16 @@ def test_rejects_other_files_in_the_folder_of_a_job(folder: RunFolder) -> None:
 
 @pytest.mark.parametrize("link", ["cells", "cells/m", f"cells/{NAME}", ".work"])
 def test_rejects_symbolic_links_below_the_folder(folder: RunFolder, tmp_path: Path, link: str) -> None:
-    other = RunFolder(tmp_path / "other")
-    other.path.mkdir()
-    write(other)
-    (other.start() / "job.json").write_text('{"time_limit": 1}')
-    before = sorted(other.path.rglob("*"))
+    target = RunFolder(tmp_path / "other")
+    target.path.mkdir()
+    write(target)
+    (target.start() / "job.json").write_text('{"time_limit": 1}')
+    before = sorted(target.path.rglob("*"))
     (folder.path / link).parent.mkdir(parents=True, exist_ok=True)
-    (folder.path / link).symlink_to(other.path / link)
+    (folder.path / link).symlink_to(target.path / link)
     with pytest.raises(SpecError, match="is a symbolic link"):
         write(folder)
-    assert sorted(other.path.rglob("*")) == before
+    assert sorted(target.path.rglob("*")) == before
 
 
 @pytest.mark.parametrize("name", ["out", ".lock"])

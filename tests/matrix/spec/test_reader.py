@@ -153,7 +153,7 @@ def test_shipped_specs_are_valid(name: str) -> None:
 
 
 def test_reports_every_problem_at_once(tmp_path: Path) -> None:
-    found = problems(
+    lines = problems(
         tmp_path,
         """\
 x-common: &common {preset: bert-3l}
@@ -171,16 +171,16 @@ seed: 2026-01-01
 environments: {old: {install: ["onnxruntime==1.15.0"]}}
 """,
     )
-    assert found[0] == "spec.yaml has 10 errors:"
-    starts = [line.partition(": ")[2].partition(": ")[0] for line in found[1:]]
+    assert lines[0] == "spec.yaml has 10 errors:"
+    starts = [line.partition(": ")[2].partition(": ")[0] for line in lines[1:]]
     places = """
         models.m.sed backends[0].options.bogus backends[1].name backends[2].precisions[0]
         backends[2].precisions[1] backends[3].threads shapes[1] secnds seed environments.old.install[0]
     """
     assert sorted(starts) == sorted(places.split())
-    numbers = [int(line.removeprefix("line ").partition(":")[0]) for line in found[1:]]
+    numbers = [int(line.removeprefix("line ").partition(":")[0]) for line in lines[1:]]
     assert numbers == sorted(numbers)
-    assert "onnxruntime 1.15.0 is not supported (required: onnxruntime>=" in found[-1]
+    assert "onnxruntime 1.15.0 is not supported (required: onnxruntime>=" in lines[-1]
 
 
 @pytest.mark.parametrize(
@@ -244,9 +244,11 @@ machines: {zen: {labels: {cpu: zen}}, xeon: {cost: 0.5}}
 """
     spec = load(tmp_path, text)
     assert spec.is_divided
-    cells = {name: [(model, each.name) for model, _, each, _ in spec.on(name).combinations()] for name in spec.machines}
+    cells = {
+        name: [(model, chosen.name) for model, _, chosen, _ in spec.on(name).combinations()] for name in spec.machines
+    }
     assert cells == {"zen": [("a", "ort-cpu"), ("b", "ort-cpu")], "xeon": [("a", "ort-cpu"), ("a", "openvino")]}
-    found = problems(tmp_path, text.replace("[xeon]", "[xenon]").replace("backends: [ort-cpu,", "backends: ["))
-    assert "unknown machine 'xenon'" in found[1]
-    assert [line.partition(": ")[2].partition(".")[0] for line in found[2:]] == ["machines", "machines"]
-    assert all("no cell runs on this machine" in line for line in found[2:])
+    lines = problems(tmp_path, text.replace("[xeon]", "[xenon]").replace("backends: [ort-cpu,", "backends: ["))
+    assert "unknown machine 'xenon'" in lines[1]
+    assert [line.partition(": ")[2].partition(".")[0] for line in lines[2:]] == ["machines", "machines"]
+    assert all("no cell runs on this machine" in line for line in lines[2:])

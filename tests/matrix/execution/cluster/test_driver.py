@@ -97,11 +97,11 @@ def spec(tiny: Path, tmp_path: Path) -> Path:
 
 def measured(out: Path) -> Counter[str]:
     """The rounds of each cell on each machine."""
-    found: Counter[str] = Counter()
+    counts: Counter[str] = Counter()
     for name, run in machines.read(out).runs.items():
         for cell in run.cells:
-            found[f"{name}/{cell.label}"] = 0 if cell.result is None else len(cell.result.rounds)
-    return found
+            counts[f"{name}/{cell.label}"] = 0 if cell.result is None else len(cell.result.rounds)
+    return counts
 
 
 WHOLE = {f"{machine}/{label}": ROUNDS for machine in ("zen", "xeon") for label in ("fake", "slow")}
@@ -112,10 +112,10 @@ def test_machines_are_one_report(start: Callable[..., Nodes], isorun: Isorun, sp
     ran = isorun("run", spec, "--ray", nodes.address, "--out", out)
     assert ran.returncode == 0, ran.stderr
     assert measured(out) == WHOLE
-    found = machines.read(out)
-    assert list(found.runs) == ["zen", "xeon"]
-    assert len({tuple(digests.values()) for digests in found.feeds.values()}) == 1
-    for run in found.runs.values():  # what Ray gives to its workers does not reach what is measured
+    report = machines.read(out)
+    assert list(report.runs) == ["zen", "xeon"]
+    assert len({tuple(digests.values()) for digests in report.feeds.values()}) == 1
+    for run in report.runs.values():  # what Ray gives to its workers does not reach what is measured
         assert (run.environment.nice, run.environment.variables) == (os.nice(0), {})
     merged = isorun("merge", out / "machines" / "zen", out / "machines" / "xeon", "--out", tmp_path / "merged")
     assert merged.stdout == ran.stdout

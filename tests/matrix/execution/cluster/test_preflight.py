@@ -18,7 +18,7 @@ _FOUND = {"isorun": __version__, "problems": [], "quota": None, "governor": None
 
 
 @pytest.mark.parametrize(
-    ("other", "seconds", "expected"),
+    ("changes", "seconds", "expected"),
     [
         ({}, 0, []),
         ({"isorun": "0.0.1"}, 0, ["isorun 0.0.1"]),
@@ -26,11 +26,11 @@ _FOUND = {"isorun": __version__, "problems": [], "quota": None, "governor": None
         ({"problems": ["the disk is full"]}, 0, ["full"]),
     ],
 )
-def test_the_driver_names_what_does_not_fit(other: dict[str, object], seconds: int, expected: list[str]) -> None:
+def test_the_driver_names_what_does_not_fit(changes: dict[str, object], seconds: int, expected: list[str]) -> None:
     now = time.time()
-    found = [*preflight.problems_of({**_FOUND, "time": now + seconds, **other}, now)]
-    assert len(found) == len(expected)
-    assert all(word in problem for word, problem in zip(expected, found, strict=True))
+    problems = [*preflight.problems_of({**_FOUND, "time": now + seconds, **changes}, now)]
+    assert len(problems) == len(expected)
+    assert all(word in problem for word, problem in zip(expected, problems, strict=True))
 
 
 def test_a_machine_names_what_does_not_fit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -40,9 +40,9 @@ def test_a_machine_names_what_does_not_fit(tmp_path: Path, monkeypatch: pytest.M
     folders = [tmp_path / "state", tmp_path / "cache"]
     usage = namedtuple("usage", "total used free")
     monkeypatch.setattr(shutil, "disk_usage", lambda path: usage(2**40, 0, 2**40))
-    found = preflight.look(["reference"], folders, os.getpid())
-    assert found["problems"] == []
-    assert found["cores"] >= 1
+    report = preflight.look(["reference"], folders, os.getpid())
+    assert report["problems"] == []
+    assert report["cores"] >= 1
     monkeypatch.setattr(shutil, "disk_usage", lambda path: usage(2**30, 2**30, 2**20))
     monkeypatch.setattr(os, "setpriority", denied)
     backend, priority, *disks = preflight.look(["reference", "nothing"], folders, os.getpid())["problems"]

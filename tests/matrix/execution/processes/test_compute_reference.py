@@ -29,18 +29,18 @@ def test_compares_real_tokens(mask: str | None, tmp_path: Path) -> None:
     )
     job = ReferenceJob(workload, PreparedModel(str(path), str(path), None, "f00d"))
     pauses: list[Paused] = []
-    made = references(job, tmp_path, pauses.append)
-    assert [state.turns for state in pauses] == [*range(len(made.cases), 0, -1)]
-    assert made.mask == mask
-    assert made.tokens["feeds-0"] == (80 if mask is None else 43)
-    assert len(made.cases) == (1 if mask is None else 6)
+    reference = references(job, tmp_path, pauses.append)
+    assert [state.turns for state in pauses] == [*range(len(reference.cases), 0, -1)]
+    assert reference.mask == mask
+    assert reference.tokens["feeds-0"] == (80 if mask is None else 43)
+    assert len(reference.cases) == (1 if mask is None else 6)
     with Session(path, "ort-cpu", padding="keep") as session:
         files = tmp_path / "feeds.npz", tmp_path / "outputs.npz"
-        found = parity.check(outputs_of(session, made, files[0]), *files, made, DEFAULT_TOLERANCES["fp32"])
-    assert found.verdict == "pass", found.summary
+        result = parity.check(outputs_of(session, reference, files[0]), *files, reference, DEFAULT_TOLERANCES["fp32"])
+    assert result.verdict == "pass", result.summary
 
 
-def outputs_of(session: Session, made: Reference, path: Path) -> Iterator[tuple[str, dict[str, Any]]]:
+def outputs_of(session: Session, reference: Reference, path: Path) -> Iterator[tuple[str, dict[str, Any]]]:
     names = [spec.name for spec in session.get_outputs()]
-    for case in made.cases:
+    for case in reference.cases:
         yield case, dict(zip(names, session.run(None, feeds.load(path, case)), strict=True))

@@ -54,9 +54,9 @@ def test_status_of_a_process_that_failed(tmp_path: Path, code: int, finished: bo
     if finished:
         (tmp_path / "outcome.json").write_text(json.dumps({"status": "ok", "result": {}}))
     log = "Trace\nValueError: x\n\n"
-    found = launch.status(Exit(code, 1.5, log), tmp_path, 9)
-    assert (found["status"], found["wall_s"], found["log"]) == (status, 1.5, log)
-    assert reason in found["reason"]
+    outcome = launch.status(Exit(code, 1.5, log), tmp_path, 9)
+    assert (outcome["status"], outcome["wall_s"], outcome["log"]) == (status, 1.5, log)
+    assert reason in outcome["reason"]
 
 
 def test_processes_pause_and_do_not_share_a_folder(start: Start) -> None:
@@ -95,13 +95,13 @@ def test_a_process_that_crashes_in_a_turn(start: Start, fails_in: int) -> None:
 
 
 def test_a_process_that_is_killed_while_it_pauses(start: Start) -> None:
-    with start() as process, start() as other:
+    with start() as process, start() as unharmed:
         process.proceed()
         (pid,) = [pid for pid in family() if pid != os.getpid() and _works_in(pid, process.folder)]
         os.kill(pid, signal.SIGKILL)
         assert process.proceed() is None
         assert process.take_status()["status"] == "crashed"
-        assert run_to_the_end(other) == [3, 2, 1]
+        assert run_to_the_end(unharmed) == [3, 2, 1]
 
 
 def test_leaving_ends_a_process_that_pauses(start: Start) -> None:

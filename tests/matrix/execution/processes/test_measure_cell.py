@@ -37,6 +37,6 @@ def test_accepts_wider_layers(required: str, reported: str) -> None:
     ("required", "reported"), [("fp32", "bf16"), ("fp32", "bf16+fp32"), ("bf16", "fp32"), ("fp32", "fp32+int8")]
 )
 def test_rejects_another_or_a_narrower_precision(required: str, reported: str) -> None:
-    found = refusal(required, reported)
-    assert f"{required}, but reports {reported}" in found
-    assert ("precisions: [int8]" in found) == ("int8" in reported)
+    message = refusal(required, reported)
+    assert f"{required}, but reports {reported}" in message
+    assert ("precisions: [int8]" in message) == ("int8" in reported)

@@ -52,7 +52,7 @@ def run(
 
     ended = [name for name, _ in take_turns([*turns], start, lambda names, turn: sorted(names, reverse=turn % 2 == 1))]
     assert sorted(ended) == sorted(turns)
-    return [each for each in did if "left" not in each]
+    return [event for event in did if "left" not in event]
 
 
 def test_processes_measure_in_turn_and_finish_one_by_one(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -83,5 +83,5 @@ def test_one_that_is_larger_than_all_memory_runs_alone(monkeypatch: pytest.Monke
 @pytest.mark.parametrize("when", [0, 1, 2])
 def test_the_others_go_on_if_one_ends_early(monkeypatch: pytest.MonkeyPatch, when: int) -> None:
     did = run(monkeypatch, {"a": 2, "b": 2}, fails={"a": when})
-    assert [each for each in did if each.startswith("b")] == ["b 0", "b 1", "b 2", "b ends"]
+    assert [event for event in did if event.startswith("b")] == ["b 0", "b 1", "b 2", "b ends"]
     assert did.count("a ends") == 1

@@ -12,13 +12,13 @@ samples = st.lists(st.integers(1, 10**12), min_size=1, max_size=300).map(lambda 
 
 
 def test_figures_of_a_hundred_runs() -> None:
-    found = latencies.latency(np.arange(1, 101) * 1_000_000)
-    assert found.samples == 100
-    assert (found.min, found.max, found.mean) == (1, 100, 50.5)
-    assert found.std == pytest.approx(29.0115, abs=1e-4)
+    latency = latencies.latency(np.arange(1, 101) * 1_000_000)
+    assert latency.samples == 100
+    assert (latency.min, latency.max, latency.mean) == (1, 100, 50.5)
+    assert latency.std == pytest.approx(29.0115, abs=1e-4)
     # type 7: p50 lies half-way between the 50th and the 51st
-    assert (found.p50, found.p90, found.p95, found.p99) == pytest.approx((50.5, 90.1, 95.05, 99.01))
-    assert found.notes == []
+    assert (latency.p50, latency.p90, latency.p95, latency.p99) == pytest.approx((50.5, 90.1, 95.05, 99.01))
+    assert latency.notes == []
 
 
 @pytest.mark.parametrize(("percentile", "needed"), [(90, 10), (95, 20), (99, 100)])
@@ -38,12 +38,12 @@ def test_a_single_sample_has_a_median() -> None:
 
 @given(samples)
 def test_figures_are_ordered_and_independent_of_the_order_of_runs(runs: np.ndarray) -> None:
-    found = vars(latencies.latency(runs))
-    known = [found[name] for name in ("min", "p50", "p90", "p95", "p99", "max") if found[name] is not None]
+    figures = vars(latencies.latency(runs))
+    known = [figures[name] for name in ("min", "p50", "p90", "p95", "p99", "max") if figures[name] is not None]
     assert known == sorted(known)
     again = vars(latencies.latency(runs[::-1]))
     ordered = ("mean", "std")
-    assert all(again[name] == value for name, value in found.items() if name not in ordered)
+    assert all(again[name] == value for name, value in figures.items() if name not in ordered)
 
 
 @pytest.mark.parametrize("count", [*range(2, 80), 200, 1100, 2001])
@@ -60,19 +60,19 @@ def test_rank_intervals_of_any_number_of_values(count: int) -> None:
 def test_a_rank_interval_contains_the_median_as_often_as_it_says() -> None:
     rng = np.random.default_rng(0)
     for count in (5, 12):
-        found = [latencies.rank_interval(rng.lognormal(0, 0.5, count)) for _ in range(4000)]
-        held = np.mean([each is not None and each.low <= 1 <= each.high for each in found])
-        assert held == pytest.approx(found[0].level, abs=0.015)
+        intervals = [latencies.rank_interval(rng.lognormal(0, 0.5, count)) for _ in range(4000)]
+        held = np.mean([interval is not None and interval.low <= 1 <= interval.high for interval in intervals])
+        assert held == pytest.approx(intervals[0].level, abs=0.015)
     assert latencies.rank_interval([1.0]) is None
 
 
 @given(samples, st.integers(1, 64))
 def test_rates_are_runs_per_time(runs: np.ndarray, batch: int) -> None:
-    found = latencies.throughput(runs, rows=batch * len(runs), tokens=10 * len(runs))
+    throughput = latencies.throughput(runs, rows=batch * len(runs), tokens=10 * len(runs))
     seconds = runs.sum() / 1e9
-    assert found.requests_per_s == pytest.approx(len(runs) / seconds)
-    assert found.rows_per_s == pytest.approx(batch * len(runs) / seconds)
-    assert found.tokens_per_s == pytest.approx(10 * len(runs) / seconds)
+    assert throughput.requests_per_s == pytest.approx(len(runs) / seconds)
+    assert throughput.rows_per_s == pytest.approx(batch * len(runs) / seconds)
+    assert throughput.tokens_per_s == pytest.approx(10 * len(runs) / seconds)
     assert latencies.throughput(runs, rows=1, tokens=None).tokens_per_s is None
 
 

@@ -26,11 +26,11 @@ def rates(cells: int, rounds: int, families: int) -> tuple[float, float]:
     for _ in range(families):
         medians = drawn(rng, cells, rounds)
         family = Family(medians, cells)
-        pairs = [family.ratio(cell, other) for cell in range(cells) for other in range(cell)]
+        pairs = [family.ratio(cell, second) for cell in range(cells) for second in range(cell)]
         covered += all(pair and pair.interval.low <= 1 <= pair.interval.high for pair in pairs)
         fastest = int(np.argmin([np.median([*cell.values()]) for cell in medians]))
-        found = [family.ratio(cell, fastest) for cell in range(cells) if cell != fastest]
-        wrong += any(pair and pair.verdict == "slower" for pair in found)
+        ratios = [family.ratio(cell, fastest) for cell in range(cells) if cell != fastest]
+        wrong += any(pair and pair.verdict == "slower" for pair in ratios)
     return covered / families, wrong / families
 
 
@@ -119,8 +119,8 @@ def test_a_change_needs_more_than_rounds_and_sessions_explain() -> None:
     (first,) = drawn(rng, 1, 5, 0.001)
 
     def verdict(factor: float, known: Sessions, rounds: int = 5) -> Change:
-        other = {number: factor * median for number, median in first.items() if number < rounds}
-        return change(first, other, "p50", known, 1)
+        changed = {number: factor * median for number, median in first.items() if number < rounds}
+        return change(first, changed, "p50", known, 1)
 
     alike = Sessions(0.01, 0.0, 10)
     assert verdict(1.15, alike).verdict == "slower"

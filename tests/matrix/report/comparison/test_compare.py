@@ -40,8 +40,8 @@ ALL = (1, 2, 3, 4, 5)
     ],
 )
 def test_verdicts(before: CellResult, now: CellResult, expected: str | None) -> None:
-    (found,) = compare([run(before), run(now)]).cells
-    change = found.changes[1]
+    (compared,) = compare([run(before), run(now)]).cells
+    change = compared.changes[1]
     assert (change and change.verdict) == expected
 
 
@@ -59,8 +59,8 @@ def test_disturbed_rounds_are_compared_by_cpu_time() -> None:
 @pytest.mark.parametrize(("twin", "expected"), [(1.0, "slower"), (1.5, "same")])
 def test_a_change_has_to_exceed_the_noise_of_its_run(twin: float, expected: str) -> None:
     before, now = (run(timed("x", p50), timed("x~control", p50 * twin)) for p50 in (10, 14.5))
-    (found,) = compare([before, now]).cells
-    assert found.verdict(1) == expected
+    (compared,) = compare([before, now]).cells
+    assert compared.verdict(1) == expected
 
 
 def test_one_changed_cell_of_many_is_found() -> None:
@@ -118,9 +118,9 @@ def test_finds_the_settings_that_differ() -> None:
         gpus=[{**gpu, "driver": "2", "clock_mhz": 1200}],
         packages={"isorun": "1", "onnx": "2", "new": "1"},
     )
-    one, two = compare([first, second]).differences
-    assert one == {}
-    assert two == {
+    unchanged, changed = compare([first, second]).differences
+    assert unchanged == {}
+    assert changed == {
         "feeds": (3, 4),
         "backends.x.threads": (None, 2),
         "backends.x.options.shapes": (["1x8"], ["1x8", "2x8"]),
@@ -185,9 +185,9 @@ def test_names_that_look_like_markup_are_shown_literally() -> None:
 def test_regressions() -> None:
     first = run(*(timed(name, 10) for name in "pqsu"), cell("lacking", "unavailable"))
     second = run(timed("p", 10.9), timed("q", 15.1), timed("s", 5), timed("new", 50), cell("lacking", "unavailable"))
-    found = regressions(compare([first, second]), 10)
-    assert [(name.split("/")[2], number) for name, number, _ in found] == [("q", 1), ("u", 1)]
-    for word, (_, _, how) in zip(("1.51", "missing"), found, strict=True):
+    regressed = regressions(compare([first, second]), 10)
+    assert [(name.split("/")[2], number) for name, number, _ in regressed] == [("q", 1), ("u", 1)]
+    for word, (_, _, how) in zip(("1.51", "missing"), regressed, strict=True):
         assert word in how
 
 
@@ -255,7 +255,7 @@ def test_compares_two_runs_from_end_to_end(isorun: Isorun, tiny: Path, tmp_path:
     assert isorun("compare", tmp_path / "quick", tmp_path / "quick", "--fail-above", 0).returncode == 0
     done = isorun("compare", tmp_path / "quick", tmp_path / "slow", "--format", "json")
     assert done.returncode == 0
-    found = json.loads(done.stdout)
-    assert found["runs"][1]["differences"] == {"backends.fake.options.seconds": [0.001, 0.2]}
+    document = json.loads(done.stdout)
+    assert document["runs"][1]["differences"] == {"backends.fake.options.seconds": [0.001, 0.2]}
     assert "backends.fake.options.seconds" in isorun("compare", tmp_path / "quick", tmp_path / "slow").stdout
     assert isorun("compare", tmp_path / "quick", tmp_path).returncode == 2

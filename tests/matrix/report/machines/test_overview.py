@@ -62,44 +62,47 @@ def test_merged_runs_are_one_report(isorun: Isorun, tiny: Path, tmp_path: Path) 
         assert refused.returncode == 2
         assert str(out / "machines" / "zen") in " ".join(refused.stderr.split())
 
-    found = report.overview(machines.read(out))
-    figures = {(block.title, block.figure): block.rows for block in found.blocks}
+    overview = report.overview(machines.read(out))
+    figures = {(block.title, block.figure): block.rows for block in overview.blocks}
     runs = machines.read(out).runs
     for name, position in (("zen", 0), ("xeon", 1)):
-        for one in runs[name].cells:
-            if not one.control:
-                value = figures[(f"tiny, {one.shape}", "p50 ms")][one.name][position]
-                assert value.number == one.result.latency_ms.p50
-    zen_cell = next(one for one in runs["zen"].cells if one.label == "slow")
+        for measured in runs[name].cells:
+            if not measured.control:
+                value = figures[(f"tiny, {measured.shape}", "p50 ms")][measured.name][position]
+                assert value.number == measured.result.latency_ms.p50
+    zen_cell = next(candidate for candidate in runs["zen"].cells if candidate.label == "slow")
     cost = figures[(f"tiny, {zen_cell.shape}", "cost of a million requests")]["slow fp32"]
     expected = 0.36 / 3600 * 1e6 / zen_cell.result.throughput.requests_per_s
     assert [value.number for value in cost] == [pytest.approx(expected), None]
-    rows = list(csv.DictReader(io.StringIO(found.as_csv())))
+    rows = list(csv.DictReader(io.StringIO(overview.as_csv())))
     assert {*rows[0]} == {"cells", "figure", "cell", "zen", "xeon"}
     documents = json.loads(isorun("report", out, "--format", "json").stdout)["machines"]
     assert {*documents} == {"zen", "xeon"}
-    assert "| slow fp32 |" in found.as_tables().as_markdown()
-    assert all(name in html.render(*runs.values(), overview=found) for name in ("machine zen", "machine xeon"))
+    assert "| slow fp32 |" in overview.as_tables().as_markdown()
+    assert all(name in html.render(*runs.values(), overview=overview) for name in ("machine zen", "machine xeon"))
 
 
 def of(feeds: Sequence[str] = (), **runs: list[CellResult]) -> report.Overview:
     """An overview of made-up runs, with these digests of their feeds."""
-    found = {name: run(*cells) for name, cells in runs.items()}
+    runs_by_name = {name: run(*cells) for name, cells in runs.items()}
     digests = feeds or ["same"] * len(runs)
-    fed = {name: dict.fromkeys((each.id for each in runs[name]), one) for name, one in zip(runs, digests, strict=True)}
-    return report.overview(machines.MachineRuns(found, fed))
+    fed = {
+        name: dict.fromkeys((result.id for result in runs[name]), digest)
+        for name, digest in zip(runs, digests, strict=True)
+    }
+    return report.overview(machines.MachineRuns(runs_by_name, fed))
 
 
-def other_shape(each: CellResult) -> CellResult:
-    return each.model_copy(update={"shape": "1x4", "id": each.id.replace("8x128", "1x4")})
+def other_shape(result: CellResult) -> CellResult:
+    return result.model_copy(update={"shape": "1x4", "id": result.id.replace("8x128", "1x4")})
 
 
 def test_marks_what_differs() -> None:
     provenance = {"fingerprint": "beef", "versions": {"isorun": "2"}}
     changed = cell("a", p50=4.0, result={"provenance": provenance}, options={"level": 1})
-    found = of(feeds=["one", "other"], zen=[cell("a", p50=4.0)], xeon=[changed])
-    assert [value.text for value in found.blocks[0].rows["a fp32"]] == ["4.00", "4.00 (mfos)"]
-    assert [note.partition(":")[0] for note in found.notes[-4:]] == ["(f)", "(m)", "(o)", "(s)"]
+    overview = of(feeds=["one", "other"], zen=[cell("a", p50=4.0)], xeon=[changed])
+    assert [value.text for value in overview.blocks[0].rows["a fp32"]] == ["4.00", "4.00 (mfos)"]
+    assert [note.partition(":")[0] for note in overview.notes[-4:]] == ["(f)", "(m)", "(o)", "(s)"]
     threads = of(zen=[cell("a", p50=4.0)], xeon=[cell("a", p50=4.0, threads=1)])
     assert threads.blocks[0].rows["a fp32"][1].text == "4.00 (o)"
 
@@ -116,28 +119,28 @@ def test_names_a_machine_that_its_spec_does_not_have() -> None:
 def test_machines_with_other_models_or_feeds_are_not_ranked() -> None:
     changed = {"provenance": {"fingerprint": "beef"}}
     cells = [cell("a", p50=4.0), other_shape(cell("a", p50=9.0))]
-    other = [cell("a", p50=2.0, result=changed), other_shape(cell("a", p50=3.0, result=changed))]
-    for found in (of(zen=cells, xeon=other), of(feeds=["one", "other"], zen=cells, xeon=cells)):
-        overall = [line for line in found.conclusions if "overall" in line]
+    changed_cells = [cell("a", p50=2.0, result=changed), other_shape(cell("a", p50=3.0, result=changed))]
+    for overview in (of(zen=cells, xeon=changed_cells), of(feeds=["one", "other"], zen=cells, xeon=cells)):
+        overall = [line for line in overview.conclusions if "overall" in line]
         assert len(overall) == 2
         assert all("xeon not ranked, since the model or the feeds differ from zen" in line for line in overall)
-        assert not found.means
+        assert not overview.means
 
 
 def test_unknown_feeds_are_not_marked() -> None:
     runs = {"zen": run(cell("a", p50=4.0)), "xeon": run(cell("a", p50=8.0))}
     fed = {"zen": {runs["zen"].cells[0].id: "one"}, "xeon": {}}
-    found = report.overview(machines.MachineRuns(runs, fed))
-    assert [value.text for value in found.blocks[0].rows["a fp32"]] == ["4.00", "8.00"]
+    overview = report.overview(machines.MachineRuns(runs, fed))
+    assert [value.text for value in overview.blocks[0].rows["a fp32"]] == ["4.00", "8.00"]
 
 
 def test_winners_are_named_where_rounds_show_them() -> None:
-    found = of(zen=[cell("a", p50=4.0), cell("b", p50=8.0)], xeon=[cell("a", p50=12.0), cell("b", p50=6.0)])
-    on_zen, on_xeon, overall = found.conclusions
+    overview = of(zen=[cell("a", p50=4.0), cell("b", p50=8.0)], xeon=[cell("a", p50=12.0), cell("b", p50=6.0)])
+    on_zen, on_xeon, overall = overview.conclusions
     assert on_zen.startswith("m, 8x128 on zen: a fp32 is the fastest")
     assert on_xeon.startswith("m, 8x128 on xeon: b fp32 is the fastest")
     assert overall == "m, 8x128 overall: a fp32 on zen is the fastest: the fastest on xeon takes 1.50 x as long."
-    (p50, *_) = found.blocks
+    (p50, *_) = overview.blocks
     assert [value.leads for value in p50.rows["a fp32"]] == [True, False]
 
 
@@ -159,16 +162,16 @@ def test_doubtful_winners_are_not_named(xeon: list[CellResult], expected: str | 
 def test_geometric_means_cover_what_all_machines_have() -> None:
     both = [cell("a", p50=4.0), other_shape(cell("a", p50=9.0))]
     half = [cell("a", p50=2.0), other_shape(cell("a", "error", reason="broken"))]
-    found = of(zen=both, fast=[cell("a", p50=1.0), other_shape(cell("a", p50=4.0))], half=half)
-    means, speed_ups = found.means
-    assert [value.number for value in means.rows["a fp32, 1 of 2"]] == [pytest.approx(each) for each in (4, 1, 2)]
-    found = of(zen=both, fast=[cell("a", p50=1.0), other_shape(cell("a", p50=4.0))])
-    means, speed_ups = found.means
+    overview = of(zen=both, fast=[cell("a", p50=1.0), other_shape(cell("a", p50=4.0))], half=half)
+    means, speed_ups = overview.means
+    assert [value.number for value in means.rows["a fp32, 1 of 2"]] == [pytest.approx(mean) for mean in (4, 1, 2)]
+    overview = of(zen=both, fast=[cell("a", p50=1.0), other_shape(cell("a", p50=4.0))])
+    means, speed_ups = overview.means
     assert [value.number for value in means.rows["a fp32"]] == [pytest.approx(6.0), pytest.approx(2.0)]
     assert speed_ups.rows["a fp32"][1].number == pytest.approx(3.0)
     low, high = 6.0 * 0.99 / (2.0 * 1.01), 6.0 * 1.01 / (2.0 * 0.99)
     assert speed_ups.rows["a fp32"][1].text == f"3.00 x ({low:.2f} to {high:.2f})"
-    assert "a fp32 on fast has the lowest geometric mean" in found.conclusions[-1]
+    assert "a fp32 on fast has the lowest geometric mean" in overview.conclusions[-1]
 
 
 def test_a_slower_cell_leads_no_means() -> None:
@@ -195,19 +198,19 @@ def test_a_geometric_mean_is_in_its_interval() -> None:
 
 
 def test_rejects_what_cannot_be_merged(tmp_path: Path) -> None:
-    one, other, same = tmp_path / "one", tmp_path / "other", tmp_path / "same"
-    for out, label in ((one, "x"), (other, "y"), (same, "x")):
+    first, second, same = tmp_path / "one", tmp_path / "other", tmp_path / "same"
+    for out, label in ((first, "x"), (second, "y"), (same, "x")):
         out.mkdir()
         RunFolder(out).write_run(record(cell(label)))
     cases = {
-        "no cell in common": ([str(one), str(other)], tmp_path / "out"),
-        "Two machines have the name 'one'": ([str(one), f"one={other}"], tmp_path / "out"),
-        "cannot name a machine": ([f"a/b={one}", str(other)], tmp_path / "out"),
-        "is not the folder of a run": ([str(one), str(tmp_path / "none")], tmp_path / "out"),
-        "is not empty": ([f"a={one}", f"b={same}"], other),
-        "is inside": ([str(one), f"b={same}"], one / "machines"),
-        "is a file": ([str(one), f"b={same}"], one / "run.json" / "x"),
-        "is the same folder as": ([str(one), f"b={other}/../one"], tmp_path / "out"),
+        "no cell in common": ([str(first), str(second)], tmp_path / "out"),
+        "Two machines have the name 'one'": ([str(first), f"one={second}"], tmp_path / "out"),
+        "cannot name a machine": ([f"a/b={first}", str(second)], tmp_path / "out"),
+        "is not the folder of a run": ([str(first), str(tmp_path / "none")], tmp_path / "out"),
+        "is not empty": ([f"a={first}", f"b={same}"], second),
+        "is inside": ([str(first), f"b={same}"], first / "machines"),
+        "is a file": ([str(first), f"b={same}"], first / "run.json" / "x"),
+        "is the same folder as": ([str(first), f"b={second}/../one"], tmp_path / "out"),
     }
     for message, (folders, out) in cases.items():
         with pytest.raises(SpecError, match=message):
