@@ -69,9 +69,9 @@ def test_bounds_of_indices(nodes, bounds):
 @pytest.mark.parametrize(("columns", "bounds"), [("0 1", (-3, 2)), ("0 -1", (-3, 2)), ("0 0", None)])
 def test_bounds_of_the_columns_of_boxes(columns, bounds):
     """The widest, if all of them are indices."""
-    one, other = columns.split()
+    first, second = columns.split()
     text = f"""{HEAD} g (int64[N,2] boxes) => (float[?,?] y)
-        <float[3,2] t = {{1,2,3,4,5,6}}, float[2,2] u = {{1,2,3,4}}, int64 i = {{{one}}}, int64 j = {{{other}}}>
+        <float[3,2] t = {{1,2,3,4,5,6}}, float[2,2] u = {{1,2,3,4}}, int64 i = {{{first}}}, int64 j = {{{second}}}>
         {{ a = Gather <axis = 1> (boxes, i)  b = Gather <axis = 1> (boxes, j)
            c = Gather (t, a)  d = Gather (u, b)  y = Add (c, d) }}"""
     assert described(text).inputs[0].bounds == bounds

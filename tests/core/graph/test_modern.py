@@ -75,20 +75,20 @@ def check(label: str, tmp_path: Path, targets: list[tuple[str, str]]) -> tuple[b
     result = fuse(model)
     assert result.complete, str(result)
     assert not unfused(label, model)
-    given, expected = exports.given(label), exports.answers(label)
+    feeds, expected = exports.given(label), exports.answers(label)
     content = ir.serde.serialize_model(model).SerializeToString()
-    assert exports.agree(label, exports.run(content, given))
+    assert exports.agree(label, exports.run(content, feeds))
     packed = not padding_removal.examine(model).refusal
-    reals = [None, given["attention_mask"] != 0] if packed else [None]
+    reals = [None, feeds["attention_mask"] != 0] if packed else [None]
     for real, (backend, dialect) in itertools.product(reals, targets):
-        made = ir.serde.deserialize_model(onnx.load_from_string(content))
+        fused = ir.serde.deserialize_model(onnx.load_from_string(content))
         if real is not None:
-            padding_removal.remove(made)
-        found = exports.run_lowered(backend, dialect, made, given, tmp_path / "model.onnx")
-        for one, other in zip(expected, found, strict=True):
-            if real is not None and one.shape[:2] == real.shape:
-                one = np.where(real.reshape(*real.shape, *(1,) * (one.ndim - 2)), one, 0)
-            error = float((np.abs(one - other) / (1 + np.abs(one))).max())
+            padding_removal.remove(fused)
+        outputs = exports.run_lowered(backend, dialect, fused, feeds, tmp_path / "model.onnx")
+        for wanted, output in zip(expected, outputs, strict=True):
+            if real is not None and wanted.shape[:2] == real.shape:
+                wanted = np.where(real.reshape(*real.shape, *(1,) * (wanted.ndim - 2)), wanted, 0)
+            error = float((np.abs(wanted - output) / (1 + np.abs(wanted))).max())
             assert error < exports.MODERN_TOLERANCE, (backend, dialect, "packed" if real is not None else "padded")
     return packed, any(int8.layers(model))
 
@@ -125,8 +125,8 @@ def test_every_family_in_fp16(family: str, tmp_path: Path) -> None:
     got = exports.run_lowered(
         "reference", "primitive", model, exports.given(label), tmp_path / "model.onnx", precision="fp16"
     )
-    for one, other in zip(exports.answers(label), got, strict=True):
-        assert float((np.abs(one - other) / (1 + np.abs(one))).max()) < HALF_TOLERANCE
+    for wanted, output in zip(exports.answers(label), got, strict=True):
+        assert float((np.abs(wanted - output) / (1 + np.abs(wanted))).max()) < HALF_TOLERANCE
 
 
 @pytest.mark.sampled(5)
@@ -141,9 +141,9 @@ def test_fuses_files_in_fp16(label: str, packs: bool, tmp_path: Path) -> None:
         pytest.skip(reason)
     if packs:
         padding_removal.remove(half_model)
-    given = exports.given(label)
-    got = exports.run_lowered("ort-cpu", "com.microsoft.cpu", half_model, given, tmp_path / "model.onnx")
-    expected, real = exports.answers(label)[0], given["attention_mask"] != 0
+    feeds = exports.given(label)
+    got = exports.run_lowered("ort-cpu", "com.microsoft.cpu", half_model, feeds, tmp_path / "model.onnx")
+    expected, real = exports.answers(label)[0], feeds["attention_mask"] != 0
     assert float((np.abs(expected - got[0]) / (1 + np.abs(expected)))[real].max()) < HALF_TOLERANCE
 
 
@@ -154,6 +154,6 @@ def test_disentangled_attention_in_rows_shorter_and_longer_than_its_table(label:
     """The table is for distances up to 20 to either side."""
     fused = exports.model(label)
     assert fuse(fused).complete
-    given = exports.given(label, length=length)
-    expected, found = exports.run(exports.proto(label), given), exports.run(fused, given)
-    assert exports.difference(expected, found) < exports.MODERN_TOLERANCE
+    feeds = exports.given(label, length=length)
+    expected, outputs = exports.run(exports.proto(label), feeds), exports.run(fused, feeds)
+    assert exports.difference(expected, outputs) < exports.MODERN_TOLERANCE

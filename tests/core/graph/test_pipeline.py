@@ -135,8 +135,8 @@ def test_a_pass_is_one_entry_in_one_list(monkeypatch: pytest.MonkeyPatch) -> Non
 def test_lengths_and_batches_are_free(label: str) -> None:
     model = ir.serde.serialize_model(fused(label))
     for batch, length in itertools.product((1, 3), (1, 7, 33)):
-        given = exports.given(label, length, batch)
-        assert exports.difference(exports.run(exports.content(label), given), exports.run(model, given)) < 1e-5
+        feeds = exports.given(label, length, batch)
+        assert exports.difference(exports.run(exports.content(label), feeds), exports.run(model, feeds)) < 1e-5
 
 
 def test_does_not_read_large_weights(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -146,8 +146,8 @@ def test_does_not_read_large_weights(monkeypatch: pytest.MonkeyPatch) -> None:
     fuse(model)
     weight = next(node for node in model.graph if node.op_type == "SelfAttention").inputs[2]
     assert isinstance(weight.const_value, ir.LazyTensor)
-    given = exports.given("bert-torchscript17-eager")
-    answer = exports.run(model, given)
+    feeds = exports.given("bert-torchscript17-eager")
+    answer = exports.run(model, feeds)
     assert exports.difference(exports.answers("bert-torchscript17-eager"), answer) < exports.TOLERANCE
 
 
@@ -160,7 +160,7 @@ def test_detects_a_missing_guard() -> None:
     for node in guarded:
         del node.attributes["guarded"]
     functions.carry(model)
-    given = exports.given(label)
-    answers, got = exports.answers(label), exports.run(model, given)
+    feeds = exports.given(label)
+    answers, got = exports.answers(label), exports.run(model, feeds)
     assert exports.difference(answers, got) > 100 * exports.TOLERANCE
-    assert exports.difference([each[:4] for each in answers], [each[:4] for each in got]) < exports.TOLERANCE
+    assert exports.difference([output[:4] for output in answers], [output[:4] for output in got]) < exports.TOLERANCE

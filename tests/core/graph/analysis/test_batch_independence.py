@@ -222,7 +222,7 @@ def test_unknown_operators_may_mix_rows() -> None:
 
 
 @pytest.mark.parametrize(
-    ("nodes", "found"),
+    ("nodes", "mixed_by"),
     [
         ("y = Softmax <axis = -1> (u)", ""),
         ("y, h = LSTM <hidden_size = 1> (u, w, r)", ""),
@@ -233,10 +233,10 @@ def test_unknown_operators_may_mix_rows() -> None:
     ],
 )
 @pytest.mark.parametrize("opset", [12, 17])
-def test_where_shapes_are_unknown_the_batch_is_the_first_axis(nodes: str, found: str, opset: int) -> None:
+def test_where_shapes_are_unknown_the_batch_is_the_first_axis(nodes: str, mixed_by: str, opset: int) -> None:
     model = graph(f"u = com.microsoft.Unknown (x)  {nodes}")
     model.graph.opset_imports.update({"": opset, "com.microsoft": 1})
-    assert batch_independence.find(model).mixed_by == found
+    assert batch_independence.find(model).mixed_by == mixed_by
 
 
 def test_does_not_change_the_model() -> None:

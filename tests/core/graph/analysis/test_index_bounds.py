@@ -72,7 +72,7 @@ def test_bounds_refuse_nothing_that_onnx_runtime_runs(form):
     """What the bounds leave out fails; where all within them runs, the lookup is protected."""
     proto = model(FORMS[form][0])
     graph = ir.serde.deserialize_model(proto).graph
-    found = index_bounds.find(graph)
+    by_input = index_bounds.find(graph)
     session = onnxruntime.InferenceSession(proto.SerializeToString(), providers=["CPUExecutionProvider"])
     runs = {}
     onnxruntime.set_default_logger_severity(4)
@@ -85,7 +85,7 @@ def test_bounds_refuse_nothing_that_onnx_runtime_runs(form):
                 runs[number] = False
     finally:
         onnxruntime.set_default_logger_severity(2)
-    low, high = found.get("ids", (-110, 19))
+    low, high = by_input.get("ids", (-110, 19))
     assert not any(fits for number, fits in runs.items() if not low <= number <= high)
     if not index_bounds.unprotected(graph):
         assert all(fits for number, fits in runs.items() if low <= number <= high)

@@ -87,7 +87,7 @@ g (float[{dims}] {name}, float[N] z) => (float[{dims}, 4] each, float[N, 4] pool
 
 
 @pytest.mark.parametrize(
-    ("dims", "name", "found"),
+    ("dims", "name", "expected"),
     [
         ("N, S", "attention_mask", ("attention_mask", False, ("each",))),
         ("2, 4", "attention_mask", ("attention_mask", False, ("each",))),
@@ -97,7 +97,7 @@ g (float[{dims}] {name}, float[N] z) => (float[{dims}, 4] each, float[N, 4] pool
     ],
 )
 def test_without_an_attention_names_decide(
-    dims: str, name: str, found: tuple[str | None, bool, tuple[str, ...] | None]
+    dims: str, name: str, expected: tuple[str | None, bool, tuple[str, ...] | None]
 ) -> None:
     graph = ir.from_onnx_text(PLAIN.format(dims=dims, name=name)).graph
-    assert mask_input.find(graph) == found
+    assert mask_input.find(graph) == expected

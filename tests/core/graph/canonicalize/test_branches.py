@@ -29,9 +29,9 @@ def model(condition: str, rest: str = f"y = If(c) <{THEN}, {ELSE}>") -> ir.Model
     return ir.serde.deserialize_model(proto)
 
 
-def run(made: ir.Model, length: int) -> np.ndarray:
+def run(branched: ir.Model, length: int) -> np.ndarray:
     x = np.random.default_rng(1).standard_normal((2, length, 4)).astype(np.float32)
-    return exports.run(made, {"x": x})[0]
+    return exports.run(branched, {"x": x})[0]
 
 
 @pytest.mark.parametrize(
@@ -48,38 +48,38 @@ def run(made: ir.Model, length: int) -> np.ndarray:
     ids=["equal", "not equal", "cast", "of another size", "less", "of at most 200", "data"],
 )
 def test_takes_a_branch_that_is_decided(condition: str, taken: str | None) -> None:
-    made = model(condition)
+    branched = model(condition)
     is_of_data = "Reshape" in condition
-    before = None if is_of_data else [run(made, length) for length in (1, 4, 7, 260)]
-    branches.take(made)
-    kinds = [node.op_type for node in made.graph]
+    before = None if is_of_data else [run(branched, length) for length in (1, 4, 7, 260)]
+    branches.take(branched)
+    kinds = [node.op_type for node in branched.graph]
     assert kinds.count("If") == (taken is None)
     if taken is not None:
-        assert first(made, "Mul").inputs[0] is next(
-            value for node in made.graph for value in node.outputs if value.name == taken
+        assert first(branched, "Mul").inputs[0] is next(
+            value for node in branched.graph for value in node.outputs if value.name == taken
         )
     if before is not None:
         for expected, length in zip(before, (1, 4, 7, 260), strict=True):
-            np.testing.assert_array_equal(run(made, length), expected)
+            np.testing.assert_array_equal(run(branched, length), expected)
 
 
 def test_branches_may_share_names() -> None:
     """Names are unique within a branch only."""
-    made = model("c = Equal(qs, ks)", f"r = If(c) <{THEN}, {ELSE}> m = If(c) <{THEN}, {ELSE}> y = Add(r, m)")
-    before = run(made, 5)
-    branches.take(made)
-    assert not any(each.op_type == "If" for each in made.graph)
-    np.testing.assert_array_equal(run(made, 5), before)
+    branched = model("c = Equal(qs, ks)", f"r = If(c) <{THEN}, {ELSE}> m = If(c) <{THEN}, {ELSE}> y = Add(r, m)")
+    before = run(branched, 5)
+    branches.take(branched)
+    assert not any(node.op_type == "If" for node in branched.graph)
+    np.testing.assert_array_equal(run(branched, 5), before)
 
 
 def test_fuses_an_attention_with_a_branch() -> None:
     """As DeBERTa-v2 has in every layer, of the lengths of queries and keys."""
-    made = exports.model(PLAIN)
-    for softmax in [node for node in made.graph if node.op_type == "Softmax"]:
+    export = exports.model(PLAIN)
+    for softmax in [node for node in export.graph if node.op_type == "Softmax"]:
         scores = softmax.inputs[0]
         assert scores is not None
         lengths = [ir.node("Shape", [scores], {"start": start, "end": start + 1}) for start in (2, 3)]
-        equal = ir.node("Equal", [each.outputs[0] for each in lengths])
+        equal = ir.node("Equal", [length.outputs[0] for length in lengths])
         parts = []
         for operator in ("Identity", "Neg"):
             node = ir.node(operator, [scores])
@@ -87,8 +87,8 @@ def test_fuses_an_attention_with_a_branch() -> None:
             node.outputs[0].type = ir.TensorType(ir.DataType.FLOAT)
             parts.append(ir.Graph([], node.outputs, nodes=[node], name=operator))
         branch = ir.node("If", equal.outputs, {"then_branch": parts[0], "else_branch": parts[1]})
-        made.graph.insert_before(softmax, [*lengths, equal, branch])
+        export.graph.insert_before(softmax, [*lengths, equal, branch])
         softmax.replace_input_with(0, branch.outputs[0])
-    _, report = check(made, feeds())
+    _, report = check(export, feeds())
     assert report.complete, str(report)
-    assert fuse(made).complete
+    assert fuse(export).complete

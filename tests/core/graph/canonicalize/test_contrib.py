@@ -105,7 +105,7 @@ def one_node(case: Node) -> tuple[onnx.ModelProto, exports.Feeds]:
     """A graph of one operator; weights are constants, everything else is fed."""
     feeds: exports.Feeds = {}
     constants, names = [], []
-    fixed = {id(each) for each in (QKV, QKV_BIAS, GAMMA, BETA, ZEROS, WORDS, PLACES, TYPES)}
+    fixed = {id(constant) for constant in (QKV, QKV_BIAS, GAMMA, BETA, ZEROS, WORDS, PLACES, TYPES)}
     for index, array in enumerate(case.inputs):
         names.append("" if array is None else f"in{index}")
         if array is None:
@@ -115,10 +115,10 @@ def one_node(case: Node) -> tuple[onnx.ModelProto, exports.Feeds]:
         else:
             feeds[names[-1]] = array
     outputs = [f"out{index}" if index in case.used else "" for index in range(max(case.used) + 1)]
-    made = onnx.helper.make_node(case.operator, names, outputs, domain=contrib.DOMAIN, **case.attributes)
+    operator_node = onnx.helper.make_node(case.operator, names, outputs, domain=contrib.DOMAIN, **case.attributes)
     kinds = {np.dtype(np.float32): onnx.TensorProto.FLOAT, np.dtype(np.int32): onnx.TensorProto.INT32}
     graph = onnx.helper.make_graph(
-        [made],
+        [operator_node],
         "one",
         [
             onnx.helper.make_tensor_value_info(
@@ -190,7 +190,7 @@ def optimized(label: str, tmp_path: Path, **options: bool) -> bytes:
     chosen = FusionOptions("bert")
     for name, value in options.items():
         setattr(chosen, name, value)
-    made = optimizer.optimize_model(
+    optimized_model = optimizer.optimize_model(
         str(tmp_path / "model.onnx"),
         model_type="bert",
         num_heads=4,
@@ -198,7 +198,7 @@ def optimized(label: str, tmp_path: Path, **options: bool) -> bytes:
         opt_level=0,
         optimization_options=chosen,
     )
-    return made.model.SerializeToString()
+    return optimized_model.model.SerializeToString()
 
 
 def serialized(label: str, tmp_path: Path) -> bytes:
@@ -218,9 +218,9 @@ def assert_fused_whole(content: bytes, label: str) -> ir.Model:
     report = fuse(model)
     assert report.complete, str(report)
     assert report.fused["SelfAttention"] == exports.manifest()[label]["layers"]
-    given = exports.given(label)
-    expected, got = exports.run(content, given), exports.run(model, given)
-    assert exports.difference([each[:4] for each in expected], [each[:4] for each in got]) < exports.TOLERANCE
+    feeds = exports.given(label)
+    expected, got = exports.run(content, feeds), exports.run(model, feeds)
+    assert exports.difference([output[:4] for output in expected], [output[:4] for output in got]) < exports.TOLERANCE
     finite = {
         node.attributes["mask_filter_value"].as_float() for node in model.graph if node.op_type == "SelfAttention"
     }
@@ -269,8 +269,8 @@ def test_keeps_a_mask_count_of_the_optimizer(tmp_path: Path) -> None:
     (mask,) = {node.inputs[1] for node in model.graph if node.op_type == "SelfAttention"}
     assert not mask.is_graph_input()
     untouched, got = exports.answers(label), exports.run(model, exports.given(label))
-    assert exports.difference([each[:2] for each in untouched], [each[:2] for each in got]) < exports.TOLERANCE
-    assert exports.difference([each[2:4] for each in untouched], [each[2:4] for each in got]) > 0.1
+    assert exports.difference([output[:2] for output in untouched], [output[:2] for output in got]) < exports.TOLERANCE
+    assert exports.difference([output[2:4] for output in untouched], [output[2:4] for output in got]) > 0.1
 
 
 FIXED = [label for label, entry in exports.manifest().items() if entry["archive"] == "fixed"]

@@ -26,25 +26,25 @@ def model(body: str, output: str = "float[p,q,r] y") -> ir.Model:
     for name, shape in WEIGHTS.items():
         if any(name in node.input for node in proto.graph.node):
             proto.graph.initializer.append(numpy_helper.from_array(RNG.standard_normal(shape).astype(np.float32), name))
-    made = ir.serde.deserialize_model(proto)
-    common.LiftConstantsToInitializersPass(lift_all_constants=True, size_limit=0)(made)
-    common.ShapeInferencePass(check_type=False, strict_mode=False)(made)
-    return made
+    parsed = ir.serde.deserialize_model(proto)
+    common.LiftConstantsToInitializersPass(lift_all_constants=True, size_limit=0)(parsed)
+    common.ShapeInferencePass(check_type=False, strict_mode=False)(parsed)
+    return parsed
 
 
-def run(made: ir.Model) -> list[np.ndarray]:
+def run(transposing: ir.Model) -> list[np.ndarray]:
     x = np.random.default_rng(1).standard_normal((BATCH, LENGTH, WIDTH)).astype(np.float32)
-    return exports.run(made, {"x": x})
+    return exports.run(transposing, {"x": x})
 
 
-def rewritten(made: ir.Model) -> Counter[str]:
+def rewritten(transposing: ir.Model) -> Counter[str]:
     """The operators after it, once it is known that they answer what those before did."""
-    names, before = [value.name for value in made.graph.outputs], run(made)
-    layouts.rewrite(made)
-    assert [value.name for value in made.graph.outputs] == names
-    for found, wanted in zip(run(made), before, strict=True):
-        np.testing.assert_allclose(found, wanted, atol=1e-5)
-    return Counter(node.op_type for node in made.graph)
+    names, before = [value.name for value in transposing.graph.outputs], run(transposing)
+    layouts.rewrite(transposing)
+    assert [value.name for value in transposing.graph.outputs] == names
+    for output, wanted in zip(run(transposing), before, strict=True):
+        np.testing.assert_allclose(output, wanted, atol=1e-5)
+    return Counter(node.op_type for node in transposing.graph)
 
 
 IN, OUT = "t = Transpose<perm=[1,0,2]>(x)", "y = Transpose<perm=[1,0,2]>(z)"
@@ -79,17 +79,17 @@ def test_two_transpositions_cancel(between: str) -> None:
     ids=["unary", "both", "a number for each channel", "by width", "a number for each place", "a product"],
 )
 def test_transpositions_of_width_cancel_around_what_does_not_read_it(between: str, left: int) -> None:
-    made = model(f"t = Transpose<perm=[0,2,1]>(x) {between} y = Transpose<perm=[0,2,1]>(z)")
-    assert rewritten(made)["Transpose"] == left
+    transposing = model(f"t = Transpose<perm=[0,2,1]>(x) {between} y = Transpose<perm=[0,2,1]>(z)")
+    assert rewritten(transposing)["Transpose"] == left
 
 
 def test_moves_transposition_before_a_flattened_dense_layer() -> None:
     """As PyTorch writes the dense layer after an attention: its transposition goes before it."""
     flat = "n = Constant<value = int64[2] {-1, 4}>() f = Reshape(t, n) m = MatMul(f, w) a = Add(m, c)"
     back = "q = Constant<value = int64[3] {5, -1, 4}>() r = Reshape(a, q) z = Transpose<perm=[1,0,2]>(r) y = Add(x, z)"
-    made = model(f"{IN} {flat} {back}")
-    operators = rewritten(made)
-    (add,) = (node for node in made.graph.outputs[0].producer().inputs if node.name != "x")
+    transposing = model(f"{IN} {flat} {back}")
+    operators = rewritten(transposing)
+    (add,) = (node for node in transposing.graph.outputs[0].producer().inputs if node.name != "x")
     assert add.producer().op_type == "Add"
     assert add.producer().inputs[0].producer().op_type == "MatMul"
     assert operators["MatMul"] == 1
@@ -99,9 +99,9 @@ def test_moves_transposition_before_a_residual_dense_layer() -> None:
     """A residual: that layer takes what is transposed, and the transposition stands before it."""
     heads = "n = Constant<value = int64[4] {0, 0, 2, 2}>() h = Reshape(t, n) p = Transpose<perm=[0,1,3,2]>(h)"
     dense = "k = Constant<value = int64[3] {0, 0, 4}>() i = Reshape(p, k) m = MatMul(i, w) a = Add(m, c)"
-    made = model(f"{IN} {heads} {dense} z = Add(t, a) {OUT}")
-    operators = rewritten(made)
-    assert made.graph.outputs[0].producer().op_type == "Add"
+    transposing = model(f"{IN} {heads} {dense} z = Add(t, a) {OUT}")
+    operators = rewritten(transposing)
+    assert transposing.graph.outputs[0].producer().op_type == "Add"
     assert operators["Transpose"] == 3, "into the heads, of the heads, out of them"
 
 
@@ -131,5 +131,5 @@ def test_keeps_adjacent_transpositions_from_input_to_output() -> None:
 
 
 def test_keeps_graph_outputs_between_transpositions() -> None:
-    made = model(f"{IN} m = MatMul(t, w) z = Add(m, c) {OUT}", "float[p,q,r] y, float[q,p,r] z")
-    assert rewritten(made)["Transpose"] == 1
+    transposing = model(f"{IN} m = MatMul(t, w) z = Add(m, c) {OUT}", "float[p,q,r] y, float[q,p,r] z")
+    assert rewritten(transposing)["Transpose"] == 1

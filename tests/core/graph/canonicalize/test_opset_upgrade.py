@@ -90,8 +90,8 @@ def test_fuses_opset_13(label: str) -> None:
     model.graph.opset_imports[""] = 13  # but for this attribute, the nodes are the same
     for node in model.graph:
         node.attributes.pop("allowzero", None)
-    given = exports.given(label)
-    expected = exports.run(model, given)
+    feeds = exports.given(label)
+    expected = exports.run(model, feeds)
     report = pipeline.fuse(model)
     assert report.complete, str(report)
-    assert exports.difference(expected, exports.run(model, given)) < exports.MODERN_TOLERANCE
+    assert exports.difference(expected, exports.run(model, feeds)) < exports.MODERN_TOLERANCE

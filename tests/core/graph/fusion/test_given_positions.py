@@ -21,10 +21,10 @@ def given_as(model: ir.Model, operator: str, *others: ir.Value, **attributes: in
     """What stands in place of the positions wherever they are read, made of them."""
     positions = fed(model, "position_ids")
     readers = list(positions.uses())
-    made = put(model.graph[0], operator, positions, *others, **attributes)
+    replacement = put(model.graph[0], operator, positions, *others, **attributes)
     for reader, index in readers:
-        reader.replace_input_with(index, made)
-    return made
+        reader.replace_input_with(index, replacement)
+    return replacement
 
 
 def turns(model: ir.Model) -> list[ir.Node]:
@@ -124,9 +124,9 @@ def test_fuses_a_table_that_is_cut_to_the_length_of_the_row() -> None:
     zero = number(model, "first", [0], np.int64)
     for node in [node for node in model.graph if node.op_type == "Gather" and "table" in (node.inputs[0].name or "")]:
         before(node, 0, "Slice", zero, length, zero)
-    given = feeds_of(model)
-    given["position_ids"] %= given["position_ids"].shape[1]
-    fused, report = check(model, given)
+    feeds = feeds_of(model)
+    feeds["position_ids"] %= feeds["position_ids"].shape[1]
+    fused, report = check(model, feeds)
     assert report.complete, str(report)
     assert sum(node.op_type == functions.CORE for node in fused.graph) == LAYERS
 
@@ -138,6 +138,6 @@ def test_keeps_other_rotations(name: str) -> None:
     change(model)
     _, report = check(model, feeds_of(model))
     assert report.fused["SelfAttention"] == 0
-    refused = [each for each in report.refusals if each.kind == "SelfAttention"]
+    refused = [refusal for refusal in report.refusals if refusal.kind == "SelfAttention"]
     assert len(refused) == LAYERS
-    assert all(reason in each.reason for each in refused), str(report)
+    assert all(reason in refusal.reason for refusal in refused), str(report)

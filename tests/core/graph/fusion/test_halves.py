@@ -57,8 +57,8 @@ def fused(name: str) -> ir.Model:
     model = ir.serde.deserialize_model(onnx.load_from_string(content(name)))
     report = fuse(model)
     assert report.complete, str(report)
-    found = (report.fused[kind] for kind in ("SelfAttention", "SkipLayerNormalization", "EmbedLayerNormalization"))
-    assert tuple(found) == (LAYERS, 2 * LAYERS, 1)
+    counts = (report.fused[kind] for kind in ("SelfAttention", "SkipLayerNormalization", "EmbedLayerNormalization"))
+    assert tuple(counts) == (LAYERS, 2 * LAYERS, 1)
     assert report.fused["BiasGelu"] == LAYERS
     return model
 
@@ -88,7 +88,9 @@ def test_fused_operator_has_one_floating_type(name: str) -> None:
     for node in fused(name).graph:
         if functions.is_fused(node):
             floats = {
-                each.dtype for each in node.inputs if each is not None and each.dtype not in (None, ir.DataType.INT64)
+                value.dtype
+                for value in node.inputs
+                if value is not None and value.dtype not in (None, ir.DataType.INT64)
             }
             assert len(floats) == 1, node
 
@@ -97,9 +99,9 @@ def test_fused_operator_has_one_floating_type(name: str) -> None:
 @pytest.mark.parametrize(("backend", "dialect"), exports.targets())
 @pytest.mark.parametrize("name", ["bert-torchscript14-eager", "mpnet-dynamo23-eager", "normalization left"])
 def test_16_bit_models_run_on_every_backend(name: str, backend: str, dialect: str, tmp_path: Path) -> None:
-    given, path = exports.given(label(name)), tmp_path / "model.onnx"
+    feeds, path = exports.given(label(name)), tmp_path / "model.onnx"
     precision = "fp16" if backend == "reference" else "fp32"  # the others compute in fp32 on a CPU
-    got = exports.run_lowered(backend, dialect, fused(name), given, path, precision)
+    got = exports.run_lowered(backend, dialect, fused(name), feeds, path, precision)
     # Computed in fp16, queries are rounded once more: they are multiplied by the scale before their product.
     assert_as_good(name, got, times=3 if precision == "fp16" else 2)
 
@@ -113,7 +115,7 @@ def test_fully_masked_row_matches_the_original() -> None:
     }
     assert values == {-65504.0}
     got = exports.run(model, exports.given(name))
-    assert exports.difference([each[4:] for each in untouched(name)], [each[4:] for each in got]) < 0.01
+    assert exports.difference([output[4:] for output in untouched(name)], [output[4:] for output in got]) < 0.01
 
 
 @pytest.mark.parametrize("dialect", ["onnx", "primitive"])
@@ -123,7 +125,7 @@ def test_dialects_agree_on_a_fully_masked_row(name: str, dialect: str) -> None:
     lowered = ir.serde.serialize_model(lower.lower(fused(name), dialect))
     with np.errstate(all="ignore"):
         got = ReferenceEvaluator(lowered).run(None, dict(exports.given(name)))
-    assert exports.difference([each[4:] for each in untouched(name)], [each[4:] for each in got]) < 0.01
+    assert exports.difference([output[4:] for output in untouched(name)], [output[4:] for output in got]) < 0.01
 
 
 @pytest.mark.parametrize("dtype", [ir.DataType.FLOAT16, ir.DataType.BFLOAT16])
@@ -140,11 +142,11 @@ def test_fuses_weights_that_are_stored_in_16_bits(name: str, dtype: ir.DataType)
         cast = ir.node("Cast", [stored], {"to": int(ir.DataType.FLOAT)})
         model.graph.insert_before(model.graph[0], cast)
         ir.convenience.replace_all_uses_with(value, cast.outputs[0])
-    given = exports.given(name)
-    expected = exports.run(model, given)
+    feeds = exports.given(name)
+    expected = exports.run(model, feeds)
     report = fuse(model)
     assert report.complete, str(report)
-    assert exports.difference(expected, exports.run(model, given)) < exports.MODERN_TOLERANCE
+    assert exports.difference(expected, exports.run(model, feeds)) < exports.MODERN_TOLERANCE
 
 
 @pytest.mark.parametrize("rows", [100, 600, 3000])

@@ -89,17 +89,17 @@ def test_rejects_a_near_miss(name: str) -> None:
     change, reason, others = NEAR_MISSES[name]
     model = exports.model(PLAIN)
     change(model)
-    given = exports.feeds(["input_ids", "attention_mask", "token_type_ids"], length=40)
-    given["input_ids"][:, 4::5] = 7
+    fed_arrays = exports.feeds(["input_ids", "attention_mask", "token_type_ids"], length=40)
+    fed_arrays["input_ids"][:, 4::5] = 7
     if name == "a mask of four dimensions":
-        given["extra"] = np.random.default_rng(0).normal(size=(5, 1, 40, 40)).astype(np.float32)
-    _, report = check(model, given)
+        fed_arrays["extra"] = np.random.default_rng(0).normal(size=(5, 1, 40, 40)).astype(np.float32)
+    _, report = check(model, fed_arrays)
     assert not report.complete
     assert report.fused["SelfAttention"] == others
     assert report.found["SelfAttention"] == LAYERS
-    refused = [each for each in report.refusals if each.kind == "SelfAttention"]
+    refused = [refusal for refusal in report.refusals if refusal.kind == "SelfAttention"]
     assert len(refused) == LAYERS - others
-    assert all(reason in each.reason for each in refused), str(report)
+    assert all(reason in refusal.reason for refusal in refused), str(report)
 
 
 def test_keeps_a_normalization_of_another_axis() -> None:

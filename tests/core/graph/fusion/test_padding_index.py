@@ -36,9 +36,11 @@ def test_padding_removal_preserves_results(label: str, dialect: str, tmp_path: P
     padding_removal.remove(model)
     path = tmp_path / "model.onnx"
     files.write(lower.lower(model, dialect), path)
-    given = exports.given(label)
-    real = given["attention_mask"] != 0
-    expected = [np.where(real[..., None], each, 0) if each.ndim == 3 else each for each in exports.answers(label)]
-    got = exports.run(path.read_bytes(), given)
-    assert exports.difference([each[:4] for each in expected], [each[:4] for each in got]) < exports.TOLERANCE
+    feeds = exports.given(label)
+    real = feeds["attention_mask"] != 0
+    expected = [
+        np.where(real[..., None], answer, 0) if answer.ndim == 3 else answer for answer in exports.answers(label)
+    ]
+    got = exports.run(path.read_bytes(), feeds)
+    assert exports.difference([output[:4] for output in expected], [output[:4] for output in got]) < exports.TOLERANCE
     assert exports.difference(expected, got) < (0.01 if "tf2onnx" in label else exports.TOLERANCE)

@@ -38,14 +38,14 @@ def model(rows: str, folder: Path, others: tuple[str, ...] = (), sizes: str = "b
     return files.read(folder / "model.onnx")
 
 
-def checked(made: ir.Model) -> FusionReport:
+def checked(embedding: ir.Model) -> FusionReport:
     """The report of a model's fusion, which changes no answer."""
     random = np.random.default_rng(1)
     rows = {"ids": 50, "positions": 40, "types": 2, "tasks": 3}
-    feeds = {value.name: random.integers(0, rows[value.name], (3, 7)) for value in made.graph.inputs}
-    (before,) = exports.run(made, feeds)
-    report = fuse(made)
-    np.testing.assert_allclose(exports.run(made, feeds)[0], before, atol=1e-5)
+    feeds = {value.name: random.integers(0, rows[value.name], (3, 7)) for value in embedding.graph.inputs}
+    (before,) = exports.run(embedding, feeds)
+    report = fuse(embedding)
+    np.testing.assert_allclose(exports.run(embedding, feeds)[0], before, atol=1e-5)
     return report
 
 

@@ -81,11 +81,11 @@ def test_slice_with_steps_and_without_axes() -> None:
     product = ir.node("MatMul", [model.graph.outputs[0], number(model, "w", random.normal(size=(32, 64)) / 9)])
     numbers = [number(model, name, [value], np.int64) for name, value in (("from", 0), ("to", 2), ("by", 2))]
     cut = ir.node("Slice", [product.outputs[0], numbers[0], numbers[1], None, numbers[2]])
-    other = ir.node("MatMul", [model.graph.outputs[0], number(model, "v", random.normal(size=(32, 64)) / 9)])
-    half = ir.node("Sigmoid", other.outputs)
-    silu = ir.node("Mul", [other.outputs[0], half.outputs[0]])
+    uncut = ir.node("MatMul", [model.graph.outputs[0], number(model, "v", random.normal(size=(32, 64)) / 9)])
+    half = ir.node("Sigmoid", uncut.outputs)
+    silu = ir.node("Mul", [uncut.outputs[0], half.outputs[0]])
     gated = ir.node("Mul", [silu.outputs[0], cut.outputs[0]])
-    extend(model, [product, cut, other, half, silu, gated])
+    extend(model, [product, cut, uncut, half, silu, gated])
     check(model, feeds())
 
 

@@ -23,20 +23,20 @@ LOWEST = float(np.finfo(np.float32).min)
 def test_fuses_masks_of_any_type(dtype: ir.DataType) -> None:
     model = exports.model(PLAIN)
     fed(model, "attention_mask").type = ir.TensorType(dtype)
-    given = feeds()
-    given["attention_mask"] = given["attention_mask"].astype(dtype.numpy())
-    fused, report = check(model, given)
+    fed_arrays = feeds()
+    fed_arrays["attention_mask"] = fed_arrays["attention_mask"].astype(dtype.numpy())
+    fused, report = check(model, fed_arrays)
     assert report.complete, str(report)
     assert fed(fused, "attention_mask").dtype == dtype
 
 
 def test_fuses_int32_ids() -> None:
     model = exports.model(PLAIN)
-    given = feeds()
+    fed_arrays = feeds()
     for value in model.graph.inputs:
         value.type = ir.TensorType(ir.DataType.INT32)
-        given[value.name] = given[value.name].astype(np.int32)
-    fused, report = check(model, given)
+        fed_arrays[value.name] = fed_arrays[value.name].astype(np.int32)
+    fused, report = check(model, fed_arrays)
     assert report.complete, str(report)
     assert all(value.dtype == ir.DataType.INT32 for value in fused.graph.inputs)
 
@@ -46,8 +46,8 @@ def test_other_names_of_dimensions_and_inputs() -> None:
     for value in model.graph.inputs:
         value.name = f"{value.name}:0"
         value.shape = ir.Shape(["N", None])
-    given = {f"{name}:0": array for name, array in feeds().items()}
-    fused, report = check(model, given)
+    fed_arrays = {f"{name}:0": array for name, array in feeds().items()}
+    fused, report = check(model, fed_arrays)
     assert report.complete, str(report)
     ids, *others = fused.graph.inputs
     assert ids.shape == ir.Shape(["N", "sequence"]), "it is held to the table of positions, by this name"
@@ -80,10 +80,10 @@ def test_fuses_a_mask_computed_from_ids(combined: bool) -> None:
         model.graph.inputs.remove(mask)
     for node, index in readers:
         node.replace_input_with(index, keep)
-    given = feeds(tuple(value.name or "" for value in model.graph.inputs))
-    given["input_ids"][:, 2::3] = 7
-    given["input_ids"][4] = 7
-    _, report = check(model, given)
+    fed_arrays = feeds(tuple(value.name or "" for value in model.graph.inputs))
+    fed_arrays["input_ids"][:, 2::3] = 7
+    fed_arrays["input_ids"][4] = 7
+    _, report = check(model, fed_arrays)
     assert report.complete, str(report)
 
 
@@ -110,7 +110,7 @@ def test_keeps_a_finite_mask_value() -> None:
     attentions = [node for node in model.graph if node.op_type == "SelfAttention"]
     assert {node.attributes["mask_filter_value"].as_float() for node in attentions} == {-10000.0}
     expected, got = exports.run(proto, feeds()), exports.run(model, feeds())
-    assert exports.difference([each[:4] for each in expected], [each[:4] for each in got]) < exports.TOLERANCE
+    assert exports.difference([output[:4] for output in expected], [output[:4] for output in got]) < exports.TOLERANCE
     assert exports.difference(expected, got) < 0.01
 
 
@@ -166,9 +166,9 @@ def test_fuses_a_causal_mask_added_to_the_mask(is_one_value: bool) -> None:
             continue
         total = before(at, 1, "Add", above)
         before(at, 1, "Reshape", put(at, "Shape", total.outputs[0]))
-    given = feeds()
-    expected = exports.run(model, given)
-    fused, report = check(model, given)
+    fed_arrays = feeds()
+    expected = exports.run(model, fed_arrays)
+    fused, report = check(model, fed_arrays)
     assert report.complete, str(report)
     assert [
         node.attributes["summed"].as_int()
@@ -176,9 +176,9 @@ def test_fuses_a_causal_mask_added_to_the_mask(is_one_value: bool) -> None:
         if functions.is_fused(node) and "causal" in node.attributes
     ] == [1] * LAYERS
     padding_removal.remove(fused)
-    found = exports.run(lower.lower(fused, "com.microsoft.cpu"), given)
-    real = given["attention_mask"] != 0
-    assert exports.difference([expected[0][real], expected[1]], [found[0][real], found[1]]) < exports.TOLERANCE
+    outputs = exports.run(lower.lower(fused, "com.microsoft.cpu"), fed_arrays)
+    real = fed_arrays["attention_mask"] != 0
+    assert exports.difference([expected[0][real], expected[1]], [outputs[0][real], outputs[1]]) < exports.TOLERANCE
 
 
 def test_fuses_merged_batch_and_sequence() -> None:
@@ -188,11 +188,11 @@ def test_fuses_merged_batch_and_sequence() -> None:
 
     def flatten(value: ir.Value) -> ir.Value:
         uses = [use for use in value.uses() if use.node.op_type != "Shape"]
-        made = ir.node("Reshape", [value, tokens])
-        model.graph.insert_after(value.producer(), made)
+        reshape = ir.node("Reshape", [value, tokens])
+        model.graph.insert_after(value.producer(), reshape)
         for reader in uses:
-            reader.node.replace_input_with(reader.idx, made.outputs[0])
-        return made.outputs[0]
+            reader.node.replace_input_with(reader.idx, reshape.outputs[0])
+        return reshape.outputs[0]
 
     for layer in range(LAYERS):
         matmul, _ = dense(model, f"{layer}.attention.output.dense")
@@ -244,9 +244,9 @@ def test_keeps_hidden_states_that_a_subgraph_reads() -> None:
     hidden, pooled = model.graph.outputs
 
     def branch(name: str) -> ir.Graph:
-        made = ir.node("ReduceMean", [hidden], {"axes": [1], "keepdims": 0})
-        made.outputs[0].name, made.outputs[0].type = name, ir.TensorType(ir.DataType.FLOAT)
-        return ir.Graph([], [made.outputs[0]], nodes=[made], name=f"{name}.branch")
+        mean = ir.node("ReduceMean", [hidden], {"axes": [1], "keepdims": 0})
+        mean.outputs[0].name, mean.outputs[0].type = name, ir.TensorType(ir.DataType.FLOAT)
+        return ir.Graph([], [mean.outputs[0]], nodes=[mean], name=f"{name}.branch")
 
     condition = ir.node("Constant", [], {"value": ir.tensor(np.array(True))})
     branches = [ir.AttrGraph(f"{name}_branch", branch(name)) for name in ("then", "else")]
@@ -283,9 +283,9 @@ def counted(model: ir.Model) -> None:
 
 def ones(model: ir.Model, like: ir.Value) -> ir.Value:
     shape = ir.node("Shape", [like])
-    made = ir.node("ConstantOfShape", shape.outputs, {"value": ir.tensor(np.ones(1, np.int64))}, name="ones")
-    model.graph.insert_before(model.graph[0], [shape, made])
-    return made.outputs[0]
+    filled = ir.node("ConstantOfShape", shape.outputs, {"value": ir.tensor(np.ones(1, np.int64))}, name="ones")
+    model.graph.insert_before(model.graph[0], [shape, filled])
+    return filled.outputs[0]
 
 
 def test_removes_a_full_slice() -> None:

@@ -200,8 +200,8 @@ def test_linked_weights_are_read(tmp_path, bert, backend, layout):
     feeds = {name: np.ones((1, 3), np.int64) for name in ("input_ids", "attention_mask", "token_type_ids")}
     with isorun.Session(home / "bert.onnx", backend) as linked, isorun.Session(bert, backend) as whole:
         assert linked.provenance.fused
-        for one, other in zip(linked.run(None, feeds), whole.run(None, feeds), strict=True):
-            np.testing.assert_allclose(one, other, atol=1e-5)
+        for output, expected in zip(linked.run(None, feeds), whole.run(None, feeds), strict=True):
+            np.testing.assert_allclose(output, expected, atol=1e-5)
 
 
 def test_tensors_of_attributes_are_written_into_the_file(tmp_path):
@@ -216,7 +216,7 @@ def test_tensors_of_attributes_are_written_into_the_file(tmp_path):
 @pytest.mark.parametrize("number", [np.nan, np.inf])
 def test_weights_that_cannot_be_quantized_are_named(tmp_path, bert, number):
     model = onnx.load(bert)
-    weight = next(each for each in model.graph.initializer if each.name == "encoder.layer.0.output.dense.weight")
+    weight = next(tensor for tensor in model.graph.initializer if tensor.name == "encoder.layer.0.output.dense.weight")
     array = numpy_helper.to_array(weight).copy()
     array[0, 0] = number
     weight.CopyFrom(numpy_helper.from_array(array, weight.name))

@@ -89,8 +89,8 @@ def test_writes_large_weights_externally(bert, tmp_path):
     files.write(model, tmp_path / "two.onnx", beside_above=size - 1)
     assert {path.name for path in tmp_path.iterdir()} == {"one.onnx", "two.onnx", "two.weights.bin"}
     assert files.external_files(files.read_proto(tmp_path / "two.onnx")) == ["two.weights.bin"]
-    one, two = (onnx.load(tmp_path / name) for name in ("one.onnx", "two.onnx"))
-    for a, b in zip(one.graph.initializer, two.graph.initializer, strict=True):
+    whole, split = (onnx.load(tmp_path / name) for name in ("one.onnx", "two.onnx"))
+    for a, b in zip(whole.graph.initializer, split.graph.initializer, strict=True):
         np.testing.assert_array_equal(numpy_helper.to_array(a), numpy_helper.to_array(b))
 
 

@@ -37,11 +37,11 @@ def test_a_model_above_two_gigabytes_is_fused_and_run(backend: str, padding: str
     )
     assert sum((tmp_path / name).stat().st_size for name in files.external_files(files.read_proto(plain))) > 2**31
     assert pipeline.fuse(files.read(plain)).complete
-    given = exports.feeds(INPUTS, length=16)
-    expected = exports.run(plain, given, ["last_hidden_state", "pooler_output"])
+    feeds = exports.feeds(INPUTS, length=16)
+    expected = exports.run(plain, feeds, ["last_hidden_state", "pooler_output"])
     with Session(plain, backend=backend, padding=padding, cache_dir=tmp_path / "cache") as session:
-        hidden, pooled = session.run(["last_hidden_state", "pooler_output"], given)
+        hidden, pooled = session.run(["last_hidden_state", "pooler_output"], feeds)
         assert session.provenance.fused["SelfAttention"] == SIZES.num_hidden_layers
-    attended = given["attention_mask"] != 0
+    attended = feeds["attention_mask"] != 0
     np.testing.assert_allclose(hidden[attended], expected[0][attended], rtol=0, atol=1e-4)
     np.testing.assert_allclose(pooled, expected[1], rtol=0, atol=1e-4)

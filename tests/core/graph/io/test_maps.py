@@ -124,5 +124,5 @@ def test_reports_that_maps_are_not_in_encoders(classifier, tmp_path):
     ],
 )
 def test_types_by_onnxruntimes_names(kind, name):
-    made = model([], [helper.make_value_info("x", kind)], [helper.make_value_info("x", kind)])
-    assert model_info.describe(files.from_proto(made, "it")).inputs[0].type == name
+    proto = model([], [helper.make_value_info("x", kind)], [helper.make_value_info("x", kind)])
+    assert model_info.describe(files.from_proto(proto, "it")).inputs[0].type == name

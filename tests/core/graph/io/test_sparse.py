@@ -42,11 +42,11 @@ def model(nodes: list[onnx.NodeProto], **more: object) -> onnx.ModelProto:
 
 
 def branches() -> onnx.ModelProto:
-    then, other = (
+    then, otherwise = (
         oh.make_graph(product(name), name, [], [oh.make_tensor_value_info(name, 1, ["N", 2])]) for name in ("a", "b")
     )
     condition = oh.make_node("Constant", [], ["c"], value=numpy_helper.from_array(np.array(True)))
-    return model([condition, oh.make_node("If", ["c"], ["y"], then_branch=then, else_branch=other)])
+    return model([condition, oh.make_node("If", ["c"], ["y"], then_branch=then, else_branch=otherwise)])
 
 
 def function() -> onnx.ModelProto:

@@ -75,7 +75,7 @@ def test_rejects_an_invalid_graph(text, message):
     ],
 )
 def test_rejects_invalid_functions(functions, message):
-    bodies = [f'<opset_import: ["" : 17, "f" : 1], domain: "f"> {each}' for each in functions]
+    bodies = [f'<opset_import: ["" : 17, "f" : 1], domain: "f"> {function}' for function in functions]
     model = parsed("\n".join(["g (float[N] x) => (float[N] y) { y = f.F (x) }", *bodies]))
     assert all(re.search(message, reason) for reason in refusals(model))
 
@@ -121,11 +121,11 @@ def test_nodes_out_of_order_are_sorted():
 
 def test_evaluation_of_a_cyclic_graph_ends():
     value = ir.Value(name="x")
-    one = ir.node("Neg", [value])
-    other = ir.node("Abs", one.outputs)
-    one.replace_input_with(0, other.outputs[0])
+    negation = ir.node("Neg", [value])
+    absolute = ir.node("Abs", negation.outputs)
+    negation.replace_input_with(0, absolute.outputs[0])
     with pytest.raises(CannotEvaluate, match="its own result"):
-        Evaluator(17, {})(other.outputs[0])
+        Evaluator(17, {})(absolute.outputs[0])
 
 
 def places(descriptor: Descriptor, path: tuple[str, ...] = (), depth: int = 0) -> Iterator[tuple[str, ...]]:

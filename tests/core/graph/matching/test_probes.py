@@ -51,8 +51,8 @@ def test_probes_of_images_have_the_length_that_most_dense_layers_read() -> None:
         hidden.outputs[0].type, hidden.outputs[0].shape = kind, ir.Shape(["batch", length, 4])
         layers += [hidden, ir.node("MatMul", [hidden.outputs[0], weight])]
     outputs = [node.outputs[0] for node in layers[1::2]]
-    made = ir.Graph([images], outputs, nodes=layers, initializers=[weight], opset_imports={"": 17}, name="g")
-    probes = Probes(made)
+    encoder = ir.Graph([images], outputs, nodes=layers, initializers=[weight], opset_imports={"": 17}, name="g")
+    probes = Probes(encoder)
     assert (probes.lengths, probes.fixed) == ((16,), True)
 
 
@@ -65,7 +65,7 @@ def test_probes_contain_every_kind_of_mask() -> None:
 
 @pytest.mark.parametrize("batch", ["batch", 1, 2, 5])
 def test_evaluates_rows_in_batches_of_fixed_size(batch: Size) -> None:
-    made = graph((batch, 7))
-    probes = Probes(made)
-    given = np.arange(probes.rows * 7).reshape(probes.rows, 7)
-    assert (probes.evaluator({made.inputs[0]: given})(made.outputs[0]) == 2 * given).all()
+    doubled = graph((batch, 7))
+    probes = Probes(doubled)
+    rows = np.arange(probes.rows * 7).reshape(probes.rows, 7)
+    assert (probes.evaluator({doubled.inputs[0]: rows})(doubled.outputs[0]) == 2 * rows).all()

@@ -29,12 +29,12 @@ Piece (x, bias) => (y)
 )
 
 
-def composed(given: int, attributes: dict[str, int], *texts: str) -> tuple[str, Counter[str]]:
+def composed(input_count: int, attributes: dict[str, int], *texts: str) -> tuple[str, Counter[str]]:
     """The overload of a node of ``Whole`` with so many inputs, and the operators of the functions that it calls."""
-    node = ir.node("Whole", [ir.Value(name=str(index)) for index in range(given)], attributes, domain=DOMAIN)
+    node = ir.node("Whole", [ir.Value(name=str(index)) for index in range(input_count)], attributes, domain=DOMAIN)
     composer = Composer([*texts, BASE])
     composer.call(node)
-    called = Counter(each.op_type for function in composer.functions.values() for each in function.node)
+    called = Counter(inner.op_type for function in composer.functions.values() for inner in function.node)
     return node.overload, called
 
 

@@ -29,8 +29,8 @@ def test_kernels_on_the_cpu_get_no_mask(export: str, packed: bool, kernels: int)
     if packed:
         padding_removal.remove(model)
     lowered = lower.lower(model, "com.microsoft.cpu").graph
-    given = [len(node.inputs) for node in lowered if node.op_type == "MultiHeadAttention"]
-    assert given == [3] * kernels
+    input_counts = [len(node.inputs) for node in lowered if node.op_type == "MultiHeadAttention"]
+    assert input_counts == [3] * kernels
 
 
 def with_guards(label: str) -> ir.Model:

@@ -60,12 +60,12 @@ def difference(fused: Path, path: Path, run: Run, kind: str, seed: int = 0) -> f
     largest = 0.0
     for batch, length in ((3, 9), (1, tiny.POSITIONS)):
         feeds = tiny.feeds(batch, length, kind=kind, seed=seed)
-        for expected, found in zip(exports.run(fused, feeds), run(path, feeds), strict=True):
-            assert found.dtype == expected.dtype
-            assert found.shape == expected.shape
-            if not np.isfinite(found).all():
+        for expected, output in zip(exports.run(fused, feeds), run(path, feeds), strict=True):
+            assert output.dtype == expected.dtype
+            assert output.shape == expected.shape
+            if not np.isfinite(output).all():
                 return float("inf")
-            largest = max(largest, float(abs(found - expected).max()))
+            largest = max(largest, float(abs(output - expected).max()))
     return largest
 
 
@@ -100,8 +100,8 @@ def test_a_mask_is_zero_or_anything_else(fused, dialects):
     feeds = tiny.feeds(2, 6, kind="holes")
     odd = {**feeds, "attention_mask": feeds["attention_mask"] * np.array([7, -1, 1, 2**40, 2, 3])}
     for path in (fused, *dialects.values()):
-        for expected, found in zip(exports.run(path, feeds), exports.run(path, odd), strict=True):
-            np.testing.assert_array_equal(expected, found)
+        for expected, output in zip(exports.run(path, feeds), exports.run(path, odd), strict=True):
+            np.testing.assert_array_equal(expected, output)
 
 
 @pytest.mark.parametrize("dialect", functions.dialects())
@@ -128,11 +128,11 @@ def kinds(path: Path) -> Counter[str]:
 
 
 def test_fused_operators_become_the_runtimes_own(dialects):
-    found = kinds(dialects["com.microsoft"])
-    assert (found["EmbedLayerNormalization"], found["Attention"], found["LayerNormalization"]) == (1, 2, 4)
-    assert found["BiasGelu"] + found["FastGelu"] == 2
-    found = kinds(dialects["onnx"])
-    assert (found["Attention"], found["LayerNormalization"], found["Gelu"]) == (2, 5, 2)
+    counts = kinds(dialects["com.microsoft"])
+    assert (counts["EmbedLayerNormalization"], counts["Attention"], counts["LayerNormalization"]) == (1, 2, 4)
+    assert counts["BiasGelu"] + counts["FastGelu"] == 2
+    counts = kinds(dialects["onnx"])
+    assert (counts["Attention"], counts["LayerNormalization"], counts["Gelu"]) == (2, 5, 2)
 
 
 @pytest.mark.parametrize(
@@ -144,8 +144,8 @@ def test_fused_operators_become_the_runtimes_own(dialects):
     ],
 )
 def test_the_mask_is_computed_once_for_all_layers(dialects, dialect, once):
-    found = kinds(dialects[dialect])
-    assert {name: found[name] for name in once} == once
+    counts = kinds(dialects[dialect])
+    assert {name: counts[name] for name in once} == once
 
 
 def test_lowering_leaves_the_file_it_read_alone(fused, tmp_path):
@@ -187,7 +187,7 @@ def test_a_reduction_over_given_axes_is_brought_along(fused):
     model.graph.append(node)
     model.graph.outputs.append(node.outputs[0])
     lowered = lower.lower(model, "onnx")
-    mean = next(each for each in lowered.graph if each.outputs[0].name == "mean")
+    mean = next(lowered_node for lowered_node in lowered.graph if lowered_node.outputs[0].name == "mean")
     assert "axes" not in mean.attributes
     assert mean.inputs[1] is not None
 
@@ -208,8 +208,8 @@ def test_the_fused_form_may_be_asked_for_as_a_dialect(fused):
     assert any(map(functions.is_fused, model.graph))
     assert model.graph.opset_imports[""] == functions.opset(functions.BODIES)
     feeds = tiny.feeds(3, 9, kind="holes")
-    for expected, found in zip(exports.run(fused, feeds), exports.run(model, feeds), strict=True):
-        np.testing.assert_array_equal(expected, found)
+    for expected, output in zip(exports.run(fused, feeds), exports.run(model, feeds), strict=True):
+        np.testing.assert_array_equal(expected, output)
 
 
 def test_overrides_come_before_the_dialects_functions(fused):
@@ -226,8 +226,8 @@ SkipLayerNormalization <epsilon> (input, skip, gamma, beta, bias) => (output)
     counts = [Counter(node.op_type for node in model.graph) for model in (plain, variant)]
     assert counts[1]["SkipLayerNormalization"] == counts[0]["LayerNormalization"] == 4
     assert counts[1]["Attention"] == counts[0]["Attention"] == 2
-    for expected, found in zip(exports.run(plain, feeds), exports.run(variant, feeds), strict=True):
-        np.testing.assert_allclose(found, expected, atol=TOLERANCE)
+    for expected, output in zip(exports.run(plain, feeds), exports.run(variant, feeds), strict=True):
+        np.testing.assert_allclose(output, expected, atol=TOLERANCE)
 
 
 def test_a_variant_may_have_operators_of_its_own(fused):
@@ -239,5 +239,5 @@ def test_a_variant_may_have_operators_of_its_own(fused):
     model.graph.outputs.append(doubled.outputs[0])
     text = 'opset_import: ["" : 17]\nDoubled (x) => (y) { y = Add (x, x) }\n'
     lowered = lower.lower(model, "primitive", [text])
-    made = next(node for node in lowered.graph if node.outputs[0] in lowered.graph.outputs[-1:])
-    assert (made.op_type, made.domain) == ("Add", "")
+    last = next(node for node in lowered.graph if node.outputs[0] in lowered.graph.outputs[-1:])
+    assert (last.op_type, last.domain) == ("Add", "")

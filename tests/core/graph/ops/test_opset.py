@@ -34,12 +34,12 @@ def run(model: ir.Model) -> np.ndarray:
     ],
 )
 def test_an_operator_is_brought_to_an_earlier_opset(text: str) -> None:
-    made = model(text)
-    before = run(made)
-    opset.move(made.graph, 17)
-    assert made.graph.opset_imports[""] == 17
-    onnx.checker.check_model(ir.to_proto(made))
-    np.testing.assert_allclose(run(made), before, atol=1e-6)
+    parsed = model(text)
+    before = run(parsed)
+    opset.move(parsed.graph, 17)
+    assert parsed.graph.opset_imports[""] == 17
+    onnx.checker.check_model(ir.to_proto(parsed))
+    np.testing.assert_allclose(run(parsed), before, atol=1e-6)
 
 
 @pytest.mark.parametrize(
@@ -51,11 +51,11 @@ def test_an_operator_is_brought_to_an_earlier_opset(text: str) -> None:
     ],
 )
 def test_an_operator_that_the_earlier_opset_does_not_have(text: str) -> None:
-    made = model(text)
+    parsed = model(text)
     with pytest.raises(UnsupportedModel) as caught:
-        opset.move(made.graph, 17)
+        opset.move(parsed.graph, 17)
     assert caught.value.operators == ("Resize" if "Resize" in text else "ReduceMax",)
-    assert made.graph.opset_imports[""] == 21
+    assert parsed.graph.opset_imports[""] == 21
 
 
 SCATTERED = """<ir_version: 10, opset_import: ["" : {opset}]>
@@ -69,11 +69,11 @@ def scattered(opset_version: int, attributes: str = "") -> ir.Model:
 
 
 @pytest.mark.parametrize(
-    ("given", "target", "attributes"),
+    ("since", "target", "attributes"),
     [(14, 17, ""), (18, 17, '<reduction = "none">'), (16, 14, '<reduction = "none">')],
 )
-def test_a_scatter_without_a_reduction_is_the_same_in_every_opset(given: int, target: int, attributes: str) -> None:
-    model = scattered(given, attributes)
+def test_a_scatter_without_a_reduction_is_the_same_in_every_opset(since: int, target: int, attributes: str) -> None:
+    model = scattered(since, attributes)
     opset.move(model.graph, target)
     onnx.checker.check_model(ir.to_proto(model))
     assert exports.run(model, {"x": np.zeros(4, np.float32)})[0].tolist() == [0, 5, 0, 6]

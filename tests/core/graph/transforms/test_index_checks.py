@@ -82,16 +82,16 @@ def test_refuses_what_onnx_runtime_refuses(form):
     refused = 0
     with isorun.Session(proto, "ort-cpu") as right, isorun.Session(proto, "openvino") as checked:
         assert len(checked.provenance.details["graph"]["checked_indices"]) == 1
-        for length, value, other in product((1, 3, 4, 5), (-100, -7, -6, -5, -1, 0, 3, 4, 5, 6), (0, 1, 3)):
+        for length, value, more in product((1, 3, 4, 5), (-100, -7, -6, -5, -1, 0, 3, 4, 5, 6), (0, 1, 3)):
             ids = np.full((2, length), value)
-            feeds = {"ids": ids, "more": np.full_like(ids, other)}
+            feeds = {"ids": ids, "more": np.full_like(ids, more)}
             expected = answer(right, feeds)
             refused += expected is None
             if expected is None:
                 with pytest.raises(InvalidFeeds):
                     checked.run(None, feeds)
             else:
-                assert answer(checked, feeds) == expected, (length, value, other)
+                assert answer(checked, feeds) == expected, (length, value, more)
     assert refused
 
 

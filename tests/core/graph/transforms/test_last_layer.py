@@ -34,16 +34,16 @@ def reading(change: Callable[[ir.Model, ir.Value], ir.Value], label: str = PLAIN
     """An export whose only output is made from the hidden states by nodes of one's own."""
     model = exports.model(label)
     hidden = next(value for value in model.graph.outputs if value.name == HIDDEN)
-    made = change(model, hidden)
-    made.name, made.type, made.shape = "read", ir.TensorType(ir.DataType.FLOAT), None
-    model.graph.outputs[:] = [made]
+    output = change(model, hidden)
+    output.name, output.type, output.shape = "read", ir.TensorType(ir.DataType.FLOAT), None
+    model.graph.outputs[:] = [output]
     return model
 
 
 def node(model: ir.Model, operator: str, inputs: list[ir.Value], **attributes: int) -> ir.Value:
-    made = ir.node(operator, inputs, attributes)
-    model.graph.append(made)
-    return made.outputs[0]
+    new_node = ir.node(operator, inputs, attributes)
+    model.graph.append(new_node)
+    return new_node.outputs[0]
 
 
 def gathered(model: ir.Model, hidden: ir.Value, *positions: int, scalar: bool = True) -> ir.Value:
@@ -52,18 +52,18 @@ def gathered(model: ir.Model, hidden: ir.Value, *positions: int, scalar: bool = 
 
 
 def sliced(model: ir.Model, hidden: ir.Value, start: int, stop: int) -> ir.Value:
-    given = {"start": start, "stop": stop, "axis": 1}
-    return node(model, "Slice", [hidden, *(number(model, name, [n], np.int64) for name, n in given.items())])
+    bounds = {"start": start, "stop": stop, "axis": 1}
+    return node(model, "Slice", [hidden, *(number(model, name, [n], np.int64) for name, n in bounds.items())])
 
 
 def kinds(model: ir.Model) -> list[str]:
-    return [each.op_type for each in model.graph if functions.is_fused(each)]
+    return [fused_node.op_type for fused_node in model.graph if functions.is_fused(fused_node)]
 
 
 def is_narrow(model: ir.Model) -> bool:
-    found = kinds(model)
-    assert found.count(functions.SINGLE_QUERY) + found.count(functions.ATTENTION) == LAYERS
-    return found.count(functions.SINGLE_QUERY) == 1
+    operators = kinds(model)
+    assert operators.count(functions.SINGLE_QUERY) + operators.count(functions.ATTENTION) == LAYERS
+    return operators.count(functions.SINGLE_QUERY) == 1
 
 
 def check(model: ir.Model, fed: exports.Feeds, *, packs: bool = True) -> ir.Model:
@@ -103,14 +103,14 @@ def test_where_there_is_a_classifier(label: str) -> None:
 
 def test_only_layer() -> None:
     """Its keys and values come from the embedding."""
-    made = small_bert.build(num_hidden_layers=1)
-    select_outputs.keep(made, [POOLER])
-    assert last_layer.narrow(made)
+    single_layer = small_bert.build(num_hidden_layers=1)
+    select_outputs.keep(single_layer, [POOLER])
+    assert last_layer.narrow(single_layer)
     mask = np.array([[1, 1, 1, 1], [1, 1, 0, 0], [0, 0, 1, 1], [1, 0, 1, 0], [0, 0, 0, 0]])
     fed = small_bert.feeds(mask)
-    expected = exports.run(lower.lower(made.clone(), "primitive"), fed)
-    padding_removal.remove(made)
-    assert exports.difference(expected, exports.run(lower.lower(made, "primitive"), fed)) < exports.TOLERANCE
+    expected = exports.run(lower.lower(single_layer.clone(), "primitive"), fed)
+    padding_removal.remove(single_layer)
+    assert exports.difference(expected, exports.run(lower.lower(single_layer, "primitive"), fed)) < exports.TOLERANCE
 
 
 @pytest.mark.sampled(6)
@@ -165,7 +165,7 @@ def test_where_more_is_read_it_is_left(change: Callable[[ir.Model, ir.Value], ir
 @pytest.mark.parametrize(("norm", "narrow"), [(2, True), (-2, False)], ids=["of the first layer", "within the last"])
 def test_hidden_states_of_a_layer_before_may_be_wanted_too(norm: int, narrow: bool) -> None:
     model = exports.model(PLAIN)
-    norms = [each for each in model.graph if each.op_type == "LayerNormalization"]
+    norms = [norm_node for norm_node in model.graph if norm_node.op_type == "LayerNormalization"]
     select_outputs.keep(model, [POOLER])
     use(model, norms[norm].outputs[0].name or "")
     proto = ir.serde.serialize_model(model)
@@ -180,8 +180,8 @@ def test_what_is_left_to_multiply() -> None:
     hidden, inner = 32, 64
     whole, model = exports.model(PLAIN), exports.model(PLAIN)
     select_outputs.keep(model, [POOLER])
-    for each in (whole, model):
-        fuse(each)
+    for variant in (whole, model):
+        fuse(variant)
     before, after = inspect(whole), inspect(model)
     assert before.operations_per_token - after.operations_per_token == 2 * (2 * hidden * hidden + 2 * hidden * inner)
     assert before.operations_per_token_and_key == 4 * hidden * LAYERS

@@ -58,9 +58,9 @@ def model(task: str | None = None) -> ir.Model:
     return small_bert.build(task=task, head=head, labels=labels)
 
 
-def open_on(backend: str, dialect: str, made: ir.Model, path: Path) -> Executable:
-    info = model_info.describe(made)
-    files.write(lower.lower(made, dialect), path)
+def open_on(backend: str, dialect: str, encoder: ir.Model, path: Path) -> Executable:
+    info = model_info.describe(encoder)
+    files.write(lower.lower(encoder, dialect), path)
     lowered = LoweredModel(path, dialect, "", info, cached=False)
     return BACKENDS[backend](backend).compile(lowered, CompileConfig())
 
@@ -72,17 +72,17 @@ def packed(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str, str], Exe
 
     def give(backend: str, dialect: str) -> Executable:
         if (backend, dialect) not in opened:
-            made = model()
-            padding_removal.remove(made)
+            encoder = model()
+            padding_removal.remove(encoder)
             path = tmp_path_factory.mktemp("packed") / "model.onnx"
-            opened[backend, dialect] = open_on(backend, dialect, made, path)
+            opened[backend, dialect] = open_on(backend, dialect, encoder, path)
         return opened[backend, dialect]
 
     return give
 
 
-def untouched(made: ir.Model, fed: dict[str, np.ndarray]) -> list[np.ndarray]:
-    return ReferenceEvaluator(ir.serde.serialize_model(lower.lower(made, "primitive"))).run(None, fed)  # type: ignore[return-value]
+def untouched(encoder: ir.Model, fed: dict[str, np.ndarray]) -> list[np.ndarray]:
+    return ReferenceEvaluator(ir.serde.serialize_model(lower.lower(encoder, "primitive"))).run(None, fed)  # type: ignore[return-value]
 
 
 UNTOUCHED = ReferenceEvaluator(ir.serde.serialize_model(lower.lower(model(), "primitive")))
@@ -95,13 +95,13 @@ def assert_same(
     by_token: tuple[bool, ...] = (True, False),
 ) -> None:
     """Equal where the mask is not 0, and zero elsewhere; equal everywhere where a value is a sequence's."""
-    for one, other, token in zip(got, wanted, by_token, strict=True):
-        assert one.shape == other.shape
-        assert one.dtype == other.dtype
+    for output, expected, token in zip(got, wanted, by_token, strict=True):
+        assert output.shape == expected.shape
+        assert output.dtype == expected.dtype
         if token:
-            other = np.where((mask != 0).reshape(*mask.shape, *[1] * (other.ndim - 2)), other, 0)
-            assert not one[mask == 0].any()
-        np.testing.assert_allclose(one, other, atol=TOLERANCE, rtol=0)
+            expected = np.where((mask != 0).reshape(*mask.shape, *[1] * (expected.ndim - 2)), expected, 0)
+            assert not output[mask == 0].any()
+        np.testing.assert_allclose(output, expected, atol=TOLERANCE, rtol=0)
 
 
 @pytest.mark.sampled(5)
@@ -132,10 +132,10 @@ def test_any_mask_of_any_shape(
     [pytest.param(*pair, marks=[pytest.mark.long] if index else []) for index, pair in enumerate(PAIRS)],
 )
 def test_heads(backend: str, dialect: str, head: str, tmp_path: Path) -> None:
-    made = model(head)
-    known = mask_input.find(made.graph)
-    padding_removal.remove(made)
-    executable = open_on(backend, dialect, made, tmp_path / "model.onnx")
+    encoder = model(head)
+    known = mask_input.find(encoder.graph)
+    padding_removal.remove(encoder)
+    executable = open_on(backend, dialect, encoder, tmp_path / "model.onnx")
     tokens = {
         "sequence-classification": ("last_hidden_state",),
         "token-classification": ("last_hidden_state", "logits"),
@@ -143,29 +143,29 @@ def test_heads(backend: str, dialect: str, head: str, tmp_path: Path) -> None:
         "masked-language-model": ("last_hidden_state", "logits"),
     }
     assert known == ("attention_mask", False, tokens[head])
-    by_token = tuple(value.name in tokens[head] for value in made.graph.outputs)
+    by_token = tuple(value.name in tokens[head] for value in encoder.graph.outputs)
     for mask in MASKS.values():
         fed = small_bert.feeds(np.array(mask))
         assert_same(executable.run(None, fed), untouched(model(head), fed), fed["attention_mask"], by_token)
 
 
 def test_dense_layers_see_kept_tokens_only() -> None:
-    made = model()
-    padding_removal.remove(made)
-    inner = next(node for node in made.graph if node.op_type == "BiasGelu").inputs[0]
-    made.graph.outputs.append(inner)
+    encoder = model()
+    padding_removal.remove(encoder)
+    inner = next(node for node in encoder.graph if node.op_type == "BiasGelu").inputs[0]
+    encoder.graph.outputs.append(inner)
     inner.type = ir.TensorType(ir.DataType.FLOAT)
     mask = np.array([[1, 1, 0, 0, 0], [0, 0, 1, 0, 1], [0, 0, 0, 0, 0]])  # 2, then 2 and position 0, then all 5
-    seen = untouched(made, small_bert.feeds(mask))[-1]
+    seen = untouched(encoder, small_bert.feeds(mask))[-1]
     assert seen.shape == (1, 16, 24)  # 2 + 3 + 5, rounded up
 
 
 def test_the_rewritten_model_is_a_sound_one_in_the_fused_form() -> None:
-    made = model()
-    padding_removal.remove(made)
-    proto = ir.serde.serialize_model(made)
+    bert = model()
+    padding_removal.remove(bert)
+    proto = ir.serde.serialize_model(bert)
     onnx.checker.check_model(proto)
-    assert {node.op_type for node in made.graph if functions.is_fused(node)} <= {each.name for each in proto.functions}
+    assert {node.op_type for node in bert.graph if functions.is_fused(node)} <= {body.name for body in proto.functions}
     fed = small_bert.feeds(np.array(MASKS["holes"]))
     inlined = onnx.inliner.inline_local_functions(proto)  # the evaluator needs every attribute of a function
     assert_same(ReferenceEvaluator(inlined).run(None, fed), UNTOUCHED.run(None, fed), fed["attention_mask"])  # type: ignore[arg-type]
@@ -174,13 +174,13 @@ def test_the_rewritten_model_is_a_sound_one_in_the_fused_form() -> None:
 @pytest.mark.sampled(3)
 @pytest.mark.parametrize(("backend", "dialect"), PAIRS)
 def test_a_broken_row_breaks_no_other(backend: str, dialect: str, tmp_path: Path) -> None:
-    made = model()
-    words = made.graph.initializers["embeddings.word_embeddings.weight"]
+    encoder = model()
+    words = encoder.graph.initializers["embeddings.word_embeddings.weight"]
     table = words.const_value.numpy().copy()  # type: ignore[union-attr]
     table[7] = np.nan
     words.const_value = ir.tensor(table, name=words.name)
-    padding_removal.remove(made)
-    executable = open_on(backend, dialect, made, tmp_path / "model.onnx")
+    padding_removal.remove(encoder)
+    executable = open_on(backend, dialect, encoder, tmp_path / "model.onnx")
     mask = np.array([[1, 1, 1], [0, 0, 1], [1, 0, 0]])
     fed = small_bert.feeds(mask)
     fed["input_ids"] = np.where(fed["input_ids"] == 7, 8, fed["input_ids"])
@@ -196,25 +196,25 @@ COUNTER = itertools.count()
 
 def with_head(add: Callable[[ir.Value, ir.Value], ir.Value]) -> ir.Model:
     """The tiny model with one output more, made of its hidden states and its mask."""
-    made = model()
-    node = next(each for each in made.graph if each.outputs[0] is made.graph.outputs[0])
+    encoder = model()
+    node = next(candidate for candidate in encoder.graph if candidate.outputs[0] is encoder.graph.outputs[0])
     hidden = node.inputs[0]
-    new = add(hidden, made.graph.inputs[1])
+    new = add(hidden, encoder.graph.inputs[1])
     new.name, new.type = "new", ir.TensorType(ir.DataType.FLOAT)
     pending, nodes = [new.producer()], []
     while pending:
-        each = pending.pop()
-        if each is not None and each.graph is None:
-            nodes.append(each)
-            pending.extend(value.producer() for value in each.inputs if value is not None)
-    made.graph.extend(reversed(list(dict.fromkeys(nodes))))
-    made.graph.outputs.append(new)
-    made.graph.sort()
-    for each in list(made.graph):
-        for value in each.inputs:
-            if value is not None and value.const_value is not None and value.name not in made.graph.initializers:
-                made.graph.initializers.add(value)
-    return made
+        current = pending.pop()
+        if current is not None and current.graph is None:
+            nodes.append(current)
+            pending.extend(value.producer() for value in current.inputs if value is not None)
+    encoder.graph.extend(reversed(list(dict.fromkeys(nodes))))
+    encoder.graph.outputs.append(new)
+    encoder.graph.sort()
+    for current in list(encoder.graph):
+        for value in current.inputs:
+            if value is not None and value.const_value is not None and value.name not in encoder.graph.initializers:
+                encoder.graph.initializers.add(value)
+    return encoder
 
 
 def constant(*numbers: int, shape: tuple[int, ...] = (-1,)) -> ir.Value:
@@ -298,12 +298,12 @@ OWN_KEYS = [{"causal": 1}, {"causal": 1, "guarded": 1}, {"paired": 1, "guarded":
 @pytest.mark.parametrize("reader", READERS)
 @pytest.mark.parametrize("kind", [kind for kind in MASKS if kind not in ("no key at all", "one token")])
 def test_what_reads_hidden_states_soundly(reader: str, kind: str) -> None:
-    made = with_head(READERS[reader])
-    padding_removal.remove(made)
+    encoder = with_head(READERS[reader])
+    padding_removal.remove(encoder)
     fed = small_bert.feeds(np.array(MASKS[kind]))
     with np.errstate(invalid="ignore"):  # the mean of no token
         wanted = untouched(with_head(READERS[reader]), fed)[-1]
-        got = untouched(made, fed)[-1]
+        got = untouched(encoder, fed)[-1]
     np.testing.assert_allclose(got, wanted, atol=TOLERANCE)
 
 
@@ -369,11 +369,11 @@ def test_what_more_padding_would_change_is_refused_by_name(kind: str, reader: Ca
 
 
 def test_layers_with_masks_of_their_own_are_refused() -> None:
-    made = model()
-    layer = [node for node in made.graph if node.op_type == "SelfAttention"][1]
-    layer.replace_input_with(1, made.graph.inputs[2])
+    encoder = model()
+    layer = [node for node in encoder.graph if node.op_type == "SelfAttention"][1]
+    layer.replace_input_with(1, encoder.graph.inputs[2])
     with pytest.raises(UnsupportedModel, match="same key mask"):
-        padding_removal.remove(made)
+        padding_removal.remove(encoder)
 
 
 def test_causal_windows_are_refused() -> None:

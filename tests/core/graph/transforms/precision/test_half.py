@@ -101,7 +101,7 @@ def test_bf16_has_the_range_of_fp32():
     proto.graph.initializer.append(numpy_helper.from_array(large, "c"))
     model = ir.serde.deserialize_model(proto)
     assert convert(model.clone(), ir.DataType.BFLOAT16).kept == ()
-    assert [each.operator for each in convert(model).kept] == ["Mul"]
+    assert [node.operator for node in convert(model).kept] == ["Mul"]
 
 
 @pytest.mark.parametrize("packed", [False, True], ids=["padded", "packed"])
@@ -115,12 +115,12 @@ def test_weights_and_activations_are_fp16_and_the_rest_stays(bert: Path):
     model = files.read(bert)
     before = inspect.inspect(model).info
     convert(model)
-    found = inspect.inspect(model)
-    assert (found.info.inputs, found.info.outputs) == (before.inputs, before.outputs)
-    assert {(layer.precision, layer.activations) for layer in found.layers if layer.kind == "dense"} == {
+    description = inspect.inspect(model)
+    assert (description.info.inputs, description.info.outputs) == (before.inputs, before.outputs)
+    assert {(layer.precision, layer.activations) for layer in description.layers if layer.kind == "dense"} == {
         ("fp16", "fp16")
     }
-    assert set(found.parameters) == {"fp16", "int64"}
+    assert set(description.parameters) == {"fp16", "int64"}
     assert functions.is_half(model)
 
 
@@ -160,7 +160,7 @@ def test_any_exporters_encoder(label: str, dialect: str):
 def changed(path: Path, name: str, change: Callable[[np.ndarray], np.ndarray]) -> ir.Model:
     """A model with other weights in one place."""
     proto = onnx.load(path)
-    (tensor,) = (each for each in proto.graph.initializer if each.name == name)
+    (tensor,) = (initializer for initializer in proto.graph.initializer if initializer.name == name)
     tensor.CopyFrom(numpy_helper.from_array(change(numpy_helper.to_array(tensor)).astype(np.float32), name))
     return ir.serde.deserialize_model(proto)
 
@@ -205,7 +205,7 @@ def test_weights_that_fp16_cannot_hold_stay_in_fp32_with_the_reason(bert: Path):
 @pytest.mark.parametrize("operator", ["layer.0.attention", "layer.0.attended", "layer.0.activation"])
 def test_a_fused_operator_may_stay_in_fp32(bert: Path, operator: str):
     """Any of its weights can be the one: the others of the kind are fp16, by the same function."""
-    node = next(each for each in files.read(bert).graph if each.name == operator)
+    node = next(candidate for candidate in files.read(bert).graph if candidate.name == operator)
     (bias,) = (
         value.name
         for value in node.inputs
@@ -214,7 +214,7 @@ def test_a_fused_operator_may_stay_in_fp32(bert: Path, operator: str):
     model = changed(bert, bias, lambda array: np.where(np.arange(array.size) == 0, 1e5, array))
     feeds = tiny.feeds()
     expected = exports.run(model.clone(), feeds)
-    kept = [each.node for each in convert(model).kept]
+    kept = [kept_node.node for kept_node in convert(model).kept]
     assert kept[0] == operator
     assert set(kept) <= {operator, "layer.0.attention_output", "layer.0.attended", "layer.0.output", "layer.0"}
     got = by_reference(ir.serde.serialize_model(lower.lower(model, "primitive")), feeds)
@@ -225,7 +225,7 @@ def test_a_fused_operator_may_stay_in_fp32(bert: Path, operator: str):
 def test_what_stays_is_computed_in_fp32():
     model, report = small("z = MatMul (x, w) y = Softmax (z)", w=np.eye(4, dtype=np.float32))
     assert (types(model, "MatMul"), types(model, "Softmax")) == ({"FLOAT16"}, {"FLOAT"})
-    assert [(each.operator, each.reason) for each in report.kept] == [("Softmax", KEPT["Softmax"])]
+    assert [(node.operator, node.reason) for node in report.kept] == [("Softmax", KEPT["Softmax"])]
 
 
 def test_what_follows_fp32_stays_in_fp32_until_something_gains():
@@ -241,7 +241,7 @@ def test_what_follows_fp32_stays_in_fp32_until_something_gains():
     )
     assert types(model, "Reshape") == types(model, "MatMul") == {"FLOAT16"}
     assert types(model, "Clip") == types(model, "Expand") == types(model, "Div") == {"FLOAT"}
-    assert {each.operator for each in report.kept} == {"ReduceL2", "Clip", "Div"}
+    assert {node.operator for node in report.kept} == {"ReduceL2", "Clip", "Div"}
     got = by_reference(ir.serde.serialize_model(model), {"x": np.zeros((1, 4), np.float32)})[0]
     assert np.isfinite(got).all()
 
@@ -259,7 +259,7 @@ def test_a_number_that_fp16_has_not_keeps_its_node(value: float, reason: str | N
         "z = MatMul (x, w) y = Add (z, c)", w=np.eye(4, dtype=np.float32), c=np.array(value, np.float32)
     )
     assert types(model, "Add") == {"FLOAT16" if reason is None else "FLOAT"}
-    assert [each.operator for each in report.kept] == ([] if reason is None else ["Add"])
+    assert [node.operator for node in report.kept] == ([] if reason is None else ["Add"])
     assert reason is None or reason in report.kept[0].reason
 
 
@@ -268,15 +268,15 @@ def test_a_domain_that_is_not_known_stays_and_so_does_what_it_reaches():
     proto = onnx.parser.parse_model(f"{HEAD} g (float[N,4] x) => (float[N,?] y) {{ {text} }}")
     proto.graph.initializer.append(numpy_helper.from_array(np.eye(4, dtype=np.float32), "w"))
     model = ir.serde.deserialize_model(proto)
-    (thing,) = (node for node in model.graph if node.op_type == "Thing")
-    (last,) = (node for node in thing.outputs[0].consumers())
+    (unknown,) = (node for node in model.graph if node.op_type == "Thing")
+    (last,) = (node for node in unknown.outputs[0].consumers())
     last.outputs[0].name = "z"
     model.graph.outputs.append(last.outputs[0])
-    reasons = {each.operator: each.reason for each in convert(model).kept}
+    reasons = {node.operator: node.reason for node in convert(model).kept}
     assert "domain 'other'" in reasons["Thing"]
     assert "not known" in reasons["MatMul"]
     assert last.inputs[1].dtype == ir.DataType.FLOAT
-    assert thing.inputs[0].dtype == ir.DataType.FLOAT
+    assert unknown.inputs[0].dtype == ir.DataType.FLOAT
 
 
 def test_a_sub_graph_reads_fp32():
@@ -284,7 +284,7 @@ def test_a_sub_graph_reads_fp32():
         y = If (b) <then_branch = t () => (float[N,4] p) { p = Relu (h) },
                     else_branch = e () => (float[N,4] q) { q = Neg (h) }>"""
     model, report = small(text, w=np.eye(4, dtype=np.float32), n=np.array(1))
-    assert [(each.operator, each.reason) for each in report.kept] == [("If", "it contains sub-graphs")]
+    assert [(node.operator, node.reason) for node in report.kept] == [("If", "it contains sub-graphs")]
     x = np.array([[1, -2, 3, -4]], np.float32)
     np.testing.assert_array_equal(by_reference(ir.serde.serialize_model(model), {"x": x})[0], [[1, 0, 3, 0]])
 

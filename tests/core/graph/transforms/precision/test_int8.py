@@ -20,22 +20,22 @@ WIDE = {"hidden_size": 32, "intermediate_size": 48}
 MASK = np.array([[1, 1, 1, 1, 1, 1], [1, 1, 0, 0, 0, 0], [0, 0, 0, 1, 1, 0], [1, 0, 1, 0, 0, 1], [0, 0, 0, 0, 0, 0]])
 
 
-def answers(model: ir.Model, given: dict[str, np.ndarray]) -> list[np.ndarray]:
-    return exports.run(lower.lower(model, "primitive"), given)
+def answers(model: ir.Model, feeds: dict[str, np.ndarray]) -> list[np.ndarray]:
+    return exports.run(lower.lower(model, "primitive"), feeds)
 
 
 RECIPE = Recipe(reduce_range=True)  # without VNNI, products of 8 bits overflow
 
 
-def table_of(model: ir.Model, given: dict[str, np.ndarray]) -> dict[str, int8.QuantizedDense]:
+def table_of(model: ir.Model, feeds: dict[str, np.ndarray]) -> dict[str, int8.QuantizedDense]:
     """A table for a model in the fused form, from one batch; the model is of no more use."""
     weights, readers, _ = int8.tap(model)
-    found = dict(zip([value.name for value in model.graph.outputs], answers(model, given), strict=True))
+    values = dict(zip([value.name for value in model.graph.outputs], answers(model, feeds), strict=True))
     seen = {name: ActivationStats() for name in weights}
     for read, names in readers.items():
         for name in names:  # several layers may share one
-            seen[name].add(found[read])
-    return {name: each.quantize(weights[name].numpy(), RECIPE) for name, each in seen.items()}
+            seen[name].add(values[read])
+    return {name: stats.quantize(weights[name].numpy(), RECIPE) for name, stats in seen.items()}
 
 
 @pytest.fixture(scope="module")
@@ -44,14 +44,14 @@ def table() -> dict[str, int8.QuantizedDense]:
 
 
 def test_quantized_results_agree_with_and_without_padding(table: dict[str, int8.QuantizedDense]) -> None:
-    given = small_bert.feeds(MASK)
-    untouched = answers(small_bert.build(**WIDE), given)
+    feeds = small_bert.feeds(MASK)
+    untouched = answers(small_bert.build(**WIDE), feeds)
     padded = small_bert.build(**WIDE)
     int8.quantize(padded, table)
     packed = small_bert.build(**WIDE)
     padding_removal.remove(packed)
     int8.quantize(packed, table)
-    (hidden, pooled), (packed_hidden, packed_pooled) = answers(padded, given), answers(packed, given)
+    (hidden, pooled), (packed_hidden, packed_pooled) = answers(padded, feeds), answers(packed, feeds)
     np.testing.assert_allclose(packed_hidden, hidden * (MASK != 0)[..., None], atol=2e-5)
     np.testing.assert_allclose(packed_pooled, pooled, atol=2e-5)
     difference = np.abs(hidden - untouched[0])
@@ -77,8 +77,8 @@ def test_every_dense_layer_of_the_encoder_is_quantized(table: dict[str, int8.Qua
 def test_exports_of_other_families(label: str, dialect: str) -> None:
     model = exports.model(label)
     fuse(model)
-    given = exports.given(label)
-    table = table_of(model, given)
+    feeds = exports.given(label)
+    table = table_of(model, feeds)
     assert table
     for removed in (False, True):
         model = exports.model(label)
@@ -86,12 +86,12 @@ def test_exports_of_other_families(label: str, dialect: str) -> None:
         if removed:
             padding_removal.remove(model)
         int8.quantize(model, table)
-        got = exports.run(lower.lower(model, dialect), given)
-        for one, other in zip(got, exports.answers(label), strict=True):
-            if one.ndim == 3:
-                real = given["attention_mask"] != 0
-                one, other = one[real], other[real]
-            assert np.sum(one * other) / np.linalg.norm(one) / np.linalg.norm(other) > 0.99
+        got = exports.run(lower.lower(model, dialect), feeds)
+        for output, expected in zip(got, exports.answers(label), strict=True):
+            if output.ndim == 3:
+                real = feeds["attention_mask"] != 0
+                output, expected = output[real], expected[real]
+            assert np.sum(output * expected) / np.linalg.norm(output) / np.linalg.norm(expected) > 0.99
 
 
 def with_outliers() -> ir.Model:
@@ -107,9 +107,9 @@ def with_outliers() -> ir.Model:
 
 @pytest.mark.parametrize("dialect", functions.dialects())
 def test_outlier_channels_stay_in_floating_point(dialect: str) -> None:
-    given = small_bert.feeds(MASK)
-    untouched = answers(with_outliers(), given)
-    table = table_of(with_outliers(), given)
+    feeds = small_bert.feeds(MASK)
+    untouched = answers(with_outliers(), feeds)
+    table = table_of(with_outliers(), feeds)
     assert any("query" in name or "qkv" in name for name, dense in table.items() if dense.outliers.size)
     assert any("layer.0.output" in name for name, dense in table.items() if dense.outliers.size)
     results = []
@@ -118,7 +118,7 @@ def test_outlier_channels_stay_in_floating_point(dialect: str) -> None:
         if removed:
             padding_removal.remove(model)
         int8.quantize(model, table)
-        results.append(exports.run(lower.lower(model, dialect), given)[0] * (MASK != 0)[..., None])
+        results.append(exports.run(lower.lower(model, dialect), feeds)[0] * (MASK != 0)[..., None])
     np.testing.assert_allclose(*results, atol=2e-5)
     expected = untouched[0] * (MASK != 0)[..., None]
     assert np.sum(results[0] * expected) / np.linalg.norm(results[0]) / np.linalg.norm(expected) > 0.999
@@ -126,11 +126,11 @@ def test_outlier_channels_stay_in_floating_point(dialect: str) -> None:
 
 def test_table_survives_a_round_trip(table: dict[str, int8.QuantizedDense], tmp_path: Path) -> None:
     int8.save(table, tmp_path)
-    found = int8.load(tmp_path)
-    assert found.keys() == table.keys()
+    loaded = int8.load(tmp_path)
+    assert loaded.keys() == table.keys()
     for name, dense in table.items():
-        np.testing.assert_array_equal(found[name].weight, dense.weight)
-        np.testing.assert_array_equal(found[name].factors, dense.factors)
-        assert found[name].scale == dense.scale
-        assert found[name].zero_point == dense.zero_point
-        assert found[name].zero_point.dtype == np.uint8
+        np.testing.assert_array_equal(loaded[name].weight, dense.weight)
+        np.testing.assert_array_equal(loaded[name].factors, dense.factors)
+        assert loaded[name].scale == dense.scale
+        assert loaded[name].zero_point == dense.zero_point
+        assert loaded[name].zero_point.dtype == np.uint8

@@ -119,5 +119,5 @@ def test_parameters_suit_rows_that_are_larger_than_those_of_most_batches(seed: i
     for number, batch in enumerate(batches):
         divided.add(batch, number)
         whole.add(batch)
-    errors = [relative_error(others, weight, each.quantize(weight, Recipe())) for each in (divided, whole)]
+    errors = [relative_error(others, weight, stats.quantize(weight, Recipe())) for stats in (divided, whole)]
     assert errors[0] < 0.9 * errors[1]
