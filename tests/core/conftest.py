@@ -25,11 +25,11 @@ def tokenizer(tmp_path_factory: pytest.TempPathFactory) -> Path:
     from tokenizers.processors import BertProcessing
 
     words = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "a", "man", "eats", "bread"]
-    made = Library(WordLevel({word: number for number, word in enumerate(words)}, unk_token="[UNK]"))
-    made.pre_tokenizer = Whitespace()
-    made.post_processor = BertProcessing(("[SEP]", 3), ("[CLS]", 2))
-    made.enable_padding(length=16)
-    made.enable_truncation(4)
+    library = Library(WordLevel({word: number for number, word in enumerate(words)}, unk_token="[UNK]"))
+    library.pre_tokenizer = Whitespace()
+    library.post_processor = BertProcessing(("[SEP]", 3), ("[CLS]", 2))
+    library.enable_padding(length=16)
+    library.enable_truncation(4)
     path = tmp_path_factory.mktemp("tokenizer") / "tokenizer.json"
-    made.save(str(path))
+    library.save(str(path))
     return path

@@ -47,8 +47,8 @@ WITH_ATTRIBUTES = [
 )
 def test_an_error_goes_from_one_process_to_another(error, again):
     error.add_note("a note")
-    made = again(error)
-    assert (type(made), str(made), vars(made)) == (type(error), str(error), vars(error))
+    copied = again(error)
+    assert (type(copied), str(copied), vars(copied)) == (type(error), str(error), vars(error))
 
 
 @pytest.mark.parametrize(

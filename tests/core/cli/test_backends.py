@@ -64,7 +64,7 @@ def plugin() -> Iterator[None]:
 
 
 def test_lists_installed_backends(isorun: Callable[..., Any]) -> None:
-    listed = {each["name"]: each for each in isorun("backends", "--json").json}
+    listed = {row["name"]: row for row in isorun("backends", "--json").json}
     assert set(listed) >= {"ort-cpu", "openvino", "reference"}
     for name in ("ort-cpu", "openvino", "reference"):
         assert listed[name]["status"] == "available"
@@ -92,7 +92,7 @@ def test_lists_broken_backends_with_remedies(isorun: Callable[..., Any], plugin:
     assert "the package 'no_such_runtime' is not installed\n  Install it: pip install 'no-such-runtime>=3'" in ran.out
     assert "its module 'no_such_plugin' does not exist" in ran.out
     assert "its availability() raises OSError: the driver is upset" in ran.out
-    listed = {each["name"]: each for each in isorun("backends", "--json").json}
+    listed = {row["name"]: row for row in isorun("backends", "--json").json}
     assert listed["absent"]["remedy"] == "Install it: pip install 'no-such-runtime>=3'"
 
 
@@ -103,14 +103,14 @@ def test_describes_options(isorun: Callable[..., Any], plugin: None) -> None:
 @pytest.mark.long
 def test_probe_runs_every_precision(isorun: Callable[..., Any]) -> None:
     ran = isorun("backends", "--probe", "--json")
-    for each in ran.json:
-        if each["status"] != "available":  # the runtime is not the required one
-            assert "probe" not in each
+    for backend in ran.json:
+        if backend["status"] != "available":  # the runtime is not the required one
+            assert "probe" not in backend
             continue
-        assert [result["precision"] for result in each["probe"]] == each["precisions"]
-        for result in each["probe"]:
+        assert [result["precision"] for result in backend["probe"]] == backend["precisions"]
+        for result in backend["probe"]:
             # A processor may lack bf16, and ort-ep needs the name of a provider.
-            assert result["ok"] or (result["ok"] is None and result["message"]), each
+            assert result["ok"] or (result["ok"] is None and result["message"]), backend
             assert not result["ok"] or result["error"] <= (0.2 if result["precision"] == "int8" else 2e-2)
     assert ran.code == 0
 

@@ -35,8 +35,8 @@ def test_a_preset_is_the_same_for_the_same_seed(
         isorun("build", "--preset", "bert-3l", "--seed", seed, "-o", tmp_path / f"{number}.onnx", "--json").json
         for number, seed in enumerate((0, 0, 1))
     ]
-    first, second, other = (each["fingerprint"] for each in prints)
-    assert first == second != other
+    first, second, reseeded = (printed["fingerprint"] for printed in prints)
+    assert first == second != reseeded
     assert prints[0]["fused"]["SelfAttention"] == 3
 
 
@@ -134,8 +134,8 @@ def test_what_is_built_from_a_private_file_is_private(
     assert built.stat().st_mode & 0o777 == 0o644
     (copy / private).chmod(0o600)
     library.Session(copy, "ort-cpu", cache_dir=cache).close()
-    made = [path for kind in ("built", "lowered") for path in cache.glob(f"{kind}/*/*") if path.is_file()]
-    assert len(made) > 2
-    assert {path.stat().st_mode & 0o777 for path in made} == {0o600}
+    derived = [path for kind in ("built", "lowered") for path in cache.glob(f"{kind}/*/*") if path.is_file()]
+    assert len(derived) > 2
+    assert {path.stat().st_mode & 0o777 for path in derived} == {0o600}
     assert isorun("build", copy, "-o", tmp_path / "m.onnx").code == 0
     assert (tmp_path / "m.onnx").stat().st_mode & 0o777 == 0o600

@@ -37,7 +37,7 @@ def test_removes_nothing_from_a_folder_that_is_not_a_cache(
     project.mkdir(parents=True)
     (project / "entry.json").write_text("{}")
     before = sorted(own_cache.rglob("*"))
-    ran = isorun("cache", *(str(bert) if each == "MODEL" else each for each in arguments))
+    ran = isorun("cache", *(str(bert) if argument == "MODEL" else argument for argument in arguments))
     assert ran.code == 2
     assert "Nothing was removed" in ran.err
     assert sorted(own_cache.rglob("*")) == before
@@ -85,18 +85,18 @@ def test_show_and_clear(isorun: Callable[..., Any], own_cache: Path, checkpoint:
 
 
 def test_remove_and_limit(isorun: Callable[..., Any], own_cache: Path, bert: Path, tmp_path: Path) -> None:
-    other = small_bert.write(tmp_path / "other.onnx", hidden_size=32, intermediate_size=64)
+    removable = small_bert.write(tmp_path / "other.onnx", hidden_size=32, intermediate_size=64)
     for arguments in ({}, {"outputs": ["pooler_output"]}, {"precision": "int8"}):
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            Session(other, "ort-cpu", **arguments).close()
+            Session(removable, "ort-cpu", **arguments).close()
     with Session(bert, "ort-cpu") as kept:
         fingerprint = kept.provenance.fingerprint
-    removed = isorun("cache", "--remove", other, "--json").json
+    removed = isorun("cache", "--remove", removable, "--json").json
     kinds = Counter(name.partition("/")[0] for name in removed["removed"])
     assert kinds == {"models": 2, "lowered": 1, "calibrated": 1, "fingerprints": 1}
     left = isorun("cache", "--json").json["kinds"]
-    assert {kind: each["entries"] for kind, each in left.items()} == {"models": 1, "lowered": 1, "fingerprints": 1}
+    assert {kind: use["entries"] for kind, use in left.items()} == {"models": 1, "lowered": 1, "fingerprints": 1}
     assert "removed 3 entries" in isorun("cache", "--remove", fingerprint).out
     Session(bert, "ort-cpu").close()
     assert isorun("cache", "--limit", "1kB", "--json").json["left"] == {}

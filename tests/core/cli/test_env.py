@@ -58,7 +58,7 @@ def test_list_shows_broken_environments(isorun: Callable[..., Any], own: str, tm
     assert own in ran.out
     assert "broken is broken: The worker of the environment 'broken' exited with code 5" in ran.out
     assert "gone is broken: The interpreter of the environment 'gone' is missing" in ran.out
-    troubles = {each["name"]: each.get("trouble") for each in isorun("env", "list", "--json").json}
+    troubles = {entry["name"]: entry.get("trouble") for entry in isorun("env", "list", "--json").json}
     assert troubles[own] is None
     assert "code 5" in troubles["broken"]
 
@@ -81,7 +81,7 @@ def test_rejects(isorun: Callable[..., Any], own: str, arguments: tuple[str, ...
 
 
 def test_backends_of_an_environment(isorun: Callable[..., Any], own: str) -> None:
-    listed = {each["name"]: each for each in isorun("backends", "--environment", own, "--json").json}
+    listed = {row["name"]: row for row in isorun("backends", "--environment", own, "--json").json}
     assert {"ort-cpu", "openvino"} <= set(listed)
     assert listed["ort-cpu"]["status"] == "available"
     (result,) = probe_in_process("ort-cpu", ["fp32"], own)
@@ -96,10 +96,10 @@ def test_run_in_an_environment(isorun: Callable[..., Any], own: str, bert: Path,
 
     np.savez(tmp_path / "feeds.npz", **tiny.feeds())
     arguments = ("run", bert, "--backend", "ort-cpu", "--feeds", tmp_path / "feeds.npz")
-    there = isorun(*arguments, "--environment", own, "--json").json
-    assert there["provenance"]["environment"]["name"] == own
-    here = isorun(*arguments, "--json").json
-    assert (there["outputs"], here["provenance"]["environment"]) == (here["outputs"], {})
+    isolated = isorun(*arguments, "--environment", own, "--json").json
+    assert isolated["provenance"]["environment"]["name"] == own
+    in_process = isorun(*arguments, "--json").json
+    assert (isolated["outputs"], in_process["provenance"]["environment"]) == (in_process["outputs"], {})
     assert f"in the environment {own}" in isorun(*arguments, "--environment", own).out
     wrong = isorun(*arguments[:2], "--backend", "ort-cup", *arguments[4:], "--environment", own)
     assert wrong.code == 2

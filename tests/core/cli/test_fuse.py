@@ -98,9 +98,9 @@ def test_json_names_the_node_and_reason_of_a_refusal(isorun: Isorun, partly: Pat
     assert ran.code == 0
     assert (ran.json["is_encoder"], ran.json["complete"]) == (True, False)
     assert ran.json["kinds"]["SelfAttention"] == {"found": 3, "fused": 2}
-    refused = [each for each in ran.json["refusals"] if each["kind"] == "SelfAttention"]
+    refused = [refusal for refusal in ran.json["refusals"] if refusal["kind"] == "SelfAttention"]
     softmaxes = [node.name for node in files.read(partly).graph if node.op_type == "Softmax"]
-    assert [each["node"] for each in refused] == [softmaxes[1]]
+    assert [refusal["node"] for refusal in refused] == [softmaxes[1]]
     assert "probabilities" in refused[0]["reason"]
 
 
@@ -164,8 +164,8 @@ def test_external_weights_are_written_beside_the_output(
     isorun: Isorun, tmp_path: Path, relu: Path, label: str | None
 ) -> None:
     proto = exports.proto(label) if label else onnx.load(relu)
-    given = exports.given(label) if label else {"x": np.linspace(-400, 400, 300, dtype=np.float32)}
-    expected = exports.run(proto, given)
+    feeds = exports.given(label) if label else {"x": np.linspace(-400, 400, 300, dtype=np.float32)}
+    expected = exports.run(proto, feeds)
     (tmp_path / "in").mkdir()
     onnx.save(proto, tmp_path / "in" / "m.onnx", save_as_external_data=True, location="m.data", size_threshold=0)
     (tmp_path / "out").mkdir()
@@ -174,7 +174,7 @@ def test_external_weights_are_written_beside_the_output(
     assert ran.json["written"]["external_data"] == ["m.weights.bin"]
     assert ran.json["written"]["bytes"] == sum(path.stat().st_size for path in (tmp_path / "out").iterdir())
     shutil.rmtree(tmp_path / "in")
-    assert exports.difference(expected, exports.run(tmp_path / "out" / "m.onnx", given)) < exports.TOLERANCE
+    assert exports.difference(expected, exports.run(tmp_path / "out" / "m.onnx", feeds)) < exports.TOLERANCE
 
 
 @pytest.mark.parametrize("name", ["bert.tokenizer.json", "tokenizer.json", "../tokenizer.json"])
@@ -322,9 +322,9 @@ def test_fuses_for_requested_outputs(isorun: Isorun, partly: Path, tmp_path: Pat
     assert ran.code == 0, ran.err
     model = ir.load(out)
     assert [value.name for value in model.graph.outputs] == ["pooler_output"]
-    given = exports.given(LABEL)
+    feeds = exports.given(LABEL)
     expected = exports.answers(LABEL)[1]
     close = 0.2 if precision == "int8" else exports.TOLERANCE
-    assert exports.difference([expected], exports.run(model, given)) < close
+    assert exports.difference([expected], exports.run(model, feeds)) < close
     quantized = [node for node in model.graph if node.op_type == "QuantizeLinear"]
     assert len(quantized) == (0 if precision == "fp32" else 4 * LAYERS + 1)

@@ -12,8 +12,8 @@ import tiny
 
 def test_a_model_is_described(isorun: Callable[..., Any], bert: Path) -> None:
     described = isorun("inspect", bert, "--json").json
-    assert [each["name"] for each in described["inputs"]] == ["input_ids", "attention_mask", "token_type_ids"]
-    assert [each["name"] for each in described["outputs"]] == ["last_hidden_state", "pooler_output"]
+    assert [spec["name"] for spec in described["inputs"]] == ["input_ids", "attention_mask", "token_type_ids"]
+    assert [spec["name"] for spec in described["outputs"]] == ["last_hidden_state", "pooler_output"]
     assert described["inputs"][0]["shape"] == ["batch", "sequence"]
     assert described["inputs"][0]["bounds"] == [0, tiny.VOCABULARY - 1]
     assert described["limits"]["sequence"] == tiny.POSITIONS
@@ -31,19 +31,19 @@ def test_layers_are_listed_with_their_zeros(
     from onnx import numpy_helper
 
     model = onnx.load(bert)
-    (weights,) = (each for each in model.graph.initializer if each.name == "encoder.layer.0.output.dense.weight")
+    (weights,) = (tensor for tensor in model.graph.initializer if tensor.name == "encoder.layer.0.output.dense.weight")
     zeroed = numpy_helper.to_array(weights).copy()
     zeroed[:16] = 0
     weights.CopyFrom(numpy_helper.from_array(zeroed, weights.name))
     onnx.save(model, tmp_path / "pruned.onnx")
-    layers = {each["name"]: each for each in isorun("inspect", tmp_path / "pruned.onnx", "--json").json["layers"]}
-    pruned, other = layers["layer.0.output"], layers["layer.1.output"]
+    layers = {layer["name"]: layer for layer in isorun("inspect", tmp_path / "pruned.onnx", "--json").json["layers"]}
+    pruned, dense = layers["layer.0.output"], layers["layer.1.output"]
     assert (pruned["sparsity"], pruned["zero_blocks"], pruned["pattern"]) == (0.25, 0.25, "block4")
-    assert (other["sparsity"], other["pattern"]) == (0, "dense")
+    assert (dense["sparsity"], dense["pattern"]) == (0, "dense")
     assert np.prod(pruned["shape"]) * 4 == pruned["bytes"]
     monkeypatch.setenv("COLUMNS", "160")
     shown = isorun("inspect", tmp_path / "pruned.onnx").out.splitlines()
-    (line,) = (each for each in shown if "layer.0.output" in each)
+    (line,) = (shown_line for shown_line in shown if "layer.0.output" in shown_line)
     assert line.split() == ["layer.0.output", "MatMul", "64x32", "fp32", "25.0%", "25.0%", "block4", "4,096"]
 
 
@@ -65,7 +65,7 @@ def test_prints_the_description(isorun: Callable[..., Any], bert: Path) -> None:
 
 
 def test_a_checkpoints_folder_is_a_model(isorun: Callable[..., Any], checkpoint: Path, bert: Path) -> None:
-    folder, file = (isorun("inspect", each, "--json").json for each in (checkpoint, bert))
+    folder, file = (isorun("inspect", model, "--json").json for model in (checkpoint, bert))
     assert folder["fused"] == file["fused"]
     assert folder["parameters"] == file["parameters"]
 

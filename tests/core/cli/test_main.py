@@ -107,7 +107,7 @@ _ERRORS = [
 ]
 
 
-@pytest.mark.parametrize(("error", "code"), _ERRORS, ids=lambda each: type(each).__name__)
+@pytest.mark.parametrize(("error", "code"), _ERRORS, ids=lambda value: type(value).__name__)
 def test_errors_are_one_message_and_a_code(
     isorun: Callable[..., Any], monkeypatch: pytest.MonkeyPatch, error: Exception, code: int
 ) -> None:

@@ -20,7 +20,7 @@ def test_the_backends_agree_on_every_mask(isorun: Callable[..., Any], bert: Path
     for name in ("ort-cpu", "openvino"):
         by_mask = ran.json["backends"][name]
         assert set(by_mask) == {"none", "right", "left", "holes", "masked-row"}
-        assert all(each["verdict"] == "pass" and 0 < each["max_abs"] < 1e-4 for each in by_mask.values())
+        assert all(result["verdict"] == "pass" and 0 < result["max_abs"] < 1e-4 for result in by_mask.values())
 
 
 def test_a_reference_is_one_backend(isorun: Callable[..., Any], bert: Path) -> None:
@@ -63,7 +63,7 @@ def test_a_wrong_backend_exits_with_1(isorun: Callable[..., Any], bert: Path, mo
         outputs = run(self, names, feeds)
         mask = feeds["attention_mask"]
         left = self.provenance.backend == "openvino" and bool((np.diff(mask) > 0).any())
-        return [np.zeros_like(each) for each in outputs] if left else outputs
+        return [np.zeros_like(output) for output in outputs] if left else outputs
 
     monkeypatch.setattr(Session, "run", zeros_at_left_padding)
     arguments = ("parity", bert, "--backends", "ort-cpu,openvino", "--against", "ort-cpu", "--sequence", 9)

@@ -29,7 +29,7 @@ def plant(tmp_path: Path) -> Iterator[Plant]:
         class Planted(OrtCpu):
             def compile(self, model: Any, config: Any) -> Any:
                 proto = onnx.load(model.path)
-                (tensor,) = (each for each in proto.graph.initializer if each.name == weight)
+                (tensor,) = (initializer for initializer in proto.graph.initializer if initializer.name == weight)
                 values = numpy_helper.to_array(tensor).copy()
                 values.flat[3] += 0.1
                 tensor.CopyFrom(numpy_helper.from_array(values, weight))
@@ -83,10 +83,10 @@ def test_names_the_operator_with_a_wrong_weight(
     assert ran.code == 1
     departures = ran.json["departures"]
     assert departures["ort-cpu"] is None
-    found = departures["planted"]
-    assert (found["layer"], found["operator"], found["node"]) == (layer, operator, node)
-    assert found["output"] == ("pooler_output" if operator is None else f"{node}:0")
-    assert found["reasons"]
+    departure = departures["planted"]
+    assert (departure["layer"], departure["operator"], departure["node"]) == (layer, operator, node)
+    assert departure["output"] == ("pooler_output" if operator is None else f"{node}:0")
+    assert departure["reasons"]
 
 
 def test_prints_the_first_departure(isorun: Callable[..., Any], three_layers: Path, plant: Plant) -> None:

@@ -124,7 +124,7 @@ def wheel(cwd: Path, isorun: Isorun, request: pytest.FixtureRequest) -> Iterator
 
 @pytest.mark.long
 def test_plugin_is_listed_and_passes_conformance(isorun: Isorun, wheel: Path) -> None:
-    listed = {each["name"]: each for each in isorun("backends", "--json").json}
+    listed = {row["name"]: row for row in isorun("backends", "--json").json}
     assert listed["my-engine"]["status"] == "available"
     report = runner.run("my-engine")
     assert report.passed, [check for check in report.checks if check.outcome not in ("passed", "skipped")]

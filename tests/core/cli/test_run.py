@@ -170,8 +170,8 @@ def test_a_backend_whose_package_is_absent(
 ) -> None:
     import importlib.util
 
-    found = importlib.util.find_spec
-    monkeypatch.setattr(importlib.util, "find_spec", lambda name, *_: None if name == "openvino" else found(name))
+    find_spec = importlib.util.find_spec
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name, *_: None if name == "openvino" else find_spec(name))
     ran = isorun("run", bert, "--backend", "openvino", "--feeds", feeds)
     assert ran.code == 3
     assert "pip install 'openvino" in ran.err

@@ -31,8 +31,8 @@ MASK = np.array([[1, 1, 1, 1, 1, 1], [1, 1, 0, 0, 0, 0], [0, 0, 0, 1, 1, 0], [0,
 MANY = np.ones((26, 10), np.int64)
 
 
-def cosine(one: np.ndarray, other: np.ndarray) -> float:
-    return float(np.sum(one * other) / np.linalg.norm(one) / np.linalg.norm(other))
+def cosine(first: np.ndarray, second: np.ndarray) -> float:
+    return float(np.sum(first * second) / np.linalg.norm(first) / np.linalg.norm(second))
 
 
 @pytest.fixture(scope="module")
@@ -44,9 +44,9 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.mark.parametrize("backend", ["ort-cpu", "openvino"])
 def test_int8_is_accurate_with_and_without_padding(backend: str, model: Path, tmp_path: Path) -> None:
     samples = [small_bert.feeds(MASK, seed) for seed in range(26)]
-    given = small_bert.feeds(MASK, 9)
+    feeds = small_bert.feeds(MASK, 9)
     with isorun.Session(model, backend, cache_dir=tmp_path) as session:
-        wanted = session.run(None, given)
+        wanted = session.run(None, feeds)
     answers = {}
     for padding in ("keep", "remove"):
         with isorun.Session(
@@ -56,7 +56,7 @@ def test_int8_is_accurate_with_and_without_padding(backend: str, model: Path, tm
             note = session.provenance.details["graph"]["int8"]
             assert note.get("weight_bits", 7) == 7  # stated on processors without VNNI
             assert (note["calibrated_on"], note["batches"], note["layers"]) == ("26 feeds", 26, 8)
-            answers[padding] = session.run(None, given)
+            answers[padding] = session.run(None, feeds)
     for got in answers.values():
         assert (
             cosine(got[0][MASK != 0], wanted[0][MASK != 0]) > 0.98
@@ -94,13 +94,13 @@ def test_a_model_with_a_tokenizer_is_calibrated_on_the_texts_of_isorun(tokenizer
 
 @pytest.mark.parametrize("mask", ["attention_mask", masks.NAME, None])
 def test_warns_without_a_tokenizer(mask: str | None, tmp_path: Path) -> None:
-    path, given = masks.write(tmp_path / "model.onnx", mask, **WIDE), masks.feeds(np.ones((2, 9), np.int64), mask)
+    path, feeds = masks.write(tmp_path / "model.onnx", mask, **WIDE), masks.feeds(np.ones((2, 9), np.int64), mask)
     with isorun.Session(path, "ort-cpu", cache_dir=tmp_path) as session:
-        wanted = session.run(None, given)
+        wanted = session.run(None, feeds)
     with pytest.warns(CalibrationWarning, match="random tokens"):
         session = isorun.Session(path, "ort-cpu", precision="int8", cache_dir=tmp_path)
     with session:
-        for got, expected in zip(session.run(None, given), wanted, strict=True):
+        for got, expected in zip(session.run(None, feeds), wanted, strict=True):
             assert cosine(got, expected) > 0.98
 
 
@@ -115,14 +115,14 @@ def test_a_dense_layer_after_the_embeddings(label: str, tmp_path: Path) -> None:
     """Its output is quantized for the first attention, and added to that one's."""
     path = tmp_path / "model.onnx"
     path.write_bytes(exports.content(label))
-    given = exports.given(label)
-    real = given["attention_mask"] != 0
-    samples = [{name: np.roll(array, turn, axis=1) for name, array in given.items()} for turn in range(12)]
+    feeds = exports.given(label)
+    real = feeds["attention_mask"] != 0
+    samples = [{name: np.roll(array, turn, axis=1) for name, array in feeds.items()} for turn in range(12)]
     with isorun.Session(path, "ort-cpu", cache_dir=tmp_path) as session:
-        wanted = session.run(None, given)[0][real]
+        wanted = session.run(None, feeds)[0][real]
     for backend in ("ort-cpu", "openvino"):
         with isorun.Session(path, backend, precision="int8", calibration=samples, cache_dir=tmp_path) as session:
-            got = session.run(None, given)[0][real]
+            got = session.run(None, feeds)[0][real]
         assert min(cosine(row, expected) for row, expected in zip(got, wanted, strict=True)) > 0.97, backend
 
 
@@ -205,7 +205,7 @@ def edited(edit: Callable[[onnx.GraphProto], None]) -> bytes:
 
 
 def initializer(graph: onnx.GraphProto, name: str) -> onnx.TensorProto:
-    return next(each for each in graph.initializer if each.name == name)
+    return next(tensor for tensor in graph.initializer if tensor.name == name)
 
 
 def computed_weight(graph: onnx.GraphProto) -> None:
@@ -242,29 +242,29 @@ def looked_up_weight(graph: onnx.GraphProto) -> None:
 def test_quantizes_layers_whose_weights_have_other_uses(
     edit: Callable[[onnx.GraphProto], None], quantized: int, tmp_path: Path
 ) -> None:
-    content, given = edited(edit), small_bert.feeds(MASK)
+    content, feeds = edited(edit), small_bert.feeds(MASK)
     samples = [small_bert.feeds(MANY)]
     settings: dict[str, Any] = {"cache_dir": tmp_path, "padding": "keep"}
     with isorun.Session(content, "ort-cpu", **settings) as session:
-        wanted = session.run(None, given)
+        wanted = session.run(None, feeds)
     with isorun.Session(content, "ort-cpu", precision="int8", calibration=samples, **settings) as session:
         assert session.provenance.details["graph"]["int8"]["layers"] == quantized
-        got = session.run(None, given)
-        for one, other in zip(got, wanted, strict=True):
-            assert cosine(one, other) > 0.98
+        got = session.run(None, feeds)
+        for output, expected in zip(got, wanted, strict=True):
+            assert cosine(output, expected) > 0.98
         if edit is fed_weight:
-            zero = session.run(None, {**given, LAYER: np.zeros((32, 48), np.float32)})
+            zero = session.run(None, {**feeds, LAYER: np.zeros((32, 48), np.float32)})
             assert cosine(zero[0], wanted[0]) < 0.98  # the replacement is used
 
 
 def test_quantizes_all_layers_of_a_model_partly_in_fp16(tmp_path: Path) -> None:
-    content, given = exports.archive("half")["bert-torchscript14-sdpa"], exports.given("bert-torchscript14-sdpa")
+    content, feeds = exports.archive("half")["bert-torchscript14-sdpa"], exports.given("bert-torchscript14-sdpa")
     samples = [exports.given("bert-torchscript14-sdpa", length) for length in (8, 9, 10, 11, 12) * 2]
     with isorun.Session(content, "ort-cpu", padding="keep", cache_dir=tmp_path) as session:
-        wanted = session.run(None, given)
+        wanted = session.run(None, feeds)
     with isorun.Session(
         content, "ort-cpu", precision="int8", padding="keep", calibration=samples, cache_dir=tmp_path
     ) as session:
         assert session.provenance.details["graph"]["int8"]["layers"] == 12
-        for got, expected in zip(session.run(None, given), wanted, strict=True):
+        for got, expected in zip(session.run(None, feeds), wanted, strict=True):
             assert cosine(got, expected) > 0.99

@@ -48,7 +48,7 @@ class _Faulty(fakes.RightExecutable):
         assert isinstance(output_names, list), "concrete names"
         fault(self._options.get("at") == "run")
         results = super().run(output_names, feeds)
-        return WRONG_RESULTS.get(self._options.get("result"), lambda each: each)(results)
+        return WRONG_RESULTS.get(self._options.get("result"), lambda unchanged: unchanged)(results)
 
     def report(self):
         fault(self._options.get("at") == "report")
@@ -88,8 +88,8 @@ class NoDataDependentShapes(fakes.Right):
     )
 
 
-def fault(here: bool) -> None:
-    if here:
+def fault(occurs: bool) -> None:
+    if occurs:
         raise KeyError("a bug")
 
 
@@ -248,10 +248,10 @@ def test_a_packed_graph_that_does_not_compile_is_replaced_once(bert, caplog):
         isorun.Session(bert, "reference") as reference,
     ):
         for _ in range(2):
-            for output, other in zip(session.run(None, feeds), reference.run(None, feeds), strict=True):
-                np.testing.assert_allclose(output, other, atol=1e-5)
+            for output, expected in zip(session.run(None, feeds), reference.run(None, feeds), strict=True):
+                np.testing.assert_allclose(output, expected, atol=1e-5)
         assert "KeyError: 'a bug'" in session.provenance.details["padding"]["removed"]
-    (record,) = [each for each in caplog.records if "packed graph" in each.getMessage()]
+    (record,) = [logged for logged in caplog.records if "packed graph" in logged.getMessage()]
     assert record.levelname == "WARNING"
 
 
@@ -321,7 +321,7 @@ def test_feeds_are_validated_once_whichever_way_they_come(bert, monkeypatch):
     with isorun.Session(bert, "plain") as session:
         session.warmup([(1, 8)], measure=False)
         binding = bound(session, tiny.feeds(), "pooler_output")
-        monkeypatch.setattr(FeedChecker, "check_call", lambda *given: validated.append(1) or check(*given))
+        monkeypatch.setattr(FeedChecker, "check_call", lambda *arguments: validated.append(1) or check(*arguments))
         for call in (
             lambda: session.run(None, tiny.feeds()),
             lambda: session.run_with_iobinding(binding),

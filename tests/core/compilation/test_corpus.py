@@ -81,7 +81,7 @@ def test_equal_samples_count_once() -> None:
     calibrated_on, held_out = corpus.split([*texts, *texts])
     assert (calibrated_on, held_out) == corpus.split(texts)
     feeds = [small_bert.feeds(np.ones((1, 4), np.int64), seed) for seed in range(100)]
-    calibrated_on, held_out = corpus.split([each for each in feeds for _ in range(4)])
+    calibrated_on, held_out = corpus.split([sample for sample in feeds for _ in range(4)])
     assert calibrated_on is not None
     assert (len(calibrated_on), len(held_out)) == (75, 25)
 
@@ -103,7 +103,7 @@ def test_judges_on_the_texts_of_isorun_with_a_tokenizer(with_tokenizer: ModelGra
     kinds, origin = corpus.held_out(with_tokenizer, [])
     assert "isorun's texts" in origin
     assert set(kinds) == KINDS
-    for feeds in [*corpus.own_texts(with_tokenizer), *(each for listed in kinds.values() for each in listed)]:
+    for feeds in [*corpus.own_texts(with_tokenizer), *(sample for listed in kinds.values() for sample in listed)]:
         assert set(feeds) == {spec.name for spec in info.inputs}
         if info.mask is not None:
             assert set(np.unique(feeds[info.mask])) <= {0, 1}
@@ -116,10 +116,10 @@ def test_judges_on_random_tokens_without_a_tokenizer(model: ModelGraphs) -> None
     assert origin == "random tokens"
     assert len(kinds) == (1 if info.mask is None else 5)
     calibrated_on = corpus.random_batches(info)
-    judged_on = {each["input_ids"].tobytes() for listed in kinds.values() for each in listed}
-    assert not judged_on & {each["input_ids"].tobytes() for each in calibrated_on}
+    judged_on = {batch["input_ids"].tobytes() for listed in kinds.values() for batch in listed}
+    assert not judged_on & {batch["input_ids"].tobytes() for batch in calibrated_on}
     if info.mask is not None:
-        assert any((each[info.mask] == 0).any() for each in calibrated_on)
+        assert any((batch[info.mask] == 0).any() for batch in calibrated_on)
 
 
 def test_judges_on_given_samples_with_a_real_token(tmp_path: Path) -> None:

@@ -60,11 +60,11 @@ def test_executable_in_use_is_not_closed():
     pool = Pool(limit=1)
     with ThreadPoolExecutor(1) as thread:
         with pool.use("a"):
-            other = thread.submit(pool.run, "b")
+            waiting = thread.submit(pool.run, "b")
             with pytest.raises(TimeoutError):
-                other.result(0.1)
+                waiting.result(0.1)
             assert pool.closed == []
-        assert other.result(10) == ["b"]
+        assert waiting.result(10) == ["b"]
     assert pool.closed == ["a"]
 
 

@@ -46,9 +46,9 @@ def masks(form: str) -> list[np.ndarray]:
     return [pairs(REAL), pairs(RANDOM & 1)] if rank == 3 else [REAL[:, None, None], RANDOM[:, None, None] & 1]
 
 
-def assert_equal(found: Sequence[np.ndarray], expected: Sequence[np.ndarray]) -> None:
+def assert_equal(outputs: Sequence[np.ndarray], expected: Sequence[np.ndarray]) -> None:
     """Equal to the raw runtime where that returns numbers; the fused form never returns NaN."""
-    for result, right in zip(found, expected, strict=True):
+    for result, right in zip(outputs, expected, strict=True):
         known = np.isfinite(right)
         np.testing.assert_allclose(result[known], right[known], atol=ALIKE, rtol=ALIKE)
 
@@ -65,8 +65,8 @@ def test_runs_as_the_raw_runtime_does(backend: str, form: str, dtype: str, cache
         for mask in masks(form):
             if form == "lowered" and backend == "openvino" and (mask > 1).any():
                 continue  # OpenVINO's softmax of the largest numbers is NaN
-            given = mask_forms.feeds(mask.astype(np.float32 if dtype == "float" else np.int64))
-            assert_equal(session.run(None, given), exports.run(proto, given))
+            feeds = mask_forms.feeds(mask.astype(np.float32 if dtype == "float" else np.int64))
+            assert_equal(session.run(None, feeds), exports.run(proto, feeds))
 
 
 @pytest.mark.parametrize("backend", ["ort-cpu", "openvino"])
@@ -87,15 +87,15 @@ def test_one_row_of_a_mask_is_for_all_rows(backend: str, padding: str, cache: Pa
 def test_runs_a_mask_of_queries_and_keys_by_head(form: str, cache: Path) -> None:
     proto = mask_forms.model(form, shape="batch, 1, sequence, sequence")
     with isorun.Session(proto, "ort-cpu", threads=1, cache_dir=cache) as session:
-        given = mask_forms.feeds(pairs(REAL)[:, None])
-        assert_equal(session.run(None, given), exports.run(proto, given))
+        feeds = mask_forms.feeds(pairs(REAL)[:, None])
+        assert_equal(session.run(None, feeds), exports.run(proto, feeds))
 
 
 def test_a_fraction_is_not_rounded_to_a_key(cache: Path) -> None:
     proto = mask_forms.model("lowered", "float")
     with isorun.Session(proto, "ort-cpu", padding="keep", threads=1, cache_dir=cache) as session:
-        given = mask_forms.feeds(np.where(RANDOM > 0, 1, 0.5).astype(np.float32))
-        assert_equal(session.run(None, given), exports.run(proto, given))
+        feeds = mask_forms.feeds(np.where(RANDOM > 0, 1, 0.5).astype(np.float32))
+        assert_equal(session.run(None, feeds), exports.run(proto, feeds))
 
 
 @pytest.mark.parametrize("padding", ["auto", "remove"])
@@ -104,9 +104,9 @@ def test_outputs_at_padding_are_zero_whatever_ran(padding: str, cache: Path) -> 
     with isorun.Session(proto, "ort-cpu", padding=padding, threads=1, cache_dir=cache) as session:
         assert "mask" not in session.provenance.details
         for mask in (REAL, SEGMENTS):
-            given = mask_forms.feeds(mask)
-            (raw,) = exports.run(proto, given)
-            np.testing.assert_allclose(session.run(None, given)[0], raw * (mask != 0)[..., None], atol=ALIKE)
+            feeds = mask_forms.feeds(mask)
+            (raw,) = exports.run(proto, feeds)
+            np.testing.assert_allclose(session.run(None, feeds)[0], raw * (mask != 0)[..., None], atol=ALIKE)
         note = session.provenance.details["mask"]
         assert note["values"].startswith("other than 0 and 1")
         assert note["operators"]
@@ -115,13 +115,13 @@ def test_outputs_at_padding_are_zero_whatever_ran(padding: str, cache: Path) -> 
 def test_a_binding_reads_its_mask_at_every_run(cache: Path) -> None:
     proto = mask_forms.model("lowered")
     with isorun.Session(proto, "ort-cpu", padding="keep", threads=1, cache_dir=cache) as session:
-        given = mask_forms.feeds(REAL.copy())
-        binding = bound(session, given)
+        feeds = mask_forms.feeds(REAL.copy())
+        binding = bound(session, feeds)
         binding.bind_output("hidden")
         for mask in (REAL, SEGMENTS, RANDOM, REAL):
-            given["attention_mask"][:] = mask
+            feeds["attention_mask"][:] = mask
             session.run_with_iobinding(binding)
-            assert_equal(binding.copy_outputs_to_cpu(), exports.run(proto, given))
+            assert_equal(binding.copy_outputs_to_cpu(), exports.run(proto, feeds))
 
 
 def test_requests_with_other_values_share_no_batch_with_longer_ones(cache: Path) -> None:
@@ -131,18 +131,18 @@ def test_requests_with_other_values_share_no_batch_with_longer_ones(cache: Path)
     with isorun.Session(proto, "ort-cpu", padding="keep", threads=1, cache_dir=cache) as session:
         alone = [session.run(None, row) for row in rows]
         with session.map(rows) as results:
-            for found, expected in zip(results, alone, strict=True):
-                np.testing.assert_allclose(found[0], expected[0], atol=1e-5)
+            for outputs, expected in zip(results, alone, strict=True):
+                np.testing.assert_allclose(outputs[0], expected[0], atol=1e-5)
 
 
 @pytest.mark.parametrize("backend", ["ort-cpu", "openvino"])
 def test_other_values_mean_keys_in_a_model_of_the_fused_form(backend: str, tmp_path: Path) -> None:
     path = small_bert.write(tmp_path / "model.onnx", num_hidden_layers=1)
     with isorun.Session(path, backend, threads=1, cache_dir=tmp_path / "cache") as session:
-        for found, expected in zip(
+        for output, expected in zip(
             session.run(None, small_bert.feeds(SEGMENTS)), session.run(None, small_bert.feeds(REAL)), strict=True
         ):
-            np.testing.assert_allclose(found, expected, atol=1e-5)
+            np.testing.assert_allclose(output, expected, atol=1e-5)
 
 
 def test_int8_refuses_other_values(cache: Path) -> None:

@@ -60,12 +60,12 @@ def test_a_binding_reads_its_mask_at_every_run(backend: str, model: Path, cache:
     ):
         fed = small_bert.feeds(np.ones_like(MASK))
         binding = bound(session, fed)
-        here = np.zeros((*MASK.shape, 16), np.float32)
-        binding.bind_output("last_hidden_state", "cpu", 0, np.float32, here.shape, here.ctypes.data)
+        memory = np.zeros((*MASK.shape, 16), np.float32)
+        binding.bind_output("last_hidden_state", "cpu", 0, np.float32, memory.shape, memory.ctypes.data)
         for mask in (np.ones_like(MASK), MASK, LITTLE, MASK[::-1]):
             fed["attention_mask"][:] = mask
             session.run_with_iobinding(binding)
-            np.testing.assert_allclose(here, kept.run(None, fed)[0] * mask[..., None], atol=1e-5)
+            np.testing.assert_allclose(memory, kept.run(None, fed)[0] * mask[..., None], atol=1e-5)
 
 
 @pytest.mark.parametrize("residual", ["words", "parallel"])
@@ -80,10 +80,10 @@ def test_auto_sets_padding_to_zero_in_every_batch_without_a_normalization_of_emb
         assert session.model_info.token_outputs == ("hidden",)
         for mask in (MASK, LITTLE, MASK[1:2], LITTLE[1:2], random.integers(0, 2, (6, 24)), np.ones((2, 30), np.int64)):
             hidden, mean = exports.run(proto, feeds := mask_forms.feeds(mask))
-            found, found_mean = session.run(None, feeds)
-            np.testing.assert_allclose(found, hidden * mask[..., None], atol=1e-4)
+            got, got_mean = session.run(None, feeds)
+            np.testing.assert_allclose(got, hidden * mask[..., None], atol=1e-4)
             known = mask.any(axis=1)  # the mean of no token is NaN
-            np.testing.assert_allclose(found_mean[known], mean[known], atol=1e-4)
+            np.testing.assert_allclose(got_mean[known], mean[known], atol=1e-4)
         assert session.provenance.details["padding"]["operators"], "no batch was packed"
 
 
@@ -109,9 +109,9 @@ def ones(feeds: Feeds) -> list[Any]:
 
 def test_auto_compiles_the_packed_graph_once_and_uses_it_for_padded_batches() -> None:
     model, backend, _ = counting.model(KNOWN, ones, AUTO)
-    _, each = model.run(OUTPUTS, {"mask": np.ones((2, 3), np.int64)})
+    _, by_token = model.run(OUTPUTS, {"mask": np.ones((2, 3), np.int64)})
     assert (backend.runs, backend.compiled) == ({"main": 1}, {"main": 1})
-    assert each.all()
+    assert by_token.all()
     for _ in range(3):
         model.run(OUTPUTS, {"mask": MUCH})
     assert (backend.runs, backend.compiled) == ({"main": 1, "packed": 3}, {"main": 1, "packed": 1})
@@ -129,8 +129,8 @@ def test_auto_keeps_padding_if_the_backend_lacks_an_operator() -> None:
     error = UnsupportedModel("no NonZero here", ["NonZero"])
     model, backend, requested = counting.model(KNOWN, ones, AUTO, error)
     for _ in range(2):
-        _, each = model.run(OUTPUTS, {"mask": MUCH})
-        np.testing.assert_array_equal(each, MUCH)
+        _, by_token = model.run(OUTPUTS, {"mask": MUCH})
+        np.testing.assert_array_equal(by_token, MUCH)
     assert (backend.runs, requested) == ({"main": 2}, ["packed"])
     assert model.report().details["padding"]["removed"] == "never: no NonZero here"
     model.close()

@@ -158,7 +158,7 @@ def test_backend_that_is_not_thread_safe_is_serialized(bert, expected):
     requests = [feeds(batch, length) for batch in (1, 5) for length in (3, 15)] * 3
     static = static_engine.registered(thread_safe=False, usable_after_failure=False)
     with static, isorun.Session(bert, "static") as session, ThreadPoolExecutor(4) as pool:
-        for request, result in zip(requests, pool.map(lambda each: session.run(None, each), requests), strict=True):
+        for request, result in zip(requests, pool.map(lambda values: session.run(None, values), requests), strict=True):
             assert_equal(result, expected(request))
 
 

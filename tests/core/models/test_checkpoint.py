@@ -40,11 +40,11 @@ def assert_is_the_bert(path, tensors, *, config=tiny.CONFIG, head="", atol=1e-5)
     for kind in tiny.MASKS:
         feeds = tiny.feeds(3, 9, kind=kind)
         expected = numpy_bert.run(config, tensors, feeds, head)
-        found = outputs(path, feeds)
-        assert list(found) == list(expected)
+        results = outputs(path, feeds)
+        assert list(results) == list(expected)
         for name, array in expected.items():
-            assert found[name].dtype == np.float32
-            np.testing.assert_allclose(found[name], array, rtol=0, atol=atol, err_msg=f"{name}, mask {kind}")
+            assert results[name].dtype == np.float32
+            np.testing.assert_allclose(results[name], array, rtol=0, atol=atol, err_msg=f"{name}, mask {kind}")
 
 
 @pytest.mark.parametrize("pooler", [True, False])
@@ -71,8 +71,8 @@ def test_other_activations(tmp_path, activation):
     folder = tiny.write_checkpoint(tmp_path / "tiny", config=config)
     checkpoint.build(folder, tmp_path / "bert.onnx")
     assert_is_the_bert(tmp_path / "bert.onnx", tiny.weights(), config=config)
-    other = numpy_bert.run(tiny.CONFIG, tiny.weights(), tiny.feeds())["last_hidden_state"]
-    assert abs(numpy_bert.run(config, tiny.weights(), tiny.feeds())["last_hidden_state"] - other).max() > 1e-4
+    default = numpy_bert.run(tiny.CONFIG, tiny.weights(), tiny.feeds())["last_hidden_state"]
+    assert abs(numpy_bert.run(config, tiny.weights(), tiny.feeds())["last_hidden_state"] - default).max() > 1e-4
 
 
 def test_uses_the_epsilon_of_the_config(tmp_path):
@@ -359,7 +359,7 @@ def test_rejects_a_folder_without_config_or_weights(tmp_path, name):
 def test_rejects_a_missing_or_misshapen_tensor(tmp_path, name):
     tensors = tiny.weights()
     if name != "pooler.dense.weight":  # without it, there is no pooler
-        one_less = {other: tensor for other, tensor in tensors.items() if other != name}
+        one_less = {key: tensor for key, tensor in tensors.items() if key != name}
         assert_refused(tiny.write_checkpoint(tmp_path / "tiny", one_less), f"no tensor {name!r}")
     shape = tensors[name].shape
     tensors[name] = tensors[name][:-1]

@@ -190,7 +190,7 @@ def test_bounds_below_zero_and_other_dtypes(dtype, index, fits):
 class Quiet(np.ndarray):
     """An array whose comparisons and reductions report nothing, as a subclass may have them."""
 
-    def __le__(self, other):
+    def __le__(self, limit):
         return np.ones(self.shape, bool)
 
     __lt__ = __ge__ = __gt__ = __eq__ = __le__
@@ -226,14 +226,14 @@ def test_rejects_an_index_that_a_subclass_hides(tmp_path, kind, index):
 @pytest.mark.parametrize("cls", [np.ma.MaskedArray, np.matrix, Quiet])
 def test_an_instance_of_a_subclass_becomes_a_plain_array_without_a_copy(cls):
     feeds = make()
-    given = CHECKER.check({**feeds, "input_ids": feeds["input_ids"].view(cls)})["input_ids"]
-    assert type(given) is np.ndarray
-    assert np.shares_memory(given, feeds["input_ids"])
+    array = CHECKER.check({**feeds, "input_ids": feeds["input_ids"].view(cls)})["input_ids"]
+    assert type(array) is np.ndarray
+    assert np.shares_memory(array, feeds["input_ids"])
 
 
 def test_a_numpy_scalar_becomes_an_array():
-    given = CHECKER.check({**make(), "scale": np.float32(0.5)})["scale"]
-    assert (type(given), given.dtype, given.shape) == (np.ndarray, np.float32, ())
+    array = CHECKER.check({**make(), "scale": np.float32(0.5)})["scale"]
+    assert (type(array), array.dtype, array.shape) == (np.ndarray, np.float32, ())
 
 
 ODD_MASKS = [
@@ -288,15 +288,15 @@ def test_rejects_objects_that_are_not_arrays(name, value):
 def test_lists_and_numbers_become_arrays_where_nothing_is_lost():
     spec = TensorSpec("x", "tensor(float)", ("n",)), TensorSpec("n", "tensor(int64)", ())
     checker = FeedChecker(ModelInfo(spec, (), 17))
-    given = checker.check({"x": [1, 2.5], "n": 3})
-    assert (given["x"].dtype, given["x"].tolist(), given["n"].dtype) == (np.float32, [1, 2.5], np.int64)
-    for wrong, said in (
+    checked = checker.check({"x": [1, 2.5], "n": 3})
+    assert (checked["x"].dtype, checked["x"].tolist(), checked["n"].dtype) == (np.float32, [1, 2.5], np.int64)
+    for wrong, message in (
         ({"x": [1.0], "n": 2.5}, "Input 'n' must be int64 .*, got float64"),
         ({"x": [[1.0], [2.0, 3.0]], "n": 3}, "Input 'x': cannot convert"),
         ({"x": [[1.0]], "n": 3}, "Input 'x' must have 1 dimension "),
         ({"x": [1.0], "n": 2**63}, f"Input 'n' is int64, and {2**63}"),
     ):
-        with pytest.raises(InvalidFeeds, match=said):
+        with pytest.raises(InvalidFeeds, match=message):
             checker.check(wrong)
 
 

@@ -263,8 +263,8 @@ def test_asks_the_hub_whether_the_copy_is_complete_and_current(checkpoint: Path,
         results = [process.communicate(timeout=60) for process in processes]
     complete, *others = [Path(out.strip()) for out, _ in results]
     assert complete == snapshots[0], results
-    assert [other.parent for other in others] == [tmp_path / "own" / "checkpoints"] * 2
-    assert all((other / "1_Pooling/config.json").is_file() for other in others)
+    assert [folder.parent for folder in others] == [tmp_path / "own" / "checkpoints"] * 2
+    assert all((folder / "1_Pooling/config.json").is_file() for folder in others)
 
 
 @pytest.mark.sampled(2)

@@ -130,9 +130,9 @@ def test_a_model_that_cannot_be_lowered_is_used_as_given(kind, cache, tmp_path):
 
 def test_the_description_is_cached(bert, cache):
     source = open_model(bert, cache)
-    made, again = lowering.ModelGraphs(source, cache), lowering.ModelGraphs(source, cache)
-    assert (made.found, again.found) == (False, True)
-    assert made.info == again.info
+    graphs, again = lowering.ModelGraphs(source, cache), lowering.ModelGraphs(source, cache)
+    assert (graphs.found, again.found) == (False, True)
+    assert graphs.info == again.info
     assert [spec.bounds for spec in again.info.inputs] == [(0, 98), (0, 1), (0, 1)]
     assert again.info.limits == {"batch": None, "sequence": tiny.POSITIONS}
 

@@ -28,11 +28,11 @@ def test_a_checkpoint_computes_what_its_export_computes(name: str, tmp_path: Pat
     assert pipeline.fuse(export).complete
     built = pipeline.read(tmp_path / "built.onnx", [value.name or "" for value in export.graph.outputs]).model
     assert exports.agree(label, exports.run(built, exports.given(label)))
-    fused, made = (
+    fused, composed = (
         Counter((node.domain, node.op_type, node.overload) for node in model.graph if node.domain)
         for model in (export, built)
     )
-    assert made == fused
+    assert composed == fused
 
 
 @pytest.mark.parametrize(

@@ -94,10 +94,10 @@ def test_a_built_file_keeps_everything(folder: Path, tmp_path: Path) -> None:
     shutil.rmtree(folder)
     settings = SentenceSettings.from_json(kept[sentence_settings.METADATA], tmp_path / "model.onnx")
     assert {**vars(settings), "steps": ()} == {**vars(expected), "steps": ()}
-    for dense, other in zip(settings.layers, expected.layers, strict=True):
-        np.testing.assert_array_equal(dense.weight, other.weight)
-        np.testing.assert_array_equal(dense.bias, other.bias)
-        assert dense.activation == other.activation
+    for dense, wanted in zip(settings.layers, expected.layers, strict=True):
+        np.testing.assert_array_equal(dense.weight, wanted.weight)
+        np.testing.assert_array_equal(dense.bias, wanted.bias)
+        assert dense.activation == wanted.activation
     assert json.loads((tmp_path / "model.tokenizer_config.json").read_text(encoding="utf-8"))["model_max_length"] == 40
     (tmp_path / "model.dense.safetensors").write_bytes(b"other")
     with pytest.raises(InvalidModel, match="belongs to another model"):

@@ -22,8 +22,8 @@ def cache(tmp_path):
 
 def test_the_fingerprint_is_the_hash_of_the_file(bert, cache):
     expected = hashlib.sha256(bert.read_bytes()).hexdigest()
-    for given in (bert, str(bert), bert.read_bytes(), memoryview(bert.read_bytes()), bytearray(bert.read_bytes())):
-        assert open_model(given, cache).fingerprint == expected
+    for model in (bert, str(bert), bert.read_bytes(), memoryview(bert.read_bytes()), bytearray(bert.read_bytes())):
+        assert open_model(model, cache).fingerprint == expected
 
 
 def test_the_fingerprint_covers_external_weights(bert, cache, tmp_path):
@@ -35,10 +35,10 @@ def test_the_fingerprint_covers_external_weights(bert, cache, tmp_path):
     assert open_model(tmp_path / "m.onnx", cache).fingerprint != before
 
 
-@pytest.mark.parametrize("given", [3, None, 2.5, ["model.onnx"], np.zeros(3), object()])
-def test_rejects_what_is_not_a_model(given, cache):
-    with pytest.raises(InvalidModel, match=type(given).__name__):
-        open_model(given, cache)
+@pytest.mark.parametrize("model", [3, None, 2.5, ["model.onnx"], np.zeros(3), object()])
+def test_rejects_what_is_not_a_model(model, cache):
+    with pytest.raises(InvalidModel, match=type(model).__name__):
+        open_model(model, cache)
 
 
 @pytest.mark.parametrize(
@@ -83,14 +83,14 @@ def test_rejects_pipes_broken_links_and_folders(cache, tmp_path):
 
 
 @pytest.mark.parametrize(("damage", "reason"), [("empty", "empty"), ("cut", "truncated"), ("text", "not an ONNX")])
-@pytest.mark.parametrize("given", ["path", "bytes"])
-def test_rejects_a_damaged_file(bert, cache, tmp_path, damage, reason, given):
+@pytest.mark.parametrize("form", ["path", "bytes"])
+def test_rejects_a_damaged_file(bert, cache, tmp_path, damage, reason, form):
     content = {"empty": b"", "cut": bert.read_bytes()[:-3], "text": b"weights: 1"}[damage]
     path = tmp_path / "damaged.onnx"
     path.write_bytes(content)
-    name = "damaged.onnx" if given == "path" else "given as bytes"
+    name = "damaged.onnx" if form == "path" else "given as bytes"
     with pytest.raises(InvalidModel, match=f"{name} .*{reason}"):
-        open_model(path if given == "path" else content, cache)
+        open_model(path if form == "path" else content, cache)
 
 
 def test_rejects_an_empty_proto(cache):

@@ -40,10 +40,10 @@ def as_file(folder: Path, copy: Path) -> Path:
 @pytest.mark.parametrize("kind", ["bert", "distilbert"])
 def test_word_pieces_are_those_of_a_tokenizer_file(kind: str, settings: dict[str, Any], tmp_path: Path) -> None:
     folder = word_pieces(tmp_path / "old", {"model_type": kind}, **settings)
-    own, other = (Tokenizer.beside(place) for place in (folder, as_file(folder, tmp_path / "new")))
+    own, converted = (Tokenizer.beside(place) for place in (folder, as_file(folder, tmp_path / "new")))
     for text in TEXTS:
-        assert own.encodings([text], None)[0].ids == other.encodings([text], None)[0].ids
-    assert own.encode(TEXTS)["token_type_ids"].tolist() == other.encode(TEXTS)["token_type_ids"].tolist()
+        assert own.encodings([text], None)[0].ids == converted.encodings([text], None)[0].ids
+    assert own.encode(TEXTS)["token_type_ids"].tolist() == converted.encode(TEXTS)["token_type_ids"].tolist()
     assert own.encodings(["abc"], None, offsets=True)[0].tokens == ["[CLS]", "a", "##b", "##c", "[SEP]"]
 
 
@@ -67,8 +67,8 @@ def test_a_file_built_from_such_a_checkpoint_keeps_the_vocabulary(tmp_path: Path
     path.parent.mkdir()
     checkpoint.build(folder, path)
     assert (path.parent / "m.vocab.txt").is_file()
-    with isorun.Embedder(folder, backend="ort-cpu") as given, isorun.Embedder(path, backend="ort-cpu") as built:
-        assert (given.embed(["a b"]) == built.embed(["a b"])).all()
+    with isorun.Embedder(folder, backend="ort-cpu") as source, isorun.Embedder(path, backend="ort-cpu") as built:
+        assert (source.embed(["a b"]) == built.embed(["a b"])).all()
 
 
 @pytest.mark.parametrize(

@@ -81,7 +81,7 @@ def test_two_swapped_rows_fail(seed: int, scale: float, precision: str) -> None:
     assert cosine < DEFAULT_TOLERANCES[precision].cosine
 
 
-NARROWING = sorted(DEFAULT_TOLERANCES, key=lambda each: DEFAULT_TOLERANCES[each].rms)
+NARROWING = sorted(DEFAULT_TOLERANCES, key=lambda name: DEFAULT_TOLERANCES[name].rms)
 
 
 class TestAPlantedErrorFailsOneLimitAlone:
@@ -90,12 +90,12 @@ class TestAPlantedErrorFailsOneLimitAlone:
     @staticmethod
     def reference() -> np.ndarray:
         """Rows of size 1 whose greatest two elements are nearly equal."""
-        made = np.random.default_rng(0).standard_normal((64, 512))
-        made /= np.sqrt(np.mean(np.square(made)))
-        order = np.argsort(made, axis=1)
+        values = np.random.default_rng(0).standard_normal((64, 512))
+        values /= np.sqrt(np.mean(np.square(values)))
+        order = np.argsort(values, axis=1)
         rows = np.arange(64)
-        made[rows, order[:, -1]] = made[rows, order[:, -2]] * (1 + 1e-9)
-        return made
+        values[rows, order[:, -1]] = values[rows, order[:, -2]] * (1 + 1e-9)
+        return values
 
     @pytest.mark.parametrize("precision", NARROWING)
     def test_one_element(self, precision: str) -> None:
@@ -201,8 +201,8 @@ def test_one_number_a_token_makes_a_row_of_each_sequence() -> None:
     reference = np.array([[1.0, 5.0, 9.0], [1.0, 5.0, 9.0]])
     mask = np.array([[1, 1, 0], [1, 1, 1]])
     output = np.array([[1.0, 5.0, -9.0], [1.0, 9.0, 5.0]])
-    (found,) = compare({"y": output}, {"y": reference}, mask, DEFAULT_TOLERANCES["bf16"]).outputs
-    assert (found.level, found.elements, found.argmax) == ("token", 5, 0.5)
+    (result,) = compare({"y": output}, {"y": reference}, mask, DEFAULT_TOLERANCES["bf16"]).outputs
+    assert (result.level, result.elements, result.argmax) == ("token", 5, 0.5)
 
 
 def test_pooled_output_as_wide_as_the_sequence() -> None:
@@ -278,4 +278,4 @@ def test_plain_data_holds_the_worst_of_all_outputs() -> None:
     plain = compare(output, reference, None, DEFAULT_TOLERANCES["fp32"]).as_dict()
     assert plain["verdict"] == "fail"
     assert (plain["max_abs"], plain["cosine"], plain["argmax"]) == (1.0, 0.0, 0.0)
-    assert [each["name"] for each in plain["outputs"]] == ["a", "b"]
+    assert [compared["name"] for compared in plain["outputs"]] == ["a", "b"]

@@ -50,16 +50,16 @@ def test_every_mask_is_of_zeros_and_ones_and_repeats_with_its_seed(
 
 @given(sizes, st.integers(2, 20), seeds)
 def test_masks_match_their_names(batch: int, sequence: int, seed: int) -> None:
-    made = {kind: mask(batch, sequence, rng(seed)) for kind, mask in MASKS.items()}
-    assert made["none"].all()
-    assert (np.diff(made["right"], axis=1) <= 0).all()
-    assert (np.diff(made["left"], axis=1) >= 0).all()
+    masks = {kind: mask(batch, sequence, rng(seed)) for kind, mask in MASKS.items()}
+    assert masks["none"].all()
+    assert (np.diff(masks["right"], axis=1) <= 0).all()
+    assert (np.diff(masks["left"], axis=1) >= 0).all()
     for kind in ("right", "left", "holes"):
-        real = made[kind].sum(axis=1)
+        real = masks[kind].sum(axis=1)
         assert (real >= 1).all()
         assert (real < sequence).all()
-    assert not made["masked-row"][-1].any()
-    assert made["masked-row"][:-1].any(axis=1).all()
+    assert not masks["masked-row"][-1].any()
+    assert masks["masked-row"][:-1].any(axis=1).all()
 
 
 def test_holes_are_neither_left_nor_right_padding() -> None:
@@ -104,8 +104,8 @@ def test_feeds_of_a_bert_keep_the_mask_the_bounds_and_the_seed() -> None:
 
 
 def test_segments_stay_within_bounds() -> None:
-    one = taking(TensorSpec("token_type_ids", "tensor(int64)", ("batch", "sequence"), bounds=(0, 0)))
-    assert not random_feeds(one, rng(), batch=4, sequence=9)["token_type_ids"].any()
+    single_segment = taking(TensorSpec("token_type_ids", "tensor(int64)", ("batch", "sequence"), bounds=(0, 0)))
+    assert not random_feeds(single_segment, rng(), batch=4, sequence=9)["token_type_ids"].any()
 
 
 @pytest.mark.parametrize(

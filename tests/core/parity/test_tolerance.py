@@ -100,18 +100,18 @@ def right(path: str) -> dict[str, dict[str, np.ndarray]]:
 
 
 def parities(path: Path, backend: str, precision: str, against: Path) -> Iterator[tuple[str, Parity]]:
-    found, expected = answers(path, backend, precision), right(str(against))
+    outputs, expected = answers(path, backend, precision), right(str(against))
     for kind, feeds in cases(str(against)).items():
         limits = DEFAULT_TOLERANCES[precision]
-        yield kind, compare(found[kind], expected[kind], feeds["attention_mask"], limits, token_level=LEVEL)
+        yield kind, compare(outputs[kind], expected[kind], feeds["attention_mask"], limits, token_level=LEVEL)
 
 
 @pytest.mark.parametrize(("backend", "precision"), RUNS)
 def test_correct_model_passes(model: Path, backend: str, precision: str) -> None:
     skip_without_bf16(precision)
-    found = dict(parities(model, backend, precision, model))
-    assert set(found) == set(MASKS)
-    assert {kind: parity.reasons for kind, parity in found.items() if parity.reasons} == {}
+    by_mask = dict(parities(model, backend, precision, model))
+    assert set(by_mask) == set(MASKS)
+    assert {kind: parity.reasons for kind, parity in by_mask.items() if parity.reasons} == {}
 
 
 @pytest.mark.sampled(4)
@@ -128,7 +128,7 @@ def test_planted_error_fails(model: Path, backend: str, precision: str, error: s
     skip_without_bf16(precision)
     name, change = PLANTED[error]
     proto = onnx.load(model)
-    (tensor,) = (each for each in proto.graph.initializer if each.name == name)
+    (tensor,) = (initializer for initializer in proto.graph.initializer if initializer.name == name)
     tensor.CopyFrom(numpy_helper.from_array(np.ascontiguousarray(change(numpy_helper.to_array(tensor))), name))
     onnx.save(proto, wrong := tmp_path / "wrong.onnx")
     passed = [kind for kind, parity in parities(wrong, backend, precision, model) if not parity.reasons]
@@ -139,7 +139,7 @@ def test_lower_precision_exceeds_the_tolerance(model: Path) -> None:
     """A precision that is narrower than the one named is out of its tolerance."""
     expected = right(str(model))
     for backend, precision, named in (("reference", "fp16", "fp32"), ("openvino", "int8", "fp16")):
-        found = answers(model, backend, precision)
+        outputs = answers(model, backend, precision)
         for kind, feeds in cases(str(model)).items():
             limits = DEFAULT_TOLERANCES[named]
-            assert compare(found[kind], expected[kind], feeds["attention_mask"], limits, token_level=LEVEL).reasons
+            assert compare(outputs[kind], expected[kind], feeds["attention_mask"], limits, token_level=LEVEL).reasons

@@ -197,11 +197,11 @@ def test_auto_names_broken_ones_in_provenance(few, bert, tmp_path):
 
 @pytest.mark.long
 def test_doctor_finds_each_and_nothing_else(few):
-    _, found = command(few, "doctor")
-    subjects = {finding["subject"].removeprefix("the backend ") for finding in found}
+    _, findings = command(few, "doctor")
+    subjects = {finding["subject"].removeprefix("the backend ") for finding in findings}
     assert {*FEW} - {"rude"} <= subjects  # its installation has no problem
     assert "good" not in subjects
-    assert {finding["command"].split()[-1] for finding in found if finding["subject"] == "the backend ort-cpu"} == {
+    assert {finding["command"].split()[-1] for finding in findings if finding["subject"] == "the backend ort-cpu"} == {
         "ort-cpu-dist"
     }
 

@@ -57,9 +57,9 @@ ARRAY = np.arange(24, dtype=np.int64).reshape(2, 3, 4)
 @pytest.mark.parametrize("kind", [ByInterface, ByDLPack])
 def test_adopts_device_arrays_without_copy(kind, dtype):
     array = ARRAY.astype(dtype)
-    given = kind(array)
-    assert is_on_device(given)
-    taken = adopt({"x": given})["x"]
+    device_array = kind(array)
+    assert is_on_device(device_array)
+    taken = adopt({"x": device_array})["x"]
     assert (taken.address, taken.shape, taken.dtype) == (array.ctypes.data, array.shape, array.dtype)
     assert (taken.ndim, taken.size, taken.nbytes) == (3, 24, array.nbytes)
     assert taken.device_id == (0 if kind is ByDLPack else None), "the interface has no number"
@@ -73,11 +73,11 @@ def test_host_arrays_pass_through():
 
 
 def test_dlpack_uses_the_default_stream_and_keeps_the_owner():
-    given = ByDLPack(ARRAY, number=1)
-    taken = adopt({"x": given})["x"]
-    assert given.streams == [device_arrays.DEFAULT_STREAM]
+    device_array = ByDLPack(ARRAY, number=1)
+    taken = adopt({"x": device_array})["x"]
+    assert device_array.streams == [device_arrays.DEFAULT_STREAM]
     assert (taken.stream, taken.device_id) == (device_arrays.DEFAULT_STREAM, 1)
-    assert taken.owner[0] is given
+    assert taken.owner[0] is device_array
 
 
 def test_interface_without_stream_uses_the_default_stream():
@@ -89,9 +89,9 @@ def test_interface_without_stream_uses_the_default_stream():
             ByInterface.__init__(self, ARRAY, version=2)
             ByDLPack.__init__(self, ARRAY)
 
-    given = Both()
-    assert adopt({"x": given})["x"].stream == device_arrays.DEFAULT_STREAM
-    assert given.streams == [device_arrays.DEFAULT_STREAM], "its own work is ordered before that stream's"
+    device_array = Both()
+    assert adopt({"x": device_array})["x"].stream == device_arrays.DEFAULT_STREAM
+    assert device_array.streams == [device_arrays.DEFAULT_STREAM], "its own work is ordered before that stream's"
 
 
 def test_the_interface_keeps_the_producers_stream():
@@ -114,16 +114,16 @@ def test_adopts_its_own_arrays():
 
 
 @pytest.mark.parametrize(
-    ("given", "message"),
+    ("array", "message"),
     [
         (ByInterface(ARRAY, strides=(8, 16, 48)), r"'x' .* not C-contiguous .*\(1, 2, 6\).*\(2, 3, 4\)"),
         (ByDLPack(ARRAY.transpose(2, 1, 0)), "'x' on the device is not C-contiguous"),
         (ByInterface(ARRAY, mask=object()), "'x' is a masked array"),
     ],
 )
-def test_rejects_noncontiguous_and_masked_arrays(given, message):
+def test_rejects_noncontiguous_and_masked_arrays(array, message):
     with pytest.raises(InvalidFeeds, match=message):
-        adopt({"x": given})
+        adopt({"x": array})
 
 
 def test_ignores_strides_of_single_elements():

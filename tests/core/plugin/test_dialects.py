@@ -103,8 +103,8 @@ def test_engine_with_its_own_operator(bert, name, dialect, padding):
     with isorun.Session(bert, "reference", padding=padding) as reference:
         expected = reference.run(None, feeds)
     with isorun.Session(bert, name, padding=padding) as session:
-        for output, other in zip(session.run(None, feeds), expected, strict=True):
-            np.testing.assert_allclose(output, other, atol=2e-6)
+        for output, wanted in zip(session.run(None, feeds), expected, strict=True):
+            np.testing.assert_allclose(output, wanted, atol=2e-6)
         provenance = session.provenance
     assert provenance.dialect == dialect
     assert provenance.operators["numpy"]["my.engine.BiasGelu"] == 2
@@ -158,7 +158,7 @@ def operators(*texts: str, packed: bool) -> set[str]:
     """The ONNX operators in the functions of some texts, those of packed graphs or the others."""
     parsed = [function for text in texts for function in compose.parse(functions._text(text)).values()]
     own = {function.name for function in parsed}
-    nodes = [node for each in parsed if each.name.startswith("Packed") == packed for node in each.node]
+    nodes = [node for function in parsed if function.name.startswith("Packed") == packed for node in function.node]
     return {node.op_type for node in nodes if node.domain != functions.DOMAIN} - own - FOLDED
 
 

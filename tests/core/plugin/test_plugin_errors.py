@@ -102,11 +102,11 @@ def test_a_caller_on_another_thread_gets_the_error(bert: Path, error: BaseExcept
     with plugin(raising(error)) as name, isorun.Session(bert, name) as session:
         with pytest.raises(BackendFailed, match=type(error).__name__):
             asyncio.run(session.arun(None, tiny.feeds()))
-        said: list[str] = []
+        messages: list[str] = []
         called = threading.Event()
-        session.run_async(None, tiny.feeds(), lambda outputs, data, error: (said.append(error), called.set()), None)
+        session.run_async(None, tiny.feeds(), lambda outputs, data, error: (messages.append(error), called.set()), None)
         assert called.wait(20)
-        assert type(error).__name__ in said[0]
+        assert type(error).__name__ in messages[0]
 
 
 @pytest.mark.skipif(not hasattr(signal, "SIGUSR1"), reason="the system has no signals of users")

@@ -84,21 +84,21 @@ def test_first_of_two_versions_on_the_path(tmp_path):
 
 
 def test_name_of_two_distributions_is_an_error(tmp_path):
-    one = distribution(tmp_path / "one", "first-dist", {"twin": "first:Twin"})
-    two = distribution(tmp_path / "two", "second-dist", {"twin": "second:Twin"})
-    kind, message = answers(MESSAGE.format(name="twin"), one, two, cache=tmp_path)
+    first_site = distribution(tmp_path / "one", "first-dist", {"twin": "first:Twin"})
+    second_site = distribution(tmp_path / "two", "second-dist", {"twin": "second:Twin"})
+    kind, message = answers(MESSAGE.format(name="twin"), first_site, second_site, cache=tmp_path)
     assert kind == "BackendUnavailable"
     assert "first-dist (first:Twin) and second-dist (second:Twin)" in message
     assert "pip uninstall second-dist" in message
-    assert answers(MESSAGE.format(name="reference"), one, two, cache=tmp_path) == "Reference"
-    assert "twin" in answers(LISTED, one, two, cache=tmp_path)
+    assert answers(MESSAGE.format(name="reference"), first_site, second_site, cache=tmp_path) == "Reference"
+    assert "twin" in answers(LISTED, first_site, second_site, cache=tmp_path)
 
 
 def test_two_distributions_may_register_the_same_class(tmp_path):
     modules = {"same": "from isorun_backends.reference import Reference as Twin"}
-    one = distribution(tmp_path / "one", "first-dist", {"twin": "same:Twin"}, modules)
-    two = distribution(tmp_path / "two", "second-dist", {"twin": "same:Twin"})
-    assert answers(MESSAGE.format(name="twin"), one, two, cache=tmp_path) == "Reference"
+    first_site = distribution(tmp_path / "one", "first-dist", {"twin": "same:Twin"}, modules)
+    second_site = distribution(tmp_path / "two", "second-dist", {"twin": "same:Twin"})
+    assert answers(MESSAGE.format(name="twin"), first_site, second_site, cache=tmp_path) == "Reference"
 
 
 FAMILY = """
@@ -135,14 +135,14 @@ print(json.dumps([names, *map(get, ["several:two", "several", "several:tow", "si
 def test_members_of_a_family(tmp_path, lookup):
     entry_points = {"several": "family:Several", "single": "family:Single"}
     site = distribution(tmp_path / "site", "family-dist", entry_points, {"family": FAMILY})
-    members, two, several, wrong, single, other = answers(MEMBERS.format(lookup=lookup), site, cache=tmp_path)
+    members, two, several, wrong, single, absent = answers(MEMBERS.format(lookup=lookup), site, cache=tmp_path)
     assert {"several:one", "several:two", "single", "ort-cpu"} <= set(members)
     assert "several" not in members
     assert (two, several) == ("several:two", "several")
     assert "did you mean 'several:two'?" in wrong
     assert "'single:one'" in single
     assert "did you mean 'single'?" in single
-    assert "'other:one'" in other
+    assert "'other:one'" in absent
 
 
 def test_a_family_without_members_is_not_available(tmp_path):

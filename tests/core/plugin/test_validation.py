@@ -74,12 +74,12 @@ def test_executable_with_another_signature_is_rejected() -> None:
         def bind(self, feeds: Any) -> Any:
             return feeds
 
-    def made(cls: type[Executable]) -> Executable:
+    def new(cls: type[Executable]) -> Executable:
         return cls.__new__(cls)
 
-    assert validation.executable_problem(made(RightExecutable)) == ""
-    assert "`run` must accept (output_names, feeds), got run(feeds" in validation.executable_problem(made(OneArgument))
-    assert "`bind` must accept (feeds, outputs)" in validation.executable_problem(made(Bindless))
+    assert validation.executable_problem(new(RightExecutable)) == ""
+    assert "`run` must accept (output_names, feeds), got run(feeds" in validation.executable_problem(new(OneArgument))
+    assert "`bind` must accept (feeds, outputs)" in validation.executable_problem(new(Bindless))
     assert "Executable, got NoneType" in validation.executable_problem(None)
 
 

@@ -171,9 +171,9 @@ def test_a_query_on_several_lines_has_all_of_their_documents(tmp_path: Path) -> 
     divided = [
         {**line, "relevant": [document]} for line in lines if "query" in line for document in line["relevant"]
     ] + [line for line in lines if "query" not in line]
-    one, several = labels.read(written(tmp_path, lines)), labels.read(written(tmp_path, divided))
+    merged, several = labels.read(written(tmp_path, lines)), labels.read(written(tmp_path, divided))
     assert [[several.texts[place] for place in row] for row in several.rows] == [
-        [one.texts[place] for place in row] for row in one.rows
+        [merged.texts[place] for place in row] for row in merged.rows
     ]
 
 

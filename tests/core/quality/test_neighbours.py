@@ -13,11 +13,11 @@ def vectors(count: int = 60, width: int = 16, seed: int = 0) -> np.ndarray:
     return np.random.default_rng(seed).standard_normal((count, width))
 
 
-def by_hand(reference: np.ndarray, other: np.ndarray, k: int) -> float:
+def by_hand(reference: np.ndarray, changed: np.ndarray, k: int) -> float:
     kept = 0
     for query in range(len(reference)):
         sets = []
-        for array in (reference, other):
+        for array in (reference, changed):
             units = array / np.linalg.norm(array, axis=1, keepdims=True)
             order = [text for text in np.argsort(-(units @ units[query])) if text != query]
             sets.append(set(order[:k]))
@@ -28,9 +28,9 @@ def by_hand(reference: np.ndarray, other: np.ndarray, k: int) -> float:
 @given(st.integers(4, 40), st.integers(0, 9), st.floats(0.01, 3), st.integers(1, 12))
 def test_recall_is_the_share_of_common_neighbours(count: int, seed: int, noise: float, k: int) -> None:
     reference = vectors(count, seed=seed)
-    other = reference + noise * vectors(count, seed=99)
-    measured = agreement(reference, other, k=k)
-    assert measured.recall.value == pytest.approx(by_hand(reference, other, measured.k))
+    noisy = reference + noise * vectors(count, seed=99)
+    measured = agreement(reference, noisy, k=k)
+    assert measured.recall.value == pytest.approx(by_hand(reference, noisy, measured.k))
     assert 0 <= measured.recall.low <= measured.recall.value <= measured.recall.high <= 1
 
 
@@ -83,9 +83,9 @@ def test_rounding_is_judged_by_angle() -> None:
     drawn = np.random.default_rng(0)
     common = drawn.standard_normal(64)
     reference = common + 0.0015 * vectors(200, 64)
-    other = reference + 0.001 * vectors(200, 64, seed=1)
-    measured = agreement(reference, other)
-    assert measured.recall.value == pytest.approx(by_hand(reference, other, 10), abs=0.01)
+    rounded = reference + 0.001 * vectors(200, 64, seed=1)
+    measured = agreement(reference, rounded)
+    assert measured.recall.value == pytest.approx(by_hand(reference, rounded, 10), abs=0.01)
     assert measured.recall.value < 0.5
     assert measured.first.value < 0.7
     assert measured.tau.value < 0.5

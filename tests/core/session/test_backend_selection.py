@@ -44,9 +44,9 @@ def test_auto_considers_every_backend_by_priority(bert, caplog):
         with caplog.at_level(logging.INFO, "isorun"), isorun.Session(bert) as session:
             assert session.provenance.backend == "a-second"
             assert [name for name, _ in session.provenance.skipped] == ["a-first"]
-        (record,) = [each for each in caplog.records if "backend='auto'" in each.getMessage()]
+        (record,) = [logged for logged in caplog.records if "backend='auto'" in logged.getMessage()]
         assert "a-first: the package 'no_such_engine' is not installed" in record.getMessage()
-        order = [each.name for each in listing.candidates(Cache())]
+        order = [candidate.name for candidate in listing.candidates(Cache())]
     assert order[:2] == ["a-first", "a-second"]
     assert "a-never" not in order
     assert order.index("ort-cuda") < order.index("tensorrt") < order.index("ort-cpu") < order.index("openvino")
@@ -112,11 +112,11 @@ def test_rejects_options_of_no_requested_backend(bert, backend, options, problem
 
 def test_opening_is_logged_without_the_messages_of_onnx_ir(exported, tmp_path, caplog):
     with caplog.at_level(logging.INFO):
-        for found in ("made", "found"):
+        for state in ("made", "found"):
             caplog.clear()
             isorun.Session(exported, "ort-cpu", cache_dir=tmp_path).close()
             assert {record.name for record in caplog.records} == {"isorun"}
-            for part in ("ort-cpu", "SelfAttention", found, " s"):
+            for part in ("ort-cpu", "SelfAttention", state, " s"):
                 assert part in caplog.records[-1].getMessage()
 
 

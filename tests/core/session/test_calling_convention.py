@@ -52,10 +52,10 @@ def test_code_for_onnxruntime_runs_on_every_backend(session, raw):
     np.testing.assert_allclose(
         embed_as_for_onnxruntime(session, rows), embed_as_for_onnxruntime(raw, rows), rtol=0, atol=1e-5
     )
-    for found, expected in zip(
+    for output, expected in zip(
         random_feeds_as_for_onnxruntime(session), random_feeds_as_for_onnxruntime(raw), strict=True
     ):
-        np.testing.assert_allclose(found, expected, rtol=0, atol=1e-5)
+        np.testing.assert_allclose(output, expected, rtol=0, atol=1e-5)
     named = results_by_name_as_for_onnxruntime(session, tiny.feeds())
     assert list(named) == ["last_hidden_state", "pooler_output"]
 
@@ -123,9 +123,9 @@ def test_what_a_callback_raises_is_logged(bert, caplog):
 
 def test_submit_gives_a_future(session):
     feeds = [tiny.feeds(*shape) for shape in tiny.SHAPES]
-    futures = [session.submit(None, each) for each in feeds]
-    for future, each in zip(futures, feeds, strict=True):
-        np.testing.assert_array_equal(future.result(20)[0], session.run(None, each)[0])
+    futures = [session.submit(None, request) for request in feeds]
+    for future, fed in zip(futures, feeds, strict=True):
+        np.testing.assert_array_equal(future.result(20)[0], session.run(None, fed)[0])
     with pytest.raises(InvalidFeeds, match="No feed for"):
         session.submit(None, {}).result(20)
 

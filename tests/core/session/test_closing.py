@@ -53,7 +53,7 @@ def test_a_callback_may_close_the_session(bert):
     assert got == []
     with pytest.raises(IsorunError, match="This session is closed"):
         session.run(None, tiny.feeds())
-    assert all(len(other.result(20)) == 2 for other in others)
+    assert all(len(future.result(20)) == 2 for future in others)
 
 
 def run_a_new_binding(session):

@@ -51,9 +51,9 @@ def test_a_row_is_the_same_beside_any_others(session: isorun.Session, rows: list
     whole, mask = session.run(None, feeds()), feeds()["attention_mask"]
     width = max(int(mask[rows].sum(axis=1).max()), LENGTH - cut)
     part = session.run(None, {name: array[rows, :width] for name, array in feeds().items()})
-    for spec, one, other in zip(session.get_outputs(), part, whole, strict=True):
+    for spec, output, expected in zip(session.get_outputs(), part, whole, strict=True):
         by_token = spec.name in (session.model_info.token_outputs or ())
-        np.testing.assert_array_equal(one, other[rows][:, :width] if by_token else other[rows])
+        np.testing.assert_array_equal(output, expected[rows][:, :width] if by_token else expected[rows])
 
 
 @pytest.mark.parametrize(("backend", "note"), [("ort-cpu", "padding"), ("openvino", "rows")])
@@ -64,8 +64,8 @@ def test_other_threads_return_the_same(backend: str, note: str, bert: Path) -> N
             results.append(session.run(None, feeds()))
             details = session.provenance.details
             assert details[note] == "one at a time" if note == "rows" else details[note]["removed"] == "always"
-    for one, other in zip(*results, strict=True):
-        np.testing.assert_array_equal(one, other)
+    for single, double in zip(*results, strict=True):
+        np.testing.assert_array_equal(single, double)
 
 
 def test_a_backend_that_cannot_is_refused(bert: Path) -> None:

@@ -34,8 +34,8 @@ def test_bindings_written_for_onnxruntime_run_unchanged(session):
     session.run_with_iobinding(binding)
     binding.synchronize_outputs()
     expected = session.run(None, feeds)
-    for found, array in zip(binding.copy_outputs_to_cpu(), expected, strict=True):
-        np.testing.assert_array_equal(found, array)
+    for output, array in zip(binding.copy_outputs_to_cpu(), expected, strict=True):
+        np.testing.assert_array_equal(output, array)
     values = binding.get_outputs()
     assert [value.shape() for value in values] == [list(array.shape) for array in expected]
     assert {value.device_name() for value in values} == {"cpu"}
@@ -121,13 +121,13 @@ def test_memory_that_an_output_does_not_fit_is_named(session):
 
 def test_a_binding_of_another_session_is_refused(session, bert):
     binding = bound(session, tiny.feeds(), "last_hidden_state")
-    with isorun.Session(bert, backend="reference") as other:
+    with isorun.Session(bert, backend="reference") as second:
         with pytest.raises(InvalidFeeds, match=r"io_binding\(\)"):
-            other.run_with_iobinding(binding)
+            second.run_with_iobinding(binding)
         assert binding.get_outputs() == []  # nor did it run where it was made
         foreign = object()
         with pytest.raises(InvalidFeeds, match="object"):
-            other.run_with_iobinding(foreign)
+            second.run_with_iobinding(foreign)
     session.run_with_iobinding(binding)
 
 

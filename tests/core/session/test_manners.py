@@ -45,12 +45,12 @@ def test_a_model_can_be_kept_out_of_the_cache(model, tmp_path, monkeypatch):
     assert not (tmp_path / "cache").exists()
 
 
-@pytest.mark.parametrize(("given", "mode"), [("bytes", 0o600), (0o600, 0o600), (0o644, 0o644)])
-def test_what_is_made_from_a_private_model_is_private(model, tmp_path, given, mode):
-    if given != "bytes":
-        model.chmod(given)
+@pytest.mark.parametrize(("model_mode", "mode"), [("bytes", 0o600), (0o600, 0o600), (0o644, 0o644)])
+def test_what_is_made_from_a_private_model_is_private(model, tmp_path, model_mode, mode):
+    if model_mode != "bytes":
+        model.chmod(model_mode)
     cache = tmp_path / "cache"
-    isorun.Session(model.read_bytes() if given == "bytes" else model, "ort-cpu", cache_dir=cache).close()
+    isorun.Session(model.read_bytes() if model_mode == "bytes" else model, "ort-cpu", cache_dir=cache).close()
     models = [path for kind in ("given", "lowered") for path in cache.glob(f"{kind}/*/*.onnx*")]
     assert models
     assert {stat.S_IMODE(path.stat().st_mode) for path in models} == {mode}
@@ -65,9 +65,9 @@ def test_what_is_made_from_private_weights_is_private(model, tmp_path):
     (tmp_path / "split.bin").chmod(0o600)
     cache = tmp_path / "cache"
     isorun.Session(split, "ort-cpu", cache_dir=cache).close()
-    made = list(cache.glob("lowered/*/*.onnx*"))
-    assert made
-    assert {stat.S_IMODE(path.stat().st_mode) for path in made} == {0o600}
+    lowered = list(cache.glob("lowered/*/*.onnx*"))
+    assert lowered
+    assert {stat.S_IMODE(path.stat().st_mode) for path in lowered} == {0o600}
 
 
 WITHOUT_ONNX = """

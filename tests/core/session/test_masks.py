@@ -43,8 +43,8 @@ def test_padding_is_removed_where_the_mask_says_so(backend: str, model: Path, ma
     else:
         assert removed == "from batches that have enough of it"
         expected[0][MASK == 0] = 0
-    for one, other in zip(got, expected, strict=True):
-        np.testing.assert_allclose(one, other, atol=2e-5)
+    for output, wanted in zip(got, expected, strict=True):
+        np.testing.assert_allclose(output, wanted, atol=2e-5)
 
 
 def test_requests_share_a_batch_and_get_what_they_get_alone(model: Path, mask: str | None) -> None:
@@ -52,9 +52,9 @@ def test_requests_share_a_batch_and_get_what_they_get_alone(model: Path, mask: s
     requests = [masks.feeds(np.ones((1, length), np.int64), mask, seed) for seed, length in enumerate(lengths)]
     with isorun.Session(model, "ort-cpu", padding="keep") as session:
         for feeds, got in zip(requests, session.map(requests, max_tokens=256), strict=True):
-            for one, other in zip(got, session.run(None, feeds), strict=True):
-                assert one.shape == other.shape
-                np.testing.assert_allclose(one, other, atol=2e-5)
+            for output, wanted in zip(got, session.run(None, feeds), strict=True):
+                assert output.shape == wanted.shape
+                np.testing.assert_allclose(output, wanted, atol=2e-5)
 
 
 def test_precisions_are_judged_at_real_tokens(model: Path, mask: str | None, tmp_path: Path) -> None:
@@ -63,7 +63,7 @@ def test_precisions_are_judged_at_real_tokens(model: Path, mask: str | None, tmp
         isorun.Session(model, "ort-cpu", precision="auto", tolerance=0.5, cache_dir=tmp_path) as session,
     ):
         note = session.provenance.details["precision"]
-    (int8,) = (each for each in note["candidates"] if each["precision"] == "int8")
+    (int8,) = (candidate for candidate in note["candidates"] if candidate["precision"] == "int8")
     assert set(note["requests"]) == set(int8["cosines"])
     assert len(note["requests"]) == (1 if mask is None else 5)
     assert int8["reason"] == ""

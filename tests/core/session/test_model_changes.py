@@ -28,16 +28,16 @@ PADDED = small_bert.feeds(np.array([[1] * 6, [1, 1, 0, 0, 0, 0], [0, 0, 0, 1, 1,
 def versions(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
     """Two models whose files are of one size."""
     folder = tmp_path_factory.mktemp("versions")
-    one = small_bert.write(folder / "one.onnx", num_hidden_layers=1)
-    model = onnx.load(one)
+    first = small_bert.write(folder / "one.onnx", num_hidden_layers=1)
+    model = onnx.load(first)
     for tensor in model.graph.initializer:
         if tensor.data_type == onnx.TensorProto.FLOAT:
             values = np.frombuffer(tensor.raw_data, np.float32)
             tensor.raw_data = (values * np.float32(0.5)).tobytes()
     onnx.save(model, folder / "two.onnx")
-    onnx.save(onnx.load(one), one)
-    assert one.stat().st_size == (folder / "two.onnx").stat().st_size
-    return one, folder / "two.onnx"
+    onnx.save(onnx.load(first), first)
+    assert first.stat().st_size == (folder / "two.onnx").stat().st_size
+    return first, folder / "two.onnx"
 
 
 def run(path: Path, cache: Path, feeds: dict[str, np.ndarray] = FULL, **arguments: object) -> np.ndarray:

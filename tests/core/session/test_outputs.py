@@ -53,8 +53,8 @@ def test_outputs_in_the_order_given(bert):
     with isorun.Session(bert, "ort-cpu", outputs=names) as session:
         assert [spec.name for spec in session.get_outputs()] == names
         assert attentions(session) == {"SelfAttention": LAYERS}
-        for one, other in zip(expected, session.run(None, feeds), strict=True):
-            np.testing.assert_array_equal(one, other)
+        for wanted, output in zip(expected, session.run(None, feeds), strict=True):
+            np.testing.assert_array_equal(wanted, output)
 
 
 def test_selects_outputs_of_other_models(any_backend):
@@ -90,8 +90,8 @@ def test_int8_of_one_position_is_near_fp32(bert):
         with isorun.Session(
             bert, "ort-cpu", precision="int8", calibration=feeds, padding=padding, outputs=["pooler_output"]
         ) as session:
-            found = session.run(None, feeds[0])[0]
+            output = session.run(None, feeds[0])[0]
             assert session.provenance.precision == "fp32+int8"  # the pooler is as it was
-        cosines = (found * expected).sum(1) / np.linalg.norm(found, axis=1) / np.linalg.norm(expected, axis=1)
+        cosines = (output * expected).sum(1) / np.linalg.norm(output, axis=1) / np.linalg.norm(expected, axis=1)
         assert cosines.min() > 0.97
         assert cosines.min() < 1 - 1e-7, "it is not fp32"

@@ -58,9 +58,9 @@ def test_minilm_in_fp16_ranks_sentences_alike(minilm_model: Path) -> None:
         with Session(minilm_model, backend, precision=precision, padding="keep") as session:
             (hidden,) = session.run(["last_hidden_state"], feeds)
         vectors.append(mean_pool(hidden, np.where(mask.any(axis=1, keepdims=True), mask, 1)))
-    whole, half = (each / np.linalg.norm(each, axis=1, keepdims=True) for each in vectors)
+    whole, half = (vector / np.linalg.norm(vector, axis=1, keepdims=True) for vector in vectors)
     assert (whole * half).sum(axis=1).min() >= 0.9999
-    nearest = [np.argsort(-cosine_matrix(each[:4]), axis=1) for each in (whole, half)]
+    nearest = [np.argsort(-cosine_matrix(vector[:4]), axis=1) for vector in (whole, half)]
     np.testing.assert_array_equal(*nearest)
 
 
@@ -73,13 +73,13 @@ def test_minilm_in_other_precisions_ranks_sentences_alike(
         pytest.skip("this processor has no bf16 arithmetic")
     feeds = Tokenizer.beside(minilm_model).encode(SENTENCES)
     vectors = []
-    for each in ("fp32", precision):
-        with Session(minilm_model, "openvino", precision=each, cache_dir=minilm_cache.root) as session:
+    for name in ("fp32", precision):
+        with Session(minilm_model, "openvino", precision=name, cache_dir=minilm_cache.root) as session:
             (hidden,) = session.run(["last_hidden_state"], feeds)
         vectors.append(mean_pool(hidden, feeds["attention_mask"]))
-    whole, other = (each / np.linalg.norm(each, axis=1, keepdims=True) for each in vectors)
-    assert (whole * other).sum(axis=1).min() >= least
-    cosines, order = cosine_matrix(whole), np.argsort(-cosine_matrix(other), axis=1)
+    whole, narrow = (vector / np.linalg.norm(vector, axis=1, keepdims=True) for vector in vectors)
+    assert (whole * narrow).sum(axis=1).min() >= least
+    cosines, order = cosine_matrix(whole), np.argsort(-cosine_matrix(narrow), axis=1)
     np.testing.assert_array_equal(order[:, :2], np.argsort(-cosines, axis=1)[:, :2])  # itself, and the nearest
     assert np.diff(np.take_along_axis(cosines, order, axis=1), axis=1).max() < 0.02  # others but for near ties
 

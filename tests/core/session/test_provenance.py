@@ -82,9 +82,9 @@ def test_models_of_every_kind_give_one_answer(bert, checkpoint, tmp_path):
     expected = None
     for model in (bert, str(bert), bert.read_bytes(), onnx.load(bert), checkpoint, Path(checkpoint)):
         with isorun.Session(model, backend="ort-cpu", cache_dir=tmp_path) as session:
-            found = session.run(None, tiny.feeds())[0]
-        expected = found if expected is None else expected
-        np.testing.assert_array_equal(found, expected)
+            hidden = session.run(None, tiny.feeds())[0]
+        expected = hidden if expected is None else expected
+        np.testing.assert_array_equal(hidden, expected)
     assert Cache(tmp_path).root.is_dir()
 
 

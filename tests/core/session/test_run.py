@@ -19,9 +19,9 @@ def test_every_backend_computes_the_bert(session, kind):
     expected = numpy_bert.run(tiny.CONFIG, tiny.weights(), feeds)
     expected["last_hidden_state"] = expected["last_hidden_state"] * (feeds["attention_mask"] != 0)[..., None]
     outputs = session.run(None, feeds)
-    for found, (name, array) in zip(outputs, expected.items(), strict=True):
-        assert (type(found), found.dtype) == (np.ndarray, np.float32)
-        np.testing.assert_allclose(found, array, rtol=0, atol=2e-5, err_msg=name)
+    for output, (name, array) in zip(outputs, expected.items(), strict=True):
+        assert (type(output), output.dtype) == (np.ndarray, np.float32)
+        np.testing.assert_allclose(output, array, rtol=0, atol=2e-5, err_msg=name)
 
 
 def test_scalars_and_empty_arrays(any_backend):

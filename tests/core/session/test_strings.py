@@ -27,10 +27,10 @@ def session(request):
     "words", [WORDS, np.array(WORDS), np.array(WORDS, dtype=object), np.array([*WORDS, "b"] * 2)[:8:2]]
 )
 def test_strings_are_returned_as_objects(session, words):
-    (found,) = session.run(None, {"x": words, "at": AT})
-    assert found.dtype == object
-    assert list(found) == [list(words)[at] for at in AT]
-    assert all(isinstance(each, str) for each in found)
+    (output,) = session.run(None, {"x": words, "at": AT})
+    assert output.dtype == object
+    assert list(output) == [list(words)[at] for at in AT]
+    assert all(isinstance(word, str) for word in output)
 
 
 @pytest.mark.parametrize(

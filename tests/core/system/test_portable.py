@@ -97,5 +97,5 @@ def test_only_the_portable_module_asks_the_system() -> None:
     names = r"fcntl|memfd_create|sched_getaffinity|killpg|register_at_fork|geteuid\(\)\)|getloadavg|os\.nice|waitid"
     root = Path(__file__).parents[3]
     command = ["git", "grep", "-lE", names, "--", "core", "matrix"]
-    found = subprocess.run(command, cwd=root, capture_output=True, text=True).stdout.split()
-    assert {path for path in found if path.endswith(".py") and "/system/" not in path} == set()
+    paths = subprocess.run(command, cwd=root, capture_output=True, text=True).stdout.split()
+    assert {path for path in paths if path.endswith(".py") and "/system/" not in path} == set()

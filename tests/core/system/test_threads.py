@@ -21,15 +21,15 @@ def test_usable_cores_respect_affinity_and_quota(monkeypatch, affinity, quota, c
     assert usable_cores() == cores
 
 
-@pytest.mark.parametrize("given", [0, -1, 1.0, "2", True, 10**6])
-def test_rejects_invalid_threads(given):
+@pytest.mark.parametrize("count", [0, -1, 1.0, "2", True, 10**6])
+def test_rejects_invalid_threads(count):
     with pytest.raises(InvalidArgument, match="integer from 1 to 1024"):
-        threads.check(given)
+        threads.check(count)
 
 
-@pytest.mark.parametrize("given", [None, 1, np.int64(2), threads.MOST])
-def test_accepts_threads(given):
-    threads.check(given)
+@pytest.mark.parametrize("count", [None, 1, np.int64(2), threads.MOST])
+def test_accepts_threads(count):
+    threads.check(count)
 
 
 def test_nothing_of_python_runs_between_a_condition_and_its_block():

@@ -35,8 +35,8 @@ INFO = ModelInfo(
 def outputs(seed: int, error: float = 0.0, size: float = 1.0) -> list[np.ndarray]:
     """A hidden state and a pooled output for 3 requests of at most 5 tokens."""
     random, noise = np.random.default_rng(seed), np.random.default_rng(9)
-    made = [random.standard_normal((3, 5, WIDTH)), random.standard_normal((3, WIDTH))]
-    return [(size * each + error * noise.standard_normal(each.shape)).astype(np.float32) for each in made]
+    arrays = [random.standard_normal((3, 5, WIDTH)), random.standard_normal((3, WIDTH))]
+    return [(size * array + error * noise.standard_normal(array.shape)).astype(np.float32) for array in arrays]
 
 
 def verdict(got: Sequence[Any], cosine: float = 0.99, info: ModelInfo = INFO) -> str:
@@ -53,10 +53,10 @@ def test_accepts_a_little_noise() -> None:
 def test_a_request_is_judged_by_all_its_tokens_together() -> None:
     """An error of 0.2 in one token of five is accepted, in both tokens of a request of two it is not."""
     noise = np.random.default_rng(1).standard_normal(WIDTH).astype(np.float32)
-    one, both = outputs(0), outputs(0)
-    one[0][0, 1] += 0.2 * noise
+    one_token, both = outputs(0), outputs(0)
+    one_token[0][0, 1] += 0.2 * noise
     both[0][1, :2] += 0.2 * noise
-    assert verdict(one) == "pass"
+    assert verdict(one_token) == "pass"
     assert verdict(both) == "fail"
 
 

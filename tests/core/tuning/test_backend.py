@@ -42,12 +42,12 @@ class Chosen(NamedTuple):
 
 
 def _choose(model: Path, folder: Path, names: list[str], goal: str = best_backend.LATENCY, **options: Any) -> Chosen:
-    said: list[str] = []
+    messages: list[str] = []
     cache = Cache(folder)
     compiler = Compiler(open_model(model, cache), Options(precision="auto", **options), cache)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(best_backend, "_BUDGET", QUICK)
-        return Chosen(best_backend.choose(compiler, goal, names, said.append), folder, said)
+        return Chosen(best_backend.choose(compiler, goal, names, messages.append), folder, messages)
 
 
 @pytest.fixture(scope="module")
@@ -58,19 +58,19 @@ def chosen(bert: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cho
 
 
 def test_measures_every_precision_of_every_backend(chosen: Chosen):
-    rows = {(each.backend, each.precision): each for each in chosen.choice.candidates}
+    rows = {(candidate.backend, candidate.precision): candidate for candidate in chosen.choice.candidates}
     assert {name for name, _ in rows} == {"ort-cpu", "openvino", *NAMES}
     assert {precision for name, precision in rows if name == "openvino"} == {"fp32", "bf16", "fp16", "int8"}
     for name in ("ort-cpu", "openvino"):
-        each = rows[name, "fp32"]
-        assert (each.reason, round(each.cosine or 0, 6)) == ("", 1.0)
-        assert each.milliseconds
+        row = rows[name, "fp32"]
+        assert (row.reason, round(row.cosine or 0, 6)) == ("", 1.0)
+        assert row.milliseconds
     assert chosen.choice.base == "ort-cpu"
     assert any("openvino in bf16" in text for text in chosen.said)
 
 
 def test_a_candidate_that_fails_costs_its_own_row(chosen: Chosen):
-    rows = {each.backend: each for each in chosen.choice.candidates}
+    rows = {candidate.backend: candidate for candidate in chosen.choice.candidates}
     assert "SIGSEGV" in rows["fake-crashing"].reason
     assert rows["fake-echo"].reason
     assert rows["fake-crashing"].milliseconds is rows["fake-echo"].milliseconds is None
@@ -97,7 +97,7 @@ def test_a_session_runs_what_was_chosen(chosen: Chosen, bert: Path):
         ({"calibration": [tiny.feeds(4, 12)]}, "`calibration`"),
         ({"backend_options": {"inter_op_threads": 1}}, "`options`"),
     ],
-    ids=lambda each: next(iter(each)) if isinstance(each, dict) else "",
+    ids=lambda value: next(iter(value)) if isinstance(value, dict) else "",
 )
 def test_does_not_hold_for_other_arguments(
     chosen: Chosen, bert: Path, arguments: dict[str, Any], reason: str, caplog: pytest.LogCaptureFixture
@@ -177,9 +177,9 @@ def test_int8_is_calibrated_as_it_was_judged(bert: Path, tmp_path: Path):
     )
     best_backend._remember(compiler, choice, texts)
     others = Compiler(compiler.source, Options(precision="auto"), cache)
-    found = best_backend.remembered(others, listing.candidates(cache))
-    assert found is not None
-    assert found == (choice, texts)
+    remembered = best_backend.remembered(others, listing.candidates(cache))
+    assert remembered is not None
+    assert remembered == (choice, texts)
     (kept,) = tmp_path.glob("tuning/*/calibration.json")
     assert kept.stat().st_mode & 0o777 == 0o600
 
@@ -195,6 +195,6 @@ def test_prefers_accuracy_to_five_percent_of_speed(times: tuple[float, ...], exp
         Candidate(backend="a", precision=name, slowdown=taken / min(times), cosine=cosine)
         for name, taken, cosine in figures
     ]
-    found = best(candidates)
-    assert found is not None
-    assert found.precision == expected
+    preferred = best(candidates)
+    assert preferred is not None
+    assert preferred.precision == expected

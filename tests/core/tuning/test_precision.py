@@ -82,8 +82,8 @@ class Fake:
                 planted = outer.planted[config.precision]
                 if planted.at_compile:
                     raise planted.at_compile
-                outer.compiled[config.precision] = made = FakeExecutable(planted)
-                return made
+                outer.compiled[config.precision] = executable = FakeExecutable(planted)
+                return executable
 
         return FakeBackend("fake")
 
@@ -189,7 +189,7 @@ def test_records_why_a_precision_failed(choose: Choose):
     missing = BackendUnavailable("fake", "there is no such arithmetic", "Use another.")
     note = choose(Fake({"fp32": SLOW, "bf16": Planted(at_compile=missing), "fp8": Planted(at_run=BackendFailed("no"))}))
     assert note["chosen"] == "fp32"
-    reasons = {each["precision"]: each["reason"] for each in note["candidates"]}
+    reasons = {candidate["precision"]: candidate["reason"] for candidate in note["candidates"]}
     assert "there is no such arithmetic" in reasons["bf16"]
     assert reasons["fp8"] == "no"
     assert reasons["fp32"] == ""
@@ -206,14 +206,14 @@ def test_wider_precisions_are_not_candidates(choose: Choose):
 def test_closes_all_but_the_chosen_executable(choose: Choose):
     fake = Fake({"fp32": SLOW, "bf16": FASTEST})
     choose(fake)
-    assert {name: each.closed for name, each in fake.compiled.items()} == {"fp32": True, "bf16": False}
+    assert {name: executable.closed for name, executable in fake.compiled.items()} == {"fp32": True, "bf16": False}
 
 
 def test_a_failure_closes_all_executables(choose: Choose):
     fake = Fake({"fp32": Planted(at_run=BackendFailed("it broke")), "bf16": FASTEST})
     with pytest.raises(BackendFailed, match="it broke"):
         choose(fake)
-    assert all(each.closed for each in fake.compiled.values())
+    assert all(executable.closed for executable in fake.compiled.values())
 
 
 def test_a_choice_is_cached(choose: Choose):
@@ -227,7 +227,7 @@ def test_a_choice_is_cached(choose: Choose):
 
 @pytest.mark.sampled(2)
 @pytest.mark.parametrize(
-    "other",
+    "changes",
     [
         {"threads": 2},
         {"tolerance": 0.9},
@@ -237,10 +237,10 @@ def test_a_choice_is_cached(choose: Choose):
     ],
     ids=str,
 )
-def test_another_request_is_measured_again(choose: Choose, other: dict[str, Any]):
+def test_another_request_is_measured_again(choose: Choose, changes: dict[str, Any]):
     planted = {"fp32": SLOW, "bf16": FASTEST}
     choose(Fake(planted))
-    assert choose(Fake(planted), **other)["measured"] == "now"
+    assert choose(Fake(planted), **changes)["measured"] == "now"
     assert choose(Fake(planted))["measured"] == "earlier"
 
 
@@ -271,7 +271,7 @@ def test_provenance_lists_the_candidates(bert: Path, tmp_path: Path):
             outputs = session.run(None, tiny.feeds())
         note = provenance.details["precision"]
         assert note["measured"] == measured
-        assert {each["precision"] for each in note["candidates"]} == {"fp32", "bf16", "fp16", "int8"}
+        assert {candidate["precision"] for candidate in note["candidates"]} == {"fp32", "bf16", "fp16", "int8"}
         assert note["chosen"] in provenance.precision.split("+")
         assert all(np.isfinite(array).all() for array in outputs)
 
@@ -281,7 +281,7 @@ def test_a_model_that_is_not_an_encoder():
         <float[4,4] w = {1,2,3,4,5,6,7,8,9,1,2,3,4,5,6,7}> { y = MatMul (x, w) }""")
     with isorun.Session(model, "reference", precision="auto") as session:
         tested = session.provenance.details["precision"]["candidates"]
-        assert {each["precision"] for each in tested} == {"fp32", "fp16", "bf16"}
+        assert {candidate["precision"] for candidate in tested} == {"fp32", "fp16", "bf16"}
 
 
 def test_measuring_is_logged(choose: Choose, caplog: pytest.LogCaptureFixture):

@@ -26,7 +26,7 @@ def test_defaults_fill_in_for_omitted_options():
 
 
 @pytest.mark.parametrize(
-    ("given", "expected", "near"),
+    ("options", "expected", "near"),
     [
         ({"mode": "bild"}, "'error', 'build'", "'build'"),
         ({"mode": [1]}, "'error', 'build'", None),
@@ -39,10 +39,10 @@ def test_defaults_fill_in_for_omitted_options():
         ({"entries": [1]}, "a mapping", None),
     ],
 )
-def test_rejects_an_invalid_value(given, expected, near):
+def test_rejects_an_invalid_value(options, expected, near):
     with pytest.raises(InvalidOption) as caught:
-        read("b", DECLARED, given)
-    (key, value) = next(iter(given.items()))
+        read("b", DECLARED, options)
+    (key, value) = next(iter(options.items()))
     assert isinstance(caught.value, ValueError)
     assert (caught.value.backend, caught.value.key) == ("b", key)
     message = str(caught.value)

@@ -35,8 +35,8 @@ def plugin(site: Path, name: str, package: str | None, more: str = "") -> None:
 
 def break_everything(site: Path) -> None:
     sites.install(site, "boom-dist", "1.0", {"boom.py": "import nowhere_to_be_found"}, {"boom": "boom:Boom"})
-    for each in ("first", "second"):
-        sites.install(site, f"{each}-dist", "1.0", {f"{each}.py": ""}, {"twin": f"{each}:Twin"})
+    for module in ("first", "second"):
+        sites.install(site, f"{module}-dist", "1.0", {f"{module}.py": ""}, {"twin": f"{module}:Twin"})
     sites.install(site, "unmet-engine", "3.1", {"unmet/__init__.py": "raise ImportError('libunmet.so.3: not there')"})
     plugin(site, "unmet", "unmet", "def diagnose(self):\n    raise AssertionError('its package does not even import')")
     sites.install(site, "crash-dist", "3.1", {"crash/__init__.py": ABORTS})
@@ -63,18 +63,18 @@ def uninstall(name: str) -> str:
 
 
 @pytest.fixture(scope="module")
-def found(tmp_path_factory: pytest.TempPathFactory) -> Mapping[str, Finding]:
+def findings(tmp_path_factory: pytest.TempPathFactory) -> Mapping[str, Finding]:
     site = tmp_path_factory.mktemp("site")
     break_everything(site)
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("PYTHONPATH", str(site))
         findings = installation.findings()
-    assert len({each.subject for each in findings}) == len(findings)
-    return {each.subject: each for each in findings}
+    assert len({finding.subject for finding in findings}) == len(findings)
+    return {finding.subject: finding for finding in findings}
 
 
-def test_no_finding_about_working_and_missing_backends(found):
-    assert sorted(found) == [
+def test_no_finding_about_working_and_missing_backends(findings):
+    assert sorted(findings) == [
         *("family:a", "family:b", "tells", "the backend boom", "the backend dies", "the backend raises"),
         *("the backend twin", "the package crash", "the package engine", "the package unmet"),
     ]
@@ -102,21 +102,21 @@ def test_no_finding_about_working_and_missing_backends(found):
         ("the backend dies", "exited with code 3 while diagnosing it", "", uninstall("dies-dist")),
     ],
 )
-def test_finding(found, subject, what, why, command):
-    finding = found[subject]
+def test_finding(findings, subject, what, why, command):
+    finding = findings[subject]
     assert finding.severity == "error"
     assert what in finding.what
     assert why in finding.why
     assert finding.command.endswith(command)
 
 
-def test_finding_of_a_plugin(found):
-    assert found["tells"] == Finding("tells", "warning", "a", "b", "c")
+def test_finding_of_a_plugin(findings):
+    assert findings["tells"] == Finding("tells", "warning", "a", "b", "c")
 
 
 @pytest.mark.long
 def test_plugin_that_hangs(tmp_path, monkeypatch):
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
     plugin(tmp_path, "hangs", None, "def diagnose(self):\n    import time\n    time.sleep(600)")
-    what = {each.subject: each.what for each in installation.findings(seconds=8)}  # the others have to finish
+    what = {finding.subject: finding.what for finding in installation.findings(seconds=8)}  # the others have to finish
     assert "did not finish within 8 s" in what["the backend hangs"]

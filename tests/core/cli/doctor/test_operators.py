@@ -26,7 +26,7 @@ def findings(monkeypatch, rows, *, node_tests=(), wrong=()):
     table = KnownFaults(rows=tuple(rows), node_tests=dict.fromkeys(node_tests, "a reason"))
     monkeypatch.setattr("isorun.plugin.faults.of", lambda _: table)
     monkeypatch.setattr(operator_tests, "wrong_node_tests", lambda name, at: iter(wrong))
-    return [(each.severity, each.what) for each in operators.findings("openvino", lambda step: None)]
+    return [(finding.severity, finding.what) for finding in operators.findings("openvino", lambda step: None)]
 
 
 def test_reports_rows_that_are_no_longer_needed(monkeypatch):

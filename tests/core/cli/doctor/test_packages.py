@@ -33,7 +33,7 @@ def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def found():
+def findings():
     importlib.invalidate_caches()
     return list(packages.findings("rival"))
 
@@ -41,14 +41,14 @@ def found():
 @pytest.mark.parametrize(("first", "second"), [("one", "two"), ("two", "one")])
 def test_names_both_owners_and_the_active_one(site, first, second):
     distributions = {"one": ("rival", "1.0", ONE), "two": ("rival-gpu", "2.0", TWO)}
-    for each in (first, second):
-        sites.install(site, *distributions[each])
-    (finding,) = found()
+    for label in (first, second):
+        sites.install(site, *distributions[label])
+    (finding,) = findings()
     name, version, _ = distributions[second]
     assert (finding.subject, finding.severity) == ("the package rival", "error")
     assert finding.what == f"rival and rival-gpu both own it, and {name} {version} is active"
-    mine, other = ("0", "2") if second == "two" else ("2", "0")
-    assert f"2 differ: {mine} from rival 1.0, {other} from rival-gpu 2.0" in finding.why
+    mine, theirs = ("0", "2") if second == "two" else ("2", "0")
+    assert f"2 differ: {mine} from rival 1.0, {theirs} from rival-gpu 2.0" in finding.why
     assert "complete" not in finding.why
     uninstall = packages.pip("uninstall", "-y", "rival", "rival-gpu")
     assert finding.command == f"{uninstall} && {packages.pip('install', f'{name}=={version}')}"
@@ -58,14 +58,14 @@ def test_mixture_of_two_distributions(site):
     sites.install(site, "rival", "1.0", ONE)
     sites.install(site, "rival-gpu", "2.0", {**TWO, "rival/more.py": "2"})
     (site / "rival" / "native.so").write_bytes(ONE["rival/native.so"])
-    (finding,) = found()
+    (finding,) = findings()
     assert "1 from rival 1.0, 1 from rival-gpu 2.0); none of them is complete" in finding.why
 
 
 def test_two_owners_of_identical_files(site):
     sites.install(site, "rival", "1.0", ONE)
     sites.install(site, "rival-nightly", "1.0", ONE)
-    (finding,) = found()
+    (finding,) = findings()
     assert "neither is intact" in finding.what
 
 
@@ -74,22 +74,22 @@ def test_uninstalling_one_owner_breaks_the_other(site):
     sites.install(site, "rival-gpu", "2.0", TWO)
     sites.uninstall(site, "rival-gpu", "2.0")
     assert (site / "rival" / "own.py").exists()
-    (finding,) = found()
+    (finding,) = findings()
     assert "no modules (rival/LICENSE, ...)" in finding.what
     assert finding.command == packages.pip("install", "--force-reinstall", "--no-deps", "rival==1.0")
-    here = Rival("rival").availability()
-    assert "rival" in here.reason
-    assert "pip install 'rival-one'" in here.remedy
+    availability = Rival("rival").availability()
+    assert "rival" in availability.reason
+    assert "pip install 'rival-one'" in availability.remedy
     sites.install(site / "again", "rival", "1.0", ONE)  # as the command does
     shutil.copytree(site / "again" / "rival", site / "rival", dirs_exist_ok=True)
-    assert found() == []
+    assert findings() == []
     assert Rival("rival").availability().ok
 
 
 def test_folder_without_a_distribution_is_no_finding(site):
     (site / "rival").mkdir()
     (site / "rival" / "notes.txt").write_text("a checkout")
-    assert found() == []
+    assert findings() == []
     assert not Rival("rival").availability().ok
 
 
@@ -97,7 +97,7 @@ def test_folder_without_a_distribution_is_no_finding(site):
 def test_file_that_is_missing_or_truncated(site, damage):
     sites.install(site, "rival", "1.0", ONE)
     damage(site / "rival" / "native.so")
-    (finding,) = found()
+    (finding,) = findings()
     assert finding.what.startswith("1 of its 4 files")
     assert "rival/native.so" in finding.what
     assert Rival("rival").availability().ok  # it can be imported
@@ -106,7 +106,7 @@ def test_file_that_is_missing_or_truncated(site, damage):
 def test_distributions_may_share_a_folder(site):
     sites.install(site, "rival", "1.0", ONE)
     sites.install(site, "rival-tools", "1.0", {"rival/tools/__init__.py": ""})
-    assert found() == []
+    assert findings() == []
 
 
 def test_requirement_of_an_installed_distribution(site):

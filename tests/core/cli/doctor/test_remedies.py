@@ -55,9 +55,9 @@ def test_after_its_command_each_finding_is_gone(tmp_path):
     sites.install(site, "one-dist", "1.0", {"one.py": PLUGIN}, {"twin": "one:Mine"})
     sites.install(site, "two-dist", "1.0", {"two.py": PLUGIN}, {"twin": "two:Mine"})
 
-    found = [finding for finding in findings(python) if finding["subject"] not in before]
-    assert {finding["subject"] for finding in found} == {f"the backend {name}" for name in (*BROKEN, "twin")}
-    for finding in found:
+    added = [finding for finding in findings(python) if finding["subject"] not in before]
+    assert {finding["subject"] for finding in added} == {f"the backend {name}" for name in (*BROKEN, "twin")}
+    for finding in added:
         assert str(site) not in finding["command"]
         ran = subprocess.run(finding["command"], shell=True, capture_output=True, text=True, timeout=120)
         assert ran.returncode == 0, (finding["command"], ran.stderr)

@@ -73,18 +73,18 @@ def test_more_than_one_row_is_no_request(encoder: isorun.Session) -> None:
 
 
 @pytest.mark.parametrize(
-    "other",
+    "rest",
     [
         "float[2, 3] c) <float[2, 3] k = {1, 2, 3, 4, 5, 6}> { y = Neg (x)  c = Identity (k) }",
         "int64[2] c) { y = Neg (x)  c = Shape (x) }",
         "float c) <float k = {3}> { y = Neg (x)  c = Identity (k) }",
     ],
 )
-def test_an_output_without_rows_is_that_of_the_request_alone(other: str) -> None:
+def test_an_output_without_rows_is_that_of_the_request_alone(rest: str) -> None:
     """Also where it happens to have as many parts as there are requests."""
     text = '<ir_version: 10, opset_import: ["" : 21]> g (float[N, 3] x) => (float[N, 3] y, '
     requests = [{"x": np.full((1, 3), number, np.float32)} for number in range(2)]
-    with isorun.Session(onnx.parser.parse_model(text + other), "ort-cpu") as session:
+    with isorun.Session(onnx.parser.parse_model(text + rest), "ort-cpu") as session:
         for feeds, results in zip(requests, session.map(requests, max_wait=60), strict=True):
             assert_same(results, session.run(None, feeds))
         (dropped,) = session.map([{"x": requests[1]["x"][0]}])

@@ -126,15 +126,15 @@ def test_file_that_keeps_changing_is_an_error(cache, tmp_path):
 
 
 def test_swapped_notes_are_ignored(cache, tmp_path):
-    one, two = tmp_path / "one", tmp_path / "two"
-    for path in (one, two):
+    first, second = tmp_path / "one", tmp_path / "two"
+    for path in (first, second):
         path.write_text(path.name)
-    prints = {path: cache.fingerprint(lambda path=path: [path], path) for path in (one, two)}
-    notes = {path: cache.root / "fingerprints" / sha256(os.fsencode(path)) for path in (one, two)}
-    content = notes[one].read_bytes()
-    notes[one].write_bytes(notes[two].read_bytes())
-    notes[two].write_bytes(content)
-    assert {path: cache.fingerprint(lambda path=path: [path], path) for path in (one, two)} == prints
+    prints = {path: cache.fingerprint(lambda path=path: [path], path) for path in (first, second)}
+    notes = {path: cache.root / "fingerprints" / sha256(os.fsencode(path)) for path in (first, second)}
+    content = notes[first].read_bytes()
+    notes[first].write_bytes(notes[second].read_bytes())
+    notes[second].write_bytes(content)
+    assert {path: cache.fingerprint(lambda path=path: [path], path) for path in (first, second)} == prints
 
 
 def test_flipped_bit_in_a_note_is_detected(cache, files):

@@ -23,13 +23,13 @@ def make(folder: Path) -> dict[str, int]:
 @pytest.fixture
 def cache(tmp_path: Path) -> Cache:
     """A cache with two entries and a note, none of them in use."""
-    made = Cache(tmp_path / "cache")
+    filled = Cache(tmp_path / "cache")
     (tmp_path / "model").write_bytes(b"model")
-    made.fingerprint(lambda: [tmp_path / "model"], tmp_path / "model")
+    filled.fingerprint(lambda: [tmp_path / "model"], tmp_path / "model")
     for key in ("one", "two"):
-        made.get_or_make("lowered", key, make)
-    made.release()
-    return made
+        filled.get_or_make("lowered", key, make)
+    filled.release()
+    return filled
 
 
 def listed(cache: Cache) -> set[tuple[str, str]]:

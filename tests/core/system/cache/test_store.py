@@ -177,17 +177,17 @@ def test_damaged_entry_is_made_again(cache, damage):
 
 @pytest.mark.parametrize("how", ["linked", "copied", "of another kind"])
 def test_entry_in_place_of_another_is_made_again(cache, how):
-    there = cache.get_or_make("other" if how == "of another kind" else "kind", "other", Maker()).folder
+    source = cache.get_or_make("other" if how == "of another kind" else "kind", "other", Maker()).folder
     place = cache.root / "kind" / "key"
     place.parent.mkdir(exist_ok=True)
     if how == "linked":
-        place.symlink_to(there)
+        place.symlink_to(source)
     else:
-        shutil.copytree(there, place)
+        shutil.copytree(source, place)
     assert cache.get("kind", "key") is None
     assert cache.get_or_make("kind", "key", Maker()).found is False
     assert not place.is_symlink()
-    assert (there / "payload").read_bytes() == PAYLOAD
+    assert (source / "payload").read_bytes() == PAYLOAD
 
 
 def test_file_replaced_by_a_link_is_damage(cache, tmp_path):
@@ -236,10 +236,10 @@ def test_permissions_of_entries(cache, umask, folder, file):
         private = cache.get_or_make("kind", "private", make_file_of_mode(0o644), private=True)
     finally:
         os.umask(before)
-    for made, of_folder, of_files in ((entry, folder, file), (private, 0o700, 0o600)):
-        assert {stat.S_IMODE(path.stat().st_mode) for path in (cache.root, *made.folder.parents[:2])} == {folder}
-        assert stat.S_IMODE(made.folder.stat().st_mode) == of_folder
-        assert {stat.S_IMODE(path.stat().st_mode) for path in made.folder.iterdir()} == {of_files}
+    for cached, of_folder, of_files in ((entry, folder, file), (private, 0o700, 0o600)):
+        assert {stat.S_IMODE(path.stat().st_mode) for path in (cache.root, *cached.folder.parents[:2])} == {folder}
+        assert stat.S_IMODE(cached.folder.stat().st_mode) == of_folder
+        assert {stat.S_IMODE(path.stat().st_mode) for path in cached.folder.iterdir()} == {of_files}
 
 
 def make_file_of_mode(mode: int) -> Callable[[Path], dict[str, Any]]:
@@ -306,12 +306,12 @@ def test_sizes(text, size):
 
 def test_the_limit_removes_what_was_not_used_for_longest(tmp_path, monkeypatch):
     monkeypatch.setenv("ISORUN_CACHE_LIMIT", "3000")
-    made = Cache(tmp_path)
+    limited = Cache(tmp_path)
     for number, key in enumerate(("first", "second", "third")):
-        made.get_or_make("kind", key, lambda folder: {"bytes": (folder / "payload").write_bytes(bytes(1000))})
+        limited.get_or_make("kind", key, lambda folder: {"bytes": (folder / "payload").write_bytes(bytes(1000))})
         os.utime(tmp_path / "kind" / key, ns=(number, number))
-    assert made.get("kind", "first")  # its last use is now
-    made.release()
+    assert limited.get("kind", "first")  # its last use is now
+    limited.release()
     used = Cache(tmp_path)
     assert used.get("kind", "third")
     os.utime(tmp_path / "kind" / "third", ns=(0, 0))

@@ -27,7 +27,7 @@ def status(mode: int, uid: int, gid: int = 50) -> os.stat_result:
 
 
 @pytest.mark.parametrize(
-    ("found", "trusted"),
+    ("status", "trusted"),
     [
         (status(FOLDER | 0o755, ME), True),
         (status(FOLDER | 0o755, 0), True),
@@ -45,8 +45,8 @@ def status(mode: int, uid: int, gid: int = 50) -> os.stat_result:
         (status(FILE | 0o644, ANOTHER), False),
     ],
 )
-def test_trusts_only_what_no_other_user_can_write(found, trusted):
-    assert (trust.why_distrusted(found, ME, private_groups={70}) == "") is trusted
+def test_trusts_only_what_no_other_user_can_write(status, trusted):
+    assert (trust.why_distrusted(status, ME, private_groups={70}) == "") is trusted
 
 
 def make(folder: Path) -> dict[str, int]:
@@ -56,10 +56,10 @@ def make(folder: Path) -> dict[str, int]:
 
 @pytest.fixture
 def cache(tmp_path: Path) -> Cache:
-    made = Cache(tmp_path / "cache")
-    made.get_or_make("kind", "key", make)
-    made.fingerprint(lambda: [tmp_path / "model"], _model(tmp_path))
-    return made
+    filled = Cache(tmp_path / "cache")
+    filled.get_or_make("kind", "key", make)
+    filled.fingerprint(lambda: [tmp_path / "model"], _model(tmp_path))
+    return filled
 
 
 def _model(folder: Path) -> Path:
@@ -131,9 +131,9 @@ def shared() -> Iterator[Cache]:
     """A cache of root in a folder that other users can read, unlike pytest's."""
     with tempfile.TemporaryDirectory() as folder:
         Path(folder).chmod(0o755)
-        made = Cache(Path(folder) / "cache")
-        made.get_or_make("kind", "key", make)
-        yield made
+        filled = Cache(Path(folder) / "cache")
+        filled.get_or_make("kind", "key", make)
+        yield filled
 
 
 def as_nobody(cache: Cache, scratch: Path) -> object:
