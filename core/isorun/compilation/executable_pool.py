@@ -124,8 +124,8 @@ class ExecutablePool(Generic[_K, _T]):
                 if entry is None and not self._is_full():
                     entry = self._entries[key] = _Entry()
                     break
-                if entry is None and (other := self._best(alternative)) is not None:
-                    return self._use(other, self._entries[other])
+                if entry is None and (substitute := self._best(alternative)) is not None:
+                    return self._use(substitute, self._entries[substitute])
                 idle = None if entry is not None else self._least_recently_used()
                 if idle is None:
                     self._changed.wait()

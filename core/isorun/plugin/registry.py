@@ -74,20 +74,20 @@ def entries() -> tuple[Entry, ...]:
         if about and about["Name"]:  # else the remains of a distribution that was uninstalled
             distinct[point.name, point.value] = Entry(point.name, point.value, about["Name"], about["Version"] or "")
     ordered = sorted(distinct.values(), key=lambda entry: (entry.name, not entry.own, entry.distribution, entry.target))
-    return tuple(_judged(entry, [other for other in ordered if other.name == entry.name]) for entry in ordered)
+    return tuple(_judged(entry, [namesake for namesake in ordered if namesake.name == entry.name]) for entry in ordered)
 
 
 def _judged(entry: Entry, same: Sequence[Entry]) -> Entry:
     """An entry, refused if its name is invalid or belongs to another one."""
-    others = sorted({other.distribution for other in same} - {entry.distribution})
+    others = sorted({namesake.distribution for namesake in same} - {entry.distribution})
     uninstall = f"Uninstall it: pip uninstall {entry.distribution}"
     if problem := backend_names.problem(entry.name):
         return replace(entry, refusal=problem, remedy=entry.report())
-    if not entry.own and any(other.own for other in same):
+    if not entry.own and any(namesake.own for namesake in same):
         refusal = f"its name {entry.name!r} belongs to a backend of isorun, and {entry.owner} registers it too"
         return replace(entry, refusal=refusal, remedy=uninstall)
     if len(same) > 1 and not entry.own:
-        owners = " and ".join(f"{other.distribution} ({other.target})" for other in same)
+        owners = " and ".join(f"{namesake.distribution} ({namesake.target})" for namesake in same)
         remedy = f"Uninstall all but one: pip uninstall {others[-1]}" if others else entry.report()
         return replace(entry, refusal=f"{len(same)} classes are registered under this name: {owners}", remedy=remedy)
     return entry

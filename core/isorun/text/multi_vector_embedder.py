@@ -281,5 +281,5 @@ def _with_lengths(
     )
 
 
-def _smaller(length: int | None, other: int | None) -> int | None:
-    return min(filter(None, (length, other)), default=None)
+def _smaller(length: int | None, limit: int | None) -> int | None:
+    return min(filter(None, (length, limit)), default=None)

@@ -86,7 +86,7 @@ def _ratios(times: Mapping[K, Sequence[float]], key: K) -> list[float]:
     """By round, to the fastest candidate of those with the most rounds: others had different conditions."""
     rounds = max(map(len, times.values()))
     fastest = min((taken for taken in times.values() if len(taken) == rounds), key=lambda taken: median(taken or [0]))
-    return [mine / other for mine, other in zip(times[key], fastest, strict=False)]
+    return [mine / best for mine, best in zip(times[key], fastest, strict=False)]
 
 
 def settle(processes: Sequence[int]) -> None:

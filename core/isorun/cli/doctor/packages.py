@@ -39,7 +39,7 @@ def findings(package: str) -> Iterator[Finding]:
     contested = [
         owner
         for owner in owners
-        if any(files[owner.name].keys() & files[other.name] for other in owners if other != owner)
+        if any(files[owner.name].keys() & files[rival.name] for rival in owners if rival != owner)
     ]
     if contested:
         yield _contested(package, contested, files)

@@ -146,14 +146,14 @@ class Preimage:
             return self(left, union(tuple(widened), ()), steps)
         return ALL
 
-    def _factor(self, value: ir.Value | None, other: ir.Value | None, spans: Spans, steps: int) -> Spans:
+    def _factor(self, value: ir.Value | None, cofactor: ir.Value | None, spans: Spans, steps: int) -> Spans:
         """The numbers of a factor for which its product with another is in a set."""
-        number = scalar(other)
+        number = scalar(cofactor)
         if number is None:
-            if self._ranges(other) != (0, 1):
+            if self._ranges(cofactor) != (0, 1):
                 return ALL
-            kept = intersection(self(value, spans, steps), self(other, ((1, 1),), steps))
-            return union(kept, self(other, ((0, 0),), steps)) if contains(spans, 0) else kept
+            kept = intersection(self(value, spans, steps), self(cofactor, ((1, 1),), steps))
+            return union(kept, self(cofactor, ((0, 0),), steps)) if contains(spans, 0) else kept
         if number == 0:
             return ALL if contains(spans, 0) else ()
         ordered = spans if number > 0 else _negated(spans)

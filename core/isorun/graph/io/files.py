@@ -67,8 +67,8 @@ def parse(content: bytes, name: str, path: Path | None = None) -> onnx.ModelProt
         proto = onnx.ModelProto.FromString(content)
     except DecodeError as error:
         problem = "is truncated or damaged" if begins_well else "is not an ONNX model"
-        if not begins_well and (other := _other_format(name, content)):
-            raise InvalidModel(f"{name} is {other}") from error
+        if not begins_well and (actual := _other_format(name, content)):
+            raise InvalidModel(f"{name} is {actual}") from error
         raise InvalidModel(f"{name} {problem} ({error}). Download or export the model again") from error
     if not proto.ir_version or not proto.HasField("graph"):
         raise InvalidModel(f"{name} is {'an ONNX model without a graph' if begins_well else 'not an ONNX model'}")

@@ -80,7 +80,7 @@ def check(text: str, chain: Sequence[str]) -> None:
             not exist, or uses a domain that the header does not import.
     """
     own = parse(text)
-    known = {name: function for other in chain for name, function in parse(other).items()}
+    known = {name: function for base in chain for name, function in parse(base).items()}
     names = {*own, *known}
     steps = [node for function in own.values() for node in function.node]
     called = {node.op_type for node in steps if node.domain in (DOMAIN, _OPTIONAL)}

@@ -72,10 +72,10 @@ def move(graph: ir.Graph | ir.Function, target: int, label: str = "The model") -
     graph.opset_imports[""] = target
 
 
-def differs(operator: str, current: int, other: int, domain: str = "") -> bool:
+def differs(operator: str, current: int, target: int, domain: str = "") -> bool:
     """Whether two versions of a domain define an operator differently, or one of them does not know it."""
     try:
-        since = {onnx.defs.get_schema(operator, opset, domain).since_version for opset in (current, other)}
+        since = {onnx.defs.get_schema(operator, opset, domain).since_version for opset in (current, target)}
     except onnx.defs.SchemaError:  # one of the two has no such operator
         return True
     return len(since) > 1

@@ -77,9 +77,9 @@ def _detach(graph: ir.Graph, node: ir.Node, index: int) -> None:
     if node.op_type == _GROUPED:
         node.replace_input_with(index, None)
     elif node.op_type == "Concat":
-        other = node.inputs[1 - index]
-        assert other is not None
-        subgraph.replace(node.outputs[0], other)
+        current = node.inputs[1 - index]
+        assert current is not None
+        subgraph.replace(node.outputs[0], current)
         graph.remove(node, safe=True)
     elif _is_time(node):
         subgraph.replace(node.outputs[0], _zeros(graph, (1,)))

@@ -180,10 +180,10 @@ class _Removal(PackedReads):
             value = pending.pop()
             for node in value.consumers():
                 attends = functions.is_fused(node, *functions.ATTENTIONS)
-                others = (other for other in node.inputs if other is not None and other not in ranks)
+                others = (operand for operand in node.inputs if operand is not None and operand not in ranks)
                 if attends or node.op_type == "Shape" or tokens.positions_read(node, ranks[value]):
                     continue
-                if tokens.is_joining(node) and any(other.const_value is None for other in others):
+                if tokens.is_joining(node) and any(operand.const_value is None for operand in others):
                     continue
                 rank = tokens.rank_by_token(node, ranks)
                 if rank is None and node.op_type not in _OF_ROWS:
@@ -309,10 +309,10 @@ class _Removal(PackedReads):
             return
         if node.domain == "" and node.op_type == "Mul":
             for index, value in enumerate(node.inputs):
-                if tokens.is_mask(value, self.mask) and (other := node.inputs[1 - index]) in self.packed:
-                    node.replace_input_with(index, self._factor(other))
-                    self.pack(node.outputs[0], self.packed[other])
-                    self._masked[node.outputs[0]] = other
+                if tokens.is_mask(value, self.mask) and (multiplied := node.inputs[1 - index]) in self.packed:
+                    node.replace_input_with(index, self._factor(multiplied))
+                    self.pack(node.outputs[0], self.packed[multiplied])
+                    self._masked[node.outputs[0]] = multiplied
                     return
         # Rows with zeros for padding are enough if only their shape is read, or if they were multiplied by the mask and
         # are summed up: a mean or a maximum depends on the number of the zeros, but that of numbers from 0 on (SPLADE).

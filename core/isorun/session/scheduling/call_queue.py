@@ -162,14 +162,14 @@ class CallQueue:
                     break
 
         advance(iter(first.waiting.values()))
-        other = None
+        later = None
         while heads:
             *_, request, rest = heapq.heappop(heads)
             yield request
             advance(rest)
-            while (other := other or next(others, None)) and (not heads or other.turn()[:2] <= heads[0][:2]):
-                advance(iter(other.waiting.values()))
-                other = None
+            while (later := later or next(others, None)) and (not heads or later.turn()[:2] <= heads[0][:2]):
+                advance(iter(later.waiting.values()))
+                later = None
 
 
 def _of_similar_length(call: Call) -> list[Request]:

@@ -85,8 +85,8 @@ class Trials:
         finite = np.isfinite(alone)
         if (finite != np.isfinite(beside)).any():
             return False
-        first, other = (values[finite].astype(np.float64) for values in (alone, beside))
+        first, second = (values[finite].astype(np.float64) for values in (alone, beside))
         if not first.size:
             return True
         scale = max(float(np.abs(first).max()), _SMALLEST[self._exact])
-        return bool(np.abs(first - other).max() <= _TOLERANCE[self._exact] * scale)
+        return bool(np.abs(first - second).max() <= _TOLERANCE[self._exact] * scale)

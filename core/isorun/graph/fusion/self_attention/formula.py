@@ -136,7 +136,7 @@ class AttentionProbe:
                     f"it does not compute softmax(scale Q K^T + mask) V: {what} (a soft cap, or a mask that is not a "
                     "key mask)"
                 )
-            candidates = {terms: tuple(also for other, also in fitting if other == terms) for terms, _ in fitting}
+            candidates = {terms: tuple(also for fitted, also in fitting if fitted == terms) for terms, _ in fitting}
             scale, turn = turns[fitting[0][0]]
             if scale <= 0:  # no runtime's attention has one
                 raise CannotFuse(f"its scale must be above 0, got {scale:.3g}")
@@ -226,8 +226,8 @@ class AttentionProbe:
             return np.diagonal(pairs.reshape(rows, -1, *pairs.shape[-1:] * 2)[0], axis1=-2, axis2=-1).astype(np.float64)
 
         first, second, both = (
-            own(self._probes.evaluator({**sample, operands[0]: query_factor * query, operands[1]: other * key})(scores))
-            for query_factor, other in ((2, 1), (1, 2), (2, 2))
+            own(self._probes.evaluator({**sample, operands[0]: by_query * query, operands[1]: by_key * key})(scores))
+            for by_query, by_key in ((2, 1), (1, 2), (2, 2))
         )
         changes, products = both - first - second + own(evaluate(scores)), own(product)
         return float((changes * products).sum() / np.square(products).sum())

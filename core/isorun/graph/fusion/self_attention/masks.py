@@ -175,8 +175,8 @@ class MaskClassifier:
             if node is None or is_constant(ancestor) or node.op_type not in _BOOLEAN or not data_inputs(ancestor):
                 continue
             result = evaluate(ancestor)
-            others = (other for other in ancestors(value, frozenset((ancestor,))) if other is not ancestor)
-            alone = all(is_constant(other) or other.producer() is not None for other in others)
+            others = (source for source in ancestors(value, frozenset((ancestor,))) if source is not ancestor)
+            alone = all(is_constant(source) or source.producer() is not None for source in others)
             if result.dtype == np.bool_ and result.shape == (self._probes.rows, length) and alone:
                 origins.append(ancestor)
         return origins

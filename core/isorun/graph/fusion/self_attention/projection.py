@@ -65,7 +65,7 @@ def _layouts(
             if len(parts) == 3:
                 yield parts
     elif len(layers) == 2:
-        for merged, other in (layers, layers[::-1]):
-            if sizes(merged.weight)[1] == wide and sizes(other.weight)[1] == 2 * narrow:
+        for merged, paired in (layers, layers[::-1]):
+            if sizes(merged.weight)[1] == wide and sizes(paired.weight)[1] == 2 * narrow:
                 halves = tuple(range(narrow)), tuple(range(narrow, 2 * narrow))
-                yield [Projection(merged, tuple(range(wide))), *(Projection(other, half) for half in halves)]
+                yield [Projection(merged, tuple(range(wide))), *(Projection(paired, half) for half in halves)]

@@ -163,7 +163,7 @@ def rates(pattern: AttentionPattern, turn: Turn) -> Iterator[np.ndarray]:
                 for rate in (rates, -rates):
                     angles = np.arange(len(turn.cos), dtype=np.float32)[:, None] * rate
                     both = ((np.cos(angles), turn.cos), (np.sin(angles), turn.sin))
-                    if all(np.allclose(table, other, atol=TOLERANCE) for table, other in both):
+                    if all(np.allclose(table, expected, atol=TOLERANCE) for table, expected in both):
                         yield rate
 
 
