@@ -108,10 +108,10 @@ def _branch(name: str, nodes: Nodes, outputs: Sequence[ir.Value]) -> ir.Graph:
     return ir.Graph([], outputs, nodes=nodes, name=name)
 
 
-def other_if_empty(op: Nodes, node: ir.Node, value: ir.Value | None, other: ir.Value) -> None:
+def other_if_empty(op: Nodes, node: ir.Node, value: ir.Value | None, replacement: ir.Value) -> None:
     """The outputs of a node, the first of them another value if a value has no elements."""
     first, *others = op.like(node, *node.inputs)
     is_empty = op("Equal", op("Size", value), op.constant(0))
-    op("Where", is_empty, other, first)
+    op("Where", is_empty, replacement, first)
     for output in others:
         op("Identity", output)

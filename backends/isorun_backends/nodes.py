@@ -161,10 +161,10 @@ def rewrite(add: Callable[[Nodes, ir.Node], object]) -> Rewrite:
     return nodes_of
 
 
-def where_below(op: Nodes, value: ir.Value | None, limit: int, other: int) -> ir.Value:
+def where_below(op: Nodes, value: ir.Value | None, limit: int, substitute: int) -> ir.Value:
     """Integers, or another number where they are below a limit."""
     minimum = op.constant(limit, dtype_of(value))
-    replacement = minimum if other == limit else op.constant(other, dtype_of(value))
+    replacement = minimum if substitute == limit else op.constant(substitute, dtype_of(value))
     return op("Where", op("Less", value, minimum), replacement, value)
 
 

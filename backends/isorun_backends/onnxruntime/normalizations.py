@@ -38,7 +38,7 @@ def has_many_epsilons(node: ir.Node, _: int) -> bool:
     if not _is_read_by(node, "Sqrt"):
         return False
     pairs = (node.inputs, node.inputs[::-1])
-    return any(_producer(mean, "ReduceMean") is not None and not _is_one(other) for mean, other in pairs)
+    return any(_producer(mean, "ReduceMean") is not None and not _is_one(added) for mean, added in pairs)
 
 
 def divides_root(node: ir.Node, _: int) -> bool:

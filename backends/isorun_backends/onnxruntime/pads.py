@@ -87,7 +87,7 @@ def _moves_windows(node: ir.Node, pad: ir.Node) -> bool:
         return True
     half = len(pads) // 2
     own = attribute_of(node, "pads", [0] * 2 * len(kernel))
-    total = [added + given for added, given in zip([*pads[2:half], *pads[half + 2 :]], own, strict=True)]
+    total = [added + declared for added, declared in zip([*pads[2:half], *pads[half + 2 :]], own, strict=True)]
     return any(size >= extent for size, extent in zip(total, [*kernel, *kernel], strict=True))
 
 

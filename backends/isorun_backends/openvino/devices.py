@@ -69,18 +69,18 @@ class Target:
         if not self.hints:
             raise refusals[0]
 
-    def properties(self, given: Mapping[str, Any], threads: int | None, needed: Mapping[str, str]) -> dict[str, Any]:
+    def properties(self, options: Mapping[str, Any], threads: int | None, needed: Mapping[str, str]) -> dict[str, Any]:
         """All properties for compiling, with the caller's own.
 
         Args:
-            given: the caller's own.
+            options: the caller's own.
             threads: of the processor.
             needed: those that the model needs on the processor, unless the caller has others.
 
         Raises:
             InvalidOption: none of the devices has one of the caller's, or it is another argument of the session.
         """
-        own = self._validated(given)
+        own = self._validated(options)
         by_device = {}
         defaults = {
             # It would bind the threads of every model to the first cores, so that two models share them.
@@ -145,20 +145,20 @@ class Target:
                 precision = "fp16" if "fp16" in computes else "fp32"
         return _CAPABILITIES[precision][1]
 
-    def _validated(self, given: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
+    def _validated(self, options: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
         """The caller's own properties, by the devices and the plugins that have them."""
-        if not given:
+        if not options:
             return {}  # listing the supported properties takes as long as loading a small model
         writable = {device: self._writable(device) for device in (*self.hints, *self._plugins)}
         own: dict[str, dict[str, Any]] = {device: {} for device in writable}
-        for key, value in given.items():
+        for key, value in options.items():
             if key == _PER_DEVICE:
                 continue
             self._require(key, set().union(*writable.values()))
             for device, known in writable.items():
                 if key in known:
                     own[device][key] = value
-        for device, properties in given.get(_PER_DEVICE, {}).items():
+        for device, properties in options.get(_PER_DEVICE, {}).items():
             if device not in self.hints:
                 problem = (
                     f"{_PER_DEVICE}: {device!r} is not a device of {self.device}{did_you_mean(device, self.hints)}"

@@ -41,8 +41,8 @@ def joins_other_parts(node: ir.Node, _: int) -> bool:
 @rewrite
 def negate_last(op: Nodes, node: ir.Node) -> ir.Value:
     """The whole is negated, of which the other part was before."""
-    other = op("Neg", node.inputs[1])
-    return op("Neg", op("Concat", _negated(node), other, **node.attributes))
+    last = op("Neg", node.inputs[1])
+    return op("Neg", op("Concat", _negated(node), last, **node.attributes))
 
 
 def _negated(node: ir.Node) -> ir.Value | None:
