@@ -204,16 +204,16 @@ def _judge(
     judge = measured.ByMeasure(subject, releases[0], releases[-1], of, percent, folder, rounds, shown, resume)
     if criterion == "memory":
         return judge, lambda _: ["isorun does not measure the memory of single operators."]
-    return judge, lambda found: operators.explain(subject, found, shown)
+    return judge, lambda result: operators.explain(subject, result, shown)
 
 
-def _conclusion(package: str, releases: list[str], last: Step, found: Found | None, causes: list[str]) -> list[str]:
-    if found is None:
+def _conclusion(package: str, releases: list[str], last: Step, result: Found | None, causes: list[str]) -> list[str]:
+    if result is None:
         shown = "is as good as" if last.verdict == "good" else "cannot be compared with"
         return [f"No verdict: {package} {last.release} {shown} {releases[0]}: {last.evidence}"]
-    if found.between:
-        between = ", ".join(found.between)
-        first = f"The first bad release is {package} {found.first_bad} or one of those that were skipped: {between}."
+    if result.between:
+        between = ", ".join(result.between)
+        first = f"The first bad release is {package} {result.first_bad} or one of those that were skipped: {between}."
     else:
-        first = f"The first bad release is {package} {found.first_bad}."
-    return [first, f"The last good one is {found.last_good}.", *causes]
+        first = f"The first bad release is {package} {result.first_bad}."
+    return [first, f"The last good one is {result.last_good}.", *causes]

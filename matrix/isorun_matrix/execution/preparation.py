@@ -158,14 +158,14 @@ class Preparation:
     def _compute(self, workload: Workload, model: PreparedModel) -> ReferenceResult:
         """Compute the reference of a workload, and in the same process those that the model's other shapes lack."""
         others = {
-            other.id: self._folder.start(
-                {"time_limit": other.time_limit, "job": asdict(ReferenceJob(other, model))},
+            sibling.id: self._folder.start(
+                {"time_limit": sibling.time_limit, "job": asdict(ReferenceJob(sibling, model))},
             )
-            for other in self.plan.workloads
-            if other.model == workload.model
-            and other is not workload
-            and other.id in self.wanted
-            and self._folder.read(self._folder.reference(other.id, self.keys[other.id]), ReferenceResult) is None
+            for sibling in self.plan.workloads
+            if sibling.model == workload.model
+            and sibling is not workload
+            and sibling.id in self.wanted
+            and self._folder.read(self._folder.reference(sibling.id, self.keys[sibling.id]), ReferenceResult) is None
         }
         what = f"Computing the reference of {shortened([workload.id, *others])}"
         self._progress.started(what)

@@ -202,10 +202,10 @@ def _group(model: str, shape: str, cells: Sequence[CellResult]) -> Group:
     unbeaten = (
         index
         for index in correct
-        if not any((ratio := family.ratio(index, other)) and ratio.verdict == "slower" for other in correct)
+        if not any((ratio := family.ratio(index, rival)) and ratio.verdict == "slower" for rival in correct)
     )
     fastest = next(unbeaten, correct[0] if correct else None)
-    ratios = {other: family.ratio(other, fastest) for other in correct if fastest is not None and other != fastest}
+    ratios = {rival: family.ratio(rival, fastest) for rival in correct if fastest is not None and rival != fastest}
     return Group(
         model,
         shape,
@@ -249,7 +249,7 @@ def cpu_rounds(cell: CellResult) -> Medians:
     return {measured.place: measured.cpu_ms for measured in rounds(cell) if measured.cpu_ms}
 
 
-def judges(of: str, cell: CellResult, other: CellResult) -> bool:
+def judges(of: str, cell: CellResult, second: CellResult) -> bool:
     """Whether a measure of :data:`TIME` tells which of two cells takes longer.
 
     CPU time does where both keep as many cores busy while they have them, in the round that keeps the most: a cell that
@@ -257,7 +257,7 @@ def judges(of: str, cell: CellResult, other: CellResult) -> bool:
     """
     if of != "cpu":
         return True
-    cores = [max(map(_busy_cores, rounds(member)), default=0.0) for member in (cell, other)]
+    cores = [max(map(_busy_cores, rounds(member)), default=0.0) for member in (cell, second)]
     return min(cores) > 0 and max(cores) <= _AS_BUSY * min(cores)
 
 

@@ -70,7 +70,7 @@ def _best(name: str, measured: Sequence[_Measured]) -> str:
     if not figures.requests_per_s:
         return f"{name}: no cell has{within.removeprefix(' with')} at any rate"
     least = figures.requests_per_s if figures.between is None else figures.between[0]
-    highest = {name: (other.between or (0, other.requests_per_s))[1] for name, _, other in ranked[1:]}
+    highest = {name: (rival.between or (0, rival.requests_per_s))[1] for name, _, rival in ranked[1:]}
     close = [name for name, high in highest.items() if high * _NEAR >= least]
     tied = f"; {shortened(close)} may answer as many" if close else ""
     most = "the most requests, " if ranked[1:] and not close else ""

@@ -90,9 +90,9 @@ def merge(folders: Sequence[str], out: Path) -> MachineRuns:
     require_distinct(runs.values())
     cells = {name: {cell.id for cell in run.cells} for name, run in runs.items()}
     first, *others = cells
-    for other in others:
-        if cells[first].isdisjoint(cells[other]):
-            raise SpecError(f"The runs of {first} and {other} have no cell in common. Run the same spec on both.")
+    for second in others:
+        if cells[first].isdisjoint(cells[second]):
+            raise SpecError(f"The runs of {first} and {second} have no cell in common. Run the same spec on both.")
     out = out.absolute()
     if out.exists() and (not out.is_dir() or any(out.iterdir())):
         raise SpecError(f"{out} exists and is not empty. Choose another --out.")

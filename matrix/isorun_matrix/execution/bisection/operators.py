@@ -24,7 +24,7 @@ _SHOWN = 5
 _SMALL = 0.01  # of a run: less is not worth a line
 
 
-def explain(subject: Subject, found: Found, progress: Lines) -> list[str]:
+def explain(subject: Subject, result: Found, progress: Lines) -> list[str]:
     """Which operators take longer in the first bad release than in the last good one, in sentences."""
     try:
         known = listing.load(subject.backend).capabilities.options
@@ -32,9 +32,9 @@ def explain(subject: Subject, found: Found, progress: Lines) -> list[str]:
         known = {}
     if OPTION not in known:
         return [f"Which operator takes longer is unknown: {subject.backend} reports no time of single operators."]
-    progress.note(f"Profiling {found.last_good} and {found.first_bad}")
+    progress.note(f"Profiling {result.last_good} and {result.first_bad}")
     try:
-        longer = slower(subject, found.last_good, found.first_bad, progress)
+        longer = slower(subject, result.last_good, result.first_bad, progress)
     except IsorunError as error:
         return [f"Its operators cannot be profiled: {error}"]
     if not longer:

@@ -54,12 +54,12 @@ class ByOutputs:
             return Step(release, "bad", reasons[0])
         return Step(release, "good", f"max rel {worst:.2g} from {self.good}")
 
-    def explain(self, found: Found) -> list[str]:
+    def explain(self, result: Found) -> list[str]:
         """Where the first bad release departs first from the last good one, by the values of the fused operators."""
-        self.progress.note(f"Comparing the operators of {found.last_good} and {found.first_bad}")
+        self.progress.note(f"Comparing the operators of {result.last_good} and {result.first_bad}")
         try:
             with parity_layers.exposed(self.subject.model) as (path, operators):
-                releases = (found.last_good, found.first_bad)
+                releases = (result.last_good, result.first_bad)
                 (expected, _), run = (self._run(release, path, **parity_layers.SETTINGS) for release in releases)
                 departure = parity_layers.first_departure(self._compare(*run, expected), operators)
         except IsorunError as error:

@@ -23,8 +23,8 @@ def references(job: ReferenceJob, folder: Path, pause: Callable[[Paused], None])
     model, workload = job.model, job.workload
     with Session(model.path, workload.backend, precision=workload.precision, outputs=model.outputs) as session:
         for place in map(Path, job.others):
-            other = from_json(ReferenceJob, json.loads((place / JOB).read_text(encoding="utf-8"))["job"])
-            main.write_outcome(place, partial(_reference, session, other, place, pause))
+            sibling = from_json(ReferenceJob, json.loads((place / JOB).read_text(encoding="utf-8"))["job"])
+            main.write_outcome(place, partial(_reference, session, sibling, place, pause))
         return _reference(session, job, folder, pause)
 
 

@@ -74,7 +74,7 @@ class Family:
     compared: int
     floor: float = 0.0
 
-    def ratio(self, cell: int, other: int) -> Ratio | None:
+    def ratio(self, cell: int, baseline: int) -> Ratio | None:
         """How the time of a cell compares with that of another, by their indices.
 
         The half-width of the interval is that of Tukey and Kramer: the quantile of the studentized range, times the
@@ -85,8 +85,8 @@ class Family:
         Returns:
             The comparison; ``None`` if fewer than three common rounds connect the cells.
         """
-        difference = self._difference(cell, other) or min(
-            (through for third in range(len(self.cells)) if (through := self._through(cell, third, other))),
+        difference = self._difference(cell, baseline) or min(
+            (through for third in range(len(self.cells)) if (through := self._through(cell, third, baseline))),
             key=lambda through: through[1],
             default=None,
         )
@@ -100,17 +100,17 @@ class Family:
         interval = Interval(math.exp(middle - half), math.exp(middle + half), LEVEL)
         return Ratio(math.exp(middle), interval, rounds, verdict, math.exp(threshold))
 
-    def _difference(self, cell: int, other: int) -> tuple[float, float, int] | None:
+    def _difference(self, cell: int, baseline: int) -> tuple[float, float, int] | None:
         """The median log ratio in common rounds, the variance of that median, and the number of rounds."""
-        logs = _log_ratios(self.cells[cell], self.cells[other])
+        logs = _log_ratios(self.cells[cell], self.cells[baseline])
         if len(logs) < NEEDED:
             return None
         own, (pooled, freedom) = float(np.var(logs, ddof=1)), self._pooled
         variance = own if own > pooled * _quantile("f", LEVEL, len(logs) - 1, freedom) else pooled
         return float(np.median(logs)), variance * _of_median(len(logs)), len(logs)
 
-    def _through(self, cell: int, third: int, other: int) -> tuple[float, float, int] | None:
-        first, second = self._difference(cell, third), self._difference(third, other)
+    def _through(self, cell: int, third: int, baseline: int) -> tuple[float, float, int] | None:
+        first, second = self._difference(cell, third), self._difference(third, baseline)
         if first is None or second is None:
             return None
         return first[0] + second[0], first[1] + second[1], min(first[2], second[2])
@@ -208,17 +208,17 @@ class Change:
     verdict: str
 
 
-def change(first: Medians, other: Medians, of: str, sessions: Sessions, compared: int, *noises: float) -> Change:
+def change(first: Medians, second: Medians, of: str, sessions: Sessions, compared: int, *noises: float) -> Change:
     """Compare a cell of a run with the same cell of another one.
 
     Args:
-        first, other: the medians of the cell in each run.
+        first, second: the medians of the cell in each run.
         of: what they are.
         sessions: how much sessions differ.
         compared: how many cells are compared.
         noises: the noise floor of each run, as a ratio less 1.
     """
-    logs = [np.log([*medians.values()]) for medians in (first, other)]
+    logs = [np.log([*medians.values()]) for medians in (first, second)]
     if not all(map(len, logs)):
         return Change(None, of, None, "too few rounds")
     middle = float(np.median(logs[1]) - np.median(logs[0]))
@@ -237,9 +237,9 @@ def self_ratio(cell: Medians, control: Medians) -> float | None:
     return math.expm1(abs(float(np.median(logs)))) if len(logs) else None
 
 
-def _log_ratios(cell: Medians, other: Medians) -> np.ndarray:
+def _log_ratios(cell: Medians, baseline: Medians) -> np.ndarray:
     """The logarithm of the ratio in each common round."""
-    return np.array([math.log(cell[number] / other[number]) for number in cell if number in other])
+    return np.array([math.log(cell[number] / baseline[number]) for number in cell if number in baseline])
 
 
 def _of_median(count: int) -> float:

@@ -120,11 +120,11 @@ def compare(runs: Sequence[Run], history: Sequence[Run] = ()) -> Comparison:
     """
     first, *others = runs
     known = {cell.id for cell in first.cells}
-    for other in (*others, *history):
-        if known.isdisjoint(cell.id for cell in other.cells):
+    for second in (*others, *history):
+        if known.isdisjoint(cell.id for cell in second.cells):
             raise SpecError(
-                f"{other.folder} has no cell in common with {first.folder}. Cells are matched by model/shape/backend/"
-                f"precision: expected {shortened([*first.by_id])}, got {shortened([*other.by_id])}."
+                f"{second.folder} has no cell in common with {first.folder}. Cells are matched by model/shape/backend/"
+                f"precision: expected {shortened([*first.by_id])}, got {shortened([*second.by_id])}."
             )
     settings = [dict(_settings(run)) for run in runs]
     by_id = [run.by_id for run in runs]
@@ -197,13 +197,13 @@ def regressions(comparison: Comparison, percent: float) -> list[tuple[str, int, 
 
 def _changes(
     first: Mapping[str, CellResult],
-    other: Mapping[str, CellResult],
+    second: Mapping[str, CellResult],
     sessions: Sessions,
     *noises: Mapping[tuple[str, str], float],
 ) -> dict[str, Change]:
     """The changes of all cells that are correct in both runs."""
-    names = [name for name in first if name in other and first[name].status == other[name].status == "ok"]
-    values = {name: _values(first[name], other[name]) for name in names}
+    names = [name for name in first if name in second and first[name].status == second[name].status == "ok"]
+    values = {name: _values(first[name], second[name]) for name in names}
     return {
         name: verdicts.change(
             before,
@@ -217,16 +217,16 @@ def _changes(
     }
 
 
-def _values(first: CellResult, other: CellResult) -> tuple[Medians, Medians, str]:
+def _values(first: CellResult, second: CellResult) -> tuple[Medians, Medians, str]:
     """The value in each round of both runs, and what it is.
 
     Medians of undisturbed rounds; CPU time of all rounds where either run has too few of those.
     """
     for of, rounds in summary.TIME.items():
-        values = rounds(first), rounds(other)
-        if min(map(len, values)) >= verdicts.NEEDED and summary.judges(of, first, other):
+        values = rounds(first), rounds(second)
+        if min(map(len, values)) >= verdicts.NEEDED and summary.judges(of, first, second):
             return *values, of
-    return summary.calm_rounds(first), summary.calm_rounds(other), "p50"
+    return summary.calm_rounds(first), summary.calm_rounds(second), "p50"
 
 
 def _settings(run: Run) -> Iterator[tuple[Place, Any]]:
@@ -259,16 +259,16 @@ def _flat(value: Any, place: Place = ()) -> Iterator[tuple[Place, Any]]:
         yield place, value
 
 
-def _differences(first: Mapping[Place, Any], other: Mapping[Place, Any]) -> dict[str, tuple[Any, Any]]:
+def _differences(first: Mapping[Place, Any], second: Mapping[Place, Any]) -> dict[str, tuple[Any, Any]]:
     """Settings that both have with different values, and members of :data:`_ADDED` that only one has."""
-    known = [{place[:end] for place in settings for end in range(len(place))} for settings in (first, other)]
+    known = [{place[:end] for place in settings for end in range(len(place))} for settings in (first, second)]
     parts = known[0] & known[1]  # what both have, such as a backend or a shape
     return {
-        ".".join(place): (first.get(place), other.get(place))
-        for place in {**first, **other}
-        if first.get(place) != other.get(place)
+        ".".join(place): (first.get(place), second.get(place))
+        for place in {**first, **second}
+        if first.get(place) != second.get(place)
         and (
-            (place in first and place in other)
+            (place in first and place in second)
             or any(kind in _ADDED and place[:index] in parts for index, kind in enumerate(place))
         )
     }

@@ -105,12 +105,12 @@ def _lowest(machine: Machine, titles: Sequence[str]) -> float:
     return min((mean.mean for mean in means if mean is not None), default=math.inf)
 
 
-def _quotient(first: _Mean, other: _Mean) -> Interval | None:
+def _quotient(first: _Mean, second: _Mean) -> Interval | None:
     """The interval of a quotient: both intervals contain their medians with at least this probability."""
-    if first.interval is None or other.interval is None:
+    if first.interval is None or second.interval is None:
         return None
-    level = max(0.0, first.interval.level + other.interval.level - 1)
-    return Interval(first.interval.low / other.interval.high, first.interval.high / other.interval.low, level)
+    level = max(0.0, first.interval.level + second.interval.level - 1)
+    return Interval(first.interval.low / second.interval.high, first.interval.high / second.interval.low, level)
 
 
 def _ends(interval: Interval | None) -> str:

@@ -45,7 +45,7 @@ def notes(machines: Sequence[Machine]) -> Iterator[str]:
     for machine in machines:
         for title, group in machine.groups.items():
             for cell in group.cells:
-                first = next((other for other in machines if other.correct_cell(title, cell.name)), machine)
+                first = next((candidate for candidate in machines if candidate.correct_cell(title, cell.name)), machine)
                 for mark in marks(first, machine, title, cell.name):
                     seen.setdefault(mark, []).append(f"{machine.name} from {first.name}")
     for mark, whose in sorted(seen.items()):

@@ -119,7 +119,7 @@ def _value(
     figure = of(machine, cell)
     if cell.status != "ok" or figure is None:
         return Value(None, NONE if cell.status == "ok" else str(cell.status))
-    first = next(other for other in machines if other.correct_cell(title, name) is not None)
+    first = next(candidate for candidate in machines if candidate.correct_cell(title, name) is not None)
     letters = marks(first, machine, title, name)
     return Value(figure, number(figure) + (f" ({letters})" if letters else ""), machine.groups[title].leads(cell))
 
@@ -176,8 +176,8 @@ def _conclusions(machines: Sequence[Machine], title: str) -> Iterator[str]:
     leader = f"{title} overall: {group.fastest and group.fastest.name} on {name}"
     sessions = verdicts.Sessions()
     changes = [
-        verdicts.change(calm, rounds, "p50", sessions, len(others), group.noise or 0.0, other.noise or 0.0)
-        for _, other, rounds in others
+        verdicts.change(calm, rounds, "p50", sessions, len(others), group.noise or 0.0, rival.noise or 0.0)
+        for _, rival, rounds in others
     ]
     if any(change.needed is None for change in changes):
         yield f"{leader} has the lowest median of these, but there are too few undisturbed rounds for a verdict."

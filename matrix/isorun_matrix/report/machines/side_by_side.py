@@ -54,23 +54,23 @@ class Machine:
         return cell if cell is not None and cell.status == "ok" and cell.result is not None else None
 
 
-def differences(first: Machine, cell: CellResult, other: Machine, own: CellResult) -> str:
+def differences(first: Machine, cell: CellResult, machine: Machine, own: CellResult) -> str:
     """What differs between two cells of a model and shape, as letters of the legend: ``m`` where the models do, ``f``
     where the feeds do, ``s`` where the software does, ``o`` where the settings of the backend do."""
     if cell.result is None or own.result is None:
         return ""
-    one, two = cell.result.provenance, own.result.provenance
-    feeds = first.feeds.get(cell.id), other.feeds.get(own.id)
+    base, changed = cell.result.provenance, own.result.provenance
+    feeds = first.feeds.get(cell.id), machine.feeds.get(own.id)
     differ = {
-        "m": one.fingerprint != two.fingerprint,
+        "m": base.fingerprint != changed.fingerprint,
         "f": None not in feeds and feeds[0] != feeds[1],  # the feeds of a node that was lost may be unknown
         "o": (cell.device, cell.threads, cell.options) != (own.device, own.threads, own.options),
-        "s": (one.versions, first.run.environment.python) != (two.versions, other.run.environment.python),
+        "s": (base.versions, first.run.environment.python) != (changed.versions, machine.run.environment.python),
     }
     return "".join(letter for letter, differs in differ.items() if differs)
 
 
-def marks(first: Machine, other: Machine, title: str, name: str) -> str:
+def marks(first: Machine, machine: Machine, title: str, name: str) -> str:
     """What differs between a cell on two machines, if it is correct on both."""
-    cell, own = first.correct_cell(title, name), other.correct_cell(title, name)
-    return "" if cell is None or own is None else differences(first, cell, other, own)
+    cell, own = first.correct_cell(title, name), machine.correct_cell(title, name)
+    return "" if cell is None or own is None else differences(first, cell, machine, own)
