@@ -77,9 +77,9 @@ def prune(
     shared = {matrix.value: node for node, _, matrix in layer_weights if node not in nodes}
     pruned: dict[ir.Value, Pruned] = {}
     for node, matrix in chosen:
-        if (other := shared.get(matrix.value)) is not None:
+        if (sharing := shared.get(matrix.value)) is not None:
             raise UnsupportedModel(
-                f"The layer {node.name!r} shares its weights with {other.name!r}, which is not to be pruned. "
+                f"The layer {node.name!r} shares its weights with {sharing.name!r}, which is not to be pruned. "
                 "Name both or neither"
             )
         if matrix.value not in pruned:  # layers may share their weights

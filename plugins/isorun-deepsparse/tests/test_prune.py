@@ -49,10 +49,10 @@ def random_matrix(rows: int, columns: int) -> np.ndarray:
 def test_prunes_the_smallest_weights(sparsity, rows, columns, pattern):
     before = random_matrix(4 * rows, columns)
     model = dense(before)
-    (found,) = prune(model, sparsity, pattern, layers=["*"])
+    (pruned,) = prune(model, sparsity, pattern, layers=["*"])
     after = weights_of(model)
     size = 4 if pattern == "block4" else 1
-    assert found.zeros == np.count_nonzero(after == 0) == round(sparsity * before.size / size) * size
+    assert pruned.zeros == np.count_nonzero(after == 0) == round(sparsity * before.size / size) * size
     assert (after[after != 0] == before[after != 0]).all()
     scores = np.abs(before).reshape(-1, size, columns).sum(axis=1)
     kept = (after.reshape(-1, size, columns) != 0).all(axis=1)
@@ -89,10 +89,10 @@ def test_half_precision_stays_half_precision():
 @pytest.mark.parametrize("pattern", PATTERNS)
 def test_prunes_only_the_dense_layers_of_an_encoder(bert: Path, pattern: str):
     model, whole = files.read(bert), files.read(bert)
-    found = prune(model, 0.75, pattern)
-    assert len(found) == ENCODER
-    assert not any("pooler" in each.weight or "embeddings" in each.weight for each in found)
-    names = {each.weight for each in found}
+    pruned = prune(model, 0.75, pattern)
+    assert len(pruned) == ENCODER
+    assert not any("pooler" in entry.weight or "embeddings" in entry.weight for entry in pruned)
+    names = {entry.weight for entry in pruned}
     for layer in inspect(model).layers:
         if layer.weight in names:
             assert (layer.sparsity, layer.pattern) == (0.75, pattern)
@@ -121,16 +121,16 @@ def test_a_pruned_encoder_is_the_encoder_with_those_zeros(bert: Path):
 def test_any_exporters_encoder(label: str):
     model = exports.model(label)
     assert pipeline.fuse(model).is_encoder
-    found = prune(model, 0.5, "block4")
+    pruned = prune(model, 0.5, "block4")
     layers = {layer.weight: layer for layer in inspect(model).layers}
-    assert {layers[each.weight].pattern for each in found} == {"block4"}
-    assert all(np.isfinite(each).all() for each in exports.run(model, exports.given(label, rows=4)))
+    assert {layers[entry.weight].pattern for entry in pruned} == {"block4"}
+    assert all(np.isfinite(output).all() for output in exports.run(model, exports.given(label, rows=4)))
 
 
 def test_layers_by_their_names(bert: Path):
-    found = prune(files.read(bert), 0.5, layers=["layer.1.*", "pooler.dense"])
-    assert [each.layer for each in found][-1] == "pooler.dense"
-    assert len(found) == 5
+    pruned = prune(files.read(bert), 0.5, layers=["layer.1.*", "pooler.dense"])
+    assert [entry.layer for entry in pruned][-1] == "pooler.dense"
+    assert len(pruned) == 5
 
 
 @pytest.mark.parametrize("sparsity", [0, 1, 80, -0.1, float("nan")])

@@ -54,7 +54,7 @@ def _may_widen_dividend(node: ir.Node, _: int) -> bool:
     if len(dividend) < len(divisor) or not dividend:
         return True
     pairs = zip(reversed(dividend), reversed(divisor), strict=False)
-    return any(other not in (1, size) and not (isinstance(size, int) and size > 1) for size, other in pairs)
+    return any(extent not in (1, size) and not (isinstance(size, int) and size > 1) for size, extent in pairs)
 
 
 def _raises_integers_to_unsigned(node: ir.Node, _: int) -> bool:
