@@ -96,7 +96,7 @@ def synthetic(trials: int) -> None:
         for rounds in (3, 5, 12):
             truth = float(np.median(noise(rng, (200_000,))))
             held, level, covered = 0, 0.0, 0
-            same, found = [], 0
+            same, detected = [], 0
             for _ in range(trials):
                 interval = rank_interval(noise(rng, (rounds,)))
                 assert interval is not None
@@ -106,13 +106,13 @@ def synthetic(trials: int) -> None:
                 covered += all(ratio is None or ratio.interval.low <= 1 <= ratio.interval.high for ratio in ratios)
                 same.append([ratio and ratio.verdict for ratio in ratios])
                 _, (*_, slow) = family_of(medians(rng, noise, rounds, SLOWER))
-                found += slow is not None and slow.verdict == "slower"
+                detected += slow is not None and slow.verdict == "slower"
             print(
                 f"{name:<16} {rounds:>6} {held / trials:>11.1%} ({level:.1%})"
                 f" {covered / trials:>15.1%}"
                 f" {np.mean(['slower' in statuses for statuses in same]):>11.1%}"
                 f" {np.mean([statuses.count('slower') == CELLS - 1 for statuses in same]):>13.1%}"
-                f" {found / trials:>10.1%}",
+                f" {detected / trials:>10.1%}",
                 flush=True,
             )
     print("runs  cells  two identical runs: any change")

@@ -107,12 +107,12 @@ def measure(engine: str, folder: Path, count: int, vectors: Path) -> dict[str, A
     texts = corpus(count)
     embed, sizes = opened(engine, folder)
     np.save(vectors, embed(texts, BATCH))  # warms up
-    tried = {}
+    seconds_by_size = {}
     for size in sizes:
         start = time.perf_counter()
         embed(texts, size)
-        tried[size] = time.perf_counter() - start
-    best = min(tried, key=lambda size: tried[size])
+        seconds_by_size[size] = time.perf_counter() - start
+    best = min(seconds_by_size, key=lambda size: seconds_by_size[size])
     order = np.random.default_rng(1).permutation(count)
     batches = [[texts[row] for row in order[at : at + BATCH]] for at in range(0, count, BATCH)]
     for batch in batches:
@@ -185,7 +185,7 @@ def report(model: str, folder: Path, results: dict[str, list[dict[str, Any]]]) -
             peers = [peer for peer in PEERS if peer in results]
             if engine in OWN and peers:
                 ratios = [
-                    statistics.median(own[task] / other[task] for own, other in zip(rounds, results[peer], strict=True))
+                    statistics.median(own[task] / rival[task] for own, rival in zip(rounds, results[peer], strict=True))
                     for peer in peers
                 ]
                 line += f"({min(ratios):.2f} x the fastest, {ratios[0]:.2f} x {peers[0]})  "

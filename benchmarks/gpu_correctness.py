@@ -82,8 +82,8 @@ def exports(stage: Stage) -> None:
     known = {**files.manifest(), **files.modern()}
     labels = list({(entry["architecture"], entry["head"]): label for label, entry in known.items()}.values())
     for (backend, precision), padding in product(available(stage), ("keep", "remove")):
-        what, wrong, tried, kept = f"{backend} {precision} {padding}", [], labels[:3] if stage.quick else labels, 0
-        for label in tried:
+        what, wrong, chosen, kept = f"{backend} {precision} {padding}", [], labels[:3] if stage.quick else labels, 0
+        for label in chosen:
             inputs = files.given(label)
             wanted = files.answers(label)
             with TemporaryDirectory() as folder:
@@ -110,7 +110,7 @@ def exports(stage: Stage) -> None:
             if not off <= EXPORTS_OFF[registry.get(backend).capabilities.tolerance(precision)]:
                 wrong.append(f"{label}: off by {off:.1e}")
         refused = f", {kept} keep their padding" if padding == "remove" else ""
-        stage.expect(not wrong, f"{what}: {len(wrong)} of {len(tried)} exports are wrong or refused{refused}")
+        stage.expect(not wrong, f"{what}: {len(wrong)} of {len(chosen)} exports are wrong or refused{refused}")
         for line in wrong:
             stage.say(f"       {line}")
 

@@ -151,7 +151,7 @@ def main() -> None:
     for mine, peers in peers_of.items():
         pairs = [(row[mine], min((row[peer] for peer in peers), key=lambda peer: peer["median"])) for row in rounds]
         ratios[mine] = {
-            key: statistics.median(own[key] / other[key] for own, other in pairs) for key in ("median", "peak_mib")
+            key: statistics.median(own[key] / theirs[key] for own, theirs in pairs) for key in ("median", "peak_mib")
         }
         latency, memory = ratios[mine].values()
         print(f"{mine}: {latency:.3f} x the latency, {memory:.2f} x the memory of {' or '.join(peers)}")

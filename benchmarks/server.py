@@ -140,8 +140,8 @@ def main() -> None:
         serve(args.serve, *args.backends, args.sequence, args.p99_ms, args.seconds)
         return
     for backend in args.backends:
-        *rates, other = searches(backend, args)
-        spread, beside = max(rates) / min(rates), other / float(np.median(rates))
+        *rates, other_rate = searches(backend, args)
+        spread, beside = max(rates) / min(rates), other_rate / float(np.median(rates))
         print(f"{backend}: largest over smallest {spread:.3f}; the other generator over the median {beside:.3f}")
 
 

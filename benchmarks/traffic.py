@@ -236,7 +236,7 @@ def in_process(engine: str, arguments: argparse.Namespace, *, even: bool) -> dic
 
 def ratio(mine: list[dict[str, float]], others: list[dict[str, float]], key: str) -> float:
     """The median over the rounds of two engines' ratio."""
-    return statistics.median(own[key] / other[key] for own, other in zip(mine, others, strict=True))
+    return statistics.median(own[key] / theirs[key] for own, theirs in zip(mine, others, strict=True))
 
 
 def report(results: dict[str, list[dict[str, float]]]) -> dict[str, dict[str, float]]:

@@ -57,7 +57,7 @@ def main(model: str) -> None:
             outputs[backend] = session.run(None, feeds)
             print(session.provenance, end="\n\n")
     pairs = zip(*outputs.values(), strict=True)
-    print("largest difference:", max(float(np.abs(mine - other).max()) for mine, other in pairs))
+    print("largest difference:", max(float(np.abs(mine - theirs).max()) for mine, theirs in pairs))
 
 
 if __name__ == "__main__":

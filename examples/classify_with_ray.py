@@ -23,8 +23,8 @@ class Classify:
         best = [classes[0] for classes in self.classifier.classify(batch["text"])]
         return {
             **batch,
-            "label": np.array([each.label for each in best]),
-            "score": np.array([each.score for each in best], np.float32),
+            "label": np.array([top.label for top in best]),
+            "score": np.array([top.score for top in best], np.float32),
         }
 
 

@@ -16,8 +16,8 @@ def main(file: str, model: str = "dslim/bert-base-NER") -> None:
         entities = classifier.classify(paragraphs, stride=32)
     names = Counter(
         (text[entity.start : entity.end], entity.label)
-        for text, found in zip(paragraphs, entities, strict=True)
-        for entity in found
+        for text, in_text in zip(paragraphs, entities, strict=True)
+        for entity in in_text
         if entity.score > 0.5
     )
     for (name, label), count in names.most_common():

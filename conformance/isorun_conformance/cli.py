@@ -186,7 +186,7 @@ def _show(report: Report) -> None:
         message = check.message.replace("\n", "\n  ")
         print(f"\n{check.capability}: {check.name} failed after {check.seconds:.1f} s\n  {message}")
         if others:
-            names = ", ".join(dict.fromkeys(other.capability for other in others))
+            names = ", ".join(dict.fromkeys(failed.capability for failed in others))
             print(f"  {len(others)} more failed for this cause: {names}")
     statuses = Counter(capability.status for capability in report.capabilities)
     print(f"\n{report.backend}: {', '.join(f'{statuses[status]} {status}' for status in _COLOURS if statuses[status])}")

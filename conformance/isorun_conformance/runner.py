@@ -64,12 +64,12 @@ def run(
         IsorunError: there is no such capability or check, a known failure is invalid, or the suite itself does not
             run.
     """
-    given = parse(known_failures or {})
+    failures = parse(known_failures or {})
     report = Report(backend, environment, dict(options or {}), device)
     with tempfile.TemporaryDirectory(prefix="isorun-conformance-") as folder:
         events = f"{folder}/events"
         settings = recorder.Settings(backend, environment, report.options, big, list(only), [], events, device)
-        run_ = _Run(settings, seconds or (BIG_SECONDS if big else SECONDS), progress, given)
+        run_ = _Run(settings, seconds or (BIG_SECONDS if big else SECONDS), progress, failures)
         run_.run()
     report.checks += with_known_failures(run_.results(), run_.known_failures, run_.known)
     report.about = run_.about

@@ -51,7 +51,7 @@ def named(models: Sequence[str], tasks: Sequence[str]) -> list[Named]:
     Raises:
         InvalidArgument: a name is used twice or unknown, or there is no such task.
     """
-    given: dict[str, str] = {}
+    by_name: dict[str, str] = {}
     for text in models:
         name, equals, model = text.partition("=")
         if not equals or expanded(text).exists():
@@ -63,22 +63,22 @@ def named(models: Sequence[str], tasks: Sequence[str]) -> list[Named]:
                 f"The name {name!r} is not possible: requests could not reach it, as {reserved[0]!r} in a path of the "
                 "Open Inference Protocol is not part of a name. Choose another one: NAME=MODEL"
             )
-        if name in given:
+        if name in by_name:
             raise InvalidArgument(f"Two models are called {name!r}. Name one of them: NAME=MODEL")
-        given[name] = model
+        by_name[name] = model
     chosen: dict[str, str] = {}
     for text in tasks:
         name, equals, task = text.rpartition("=")
         if not equals:
             raise InvalidArgument(f"Invalid --task {text!r}: expected NAME=TASK")
-        if name not in given:
-            raise InvalidArgument(f"Invalid --task {text!r}: no model is called {name!r}{did_you_mean(name, given)}")
+        if name not in by_name:
+            raise InvalidArgument(f"Invalid --task {text!r}: no model is called {name!r}{did_you_mean(name, by_name)}")
         if task not in TASKS:
             raise InvalidArgument(f"Invalid --task {text!r}: there is no task {task!r}{did_you_mean(task, TASKS)}")
         if chosen.get(name, task) != task:
             raise InvalidArgument(f"Two tasks are chosen for {name!r}: {chosen[name]} and {task}")
         chosen[name] = task
-    return [Named(name, model, chosen.get(name)) for name, model in given.items()]
+    return [Named(name, model, chosen.get(name)) for name, model in by_name.items()]
 
 
 def _default_name(model: str) -> str:

@@ -86,8 +86,8 @@ class Circumstances(Checks):
         """A session in another precision, opened later, changes nothing for the first."""
         model, first = self.under_test.encoder("bert-2x128"), self.under_test.capabilities.precisions[0]
         with self.under_test.open(model, padding="keep") as session:
-            with self.under_test.open(model, precision=precision, padding="keep") as other:
-                for opened, requested in ((other, precision), (session, first), (other, precision)):
+            with self.under_test.open(model, precision=precision, padding="keep") as second:
+                for opened, requested in ((second, precision), (session, first), (second, precision)):
                     what = f"{requested} beside a session in another precision"
                     self.under_test.assert_accurate(model, opened, model.feeds(), precision=requested, what=what)
             self.under_test.assert_accurate(

@@ -155,8 +155,8 @@ def _at_once(calls: Sequence[Callable[[], Any]]) -> list[Any]:
 
 def assert_close(outputs: Sequence[Any], expected: Sequence[Any], message: str) -> None:
     """Compare the outputs of two runs on the same feeds."""
-    for array, other in zip(outputs, expected, strict=True):
-        np.testing.assert_allclose(array, other, rtol=1e-4, atol=1e-5, err_msg=message)
+    for array, wanted in zip(outputs, expected, strict=True):
+        np.testing.assert_allclose(array, wanted, rtol=1e-4, atol=1e-5, err_msg=message)
 
 
 @contextmanager

@@ -57,11 +57,11 @@ class Options(Checks):
         lowered, values = self.under_test.lowered(dense()), self._values()
         declared = copy.deepcopy(dict(self.under_test.capabilities.options))
         for options in ({}, *({key: candidates[0]} for key, candidates in values.items())):
-            given = {**self.under_test.options, **options}
-            config = replace(self.under_test.config, options=copy.deepcopy(given))
+            requested = {**self.under_test.options, **options}
+            config = replace(self.under_test.config, options=copy.deepcopy(requested))
             with suppress(IsorunError):
                 self.under_test.backend.compile(lowered, config).close()
-            assert config.options == given, f"compile() changed the options {given} to {dict(config.options)}"
+            assert config.options == requested, f"compile() changed the options {requested} to {dict(config.options)}"
             now = self.under_test.capabilities.options
             assert now == declared, f"compile() changed the declared options {declared} to {dict(now)}"
 

@@ -75,8 +75,8 @@ class Outputs(Checks):
                 assert shapes == sizes, f"a sequence must have arrays of the shapes {sizes}, got {shapes}"
                 for array, value in zip(arrays, (*expected["y"], expected["last"]), strict=True):
                     np.testing.assert_array_equal(array, value, err_msg="an array of a sequence is wrong")
-                for array, other in itertools.combinations([*arrays, *feeds["x"]], 2):
-                    shared = np.shares_memory(array, other)
+                for array, second in itertools.combinations([*arrays, *feeds["x"]], 2):
+                    shared = np.shares_memory(array, second)
                     assert not shared, "an array of a sequence shares memory with another one, or with a feed"
 
     @proves("results")
@@ -89,7 +89,7 @@ class Outputs(Checks):
                 kept = [array.copy() for array in first]
                 for seed in range(2, 6):
                     for array in session.run(None, model.unmasked(seed)):
-                        assert not any(np.shares_memory(array, other) for other in first), "two runs share memory"
+                        assert not any(np.shares_memory(array, earlier) for earlier in first), "two runs share memory"
             for array, copy in zip(first, kept, strict=True):
                 np.testing.assert_array_equal(array, copy, err_msg="a later run, or close(), changed an output")
                 assert array.flags.writeable, "an output is read-only; the caller owns it and may write to it"
@@ -111,8 +111,8 @@ class Outputs(Checks):
             feeds = model.feeds()
             values = {"the feed 'x'": feeds["x"]}
             for spec, value in zip(session.get_outputs(), session.run(None, feeds), strict=True):
-                for other, array in values.items():
-                    assert not np.shares_memory(value, array), f"the output {spec.name!r} shares memory with {other}"
+                for owner, array in values.items():
+                    assert not np.shares_memory(value, array), f"the output {spec.name!r} shares memory with {owner}"
                 values[f"the output {spec.name!r}"] = value
                 assert value.flags.c_contiguous, f"the output {spec.name!r} must be C-contiguous, got {value.strides}"
             self.under_test.assert_accurate(model, session, feeds)

@@ -155,8 +155,8 @@ class Reports(Checks):
             fits = any(_letters(word) in _letters(group) for word in known)
             assert fits, f"on {device!r}, it reports operators of {group!r}, which is neither a device nor a runtime"
             rest = _letters(group).replace(_letters(name.partition(":")[2]), "")  # WebGPU runs on processors too
-            other = [word for word in ("cuda", "gpu", "npu") if word in rest and kinds == ("cpu",)]
-            assert not other, f"on {device!r}, it reports operators of {group!r}"
+            misplaced = [word for word in ("cuda", "gpu", "npu") if word in rest and kinds == ("cpu",)]
+            assert not misplaced, f"on {device!r}, it reports operators of {group!r}"
 
     @proves("true placement")
     def test_report_is_the_same_before_and_after_runs(self) -> None:

@@ -78,12 +78,12 @@ class Threads(Checks):
         model = Dense("heavy", False, 1024)
         with self.under_test.open(model, threads=1) as session, ThreadPoolExecutor(1) as pool:
             ended = threading.Event()
-            other = pool.submit(_run_until, ended, session, model)
+            future = pool.submit(_run_until, ended, session, model)
             try:
                 measured = list(islice(_usages(session, model), _MEASUREMENTS))
             finally:
                 ended.set()
-            other.result()
+            future.result()
         if max(usage.cores for usage in measured) >= 1 + _TOLERANCE:
             return
         # Two that wait for each other want a core each for the moment in which one wakes the other.

@@ -237,7 +237,7 @@ def router(models: Models, settings: Settings) -> APIRouter:
                 "sha": None,
                 "docker_label": None,
                 "backend": provenance.backend,
-                "models": [{"model_id": other.name, "task": other.task} for other in models],
+                "models": [{"model_id": listed.name, "task": listed.task} for listed in models],
             }
         )
 
