@@ -215,6 +215,9 @@ def assigned_threads() -> dict[str, int]:
 
 
 def _column(batch: Columns, name: str) -> npt.NDArray[Any]:
+    if not hasattr(batch, "keys"):
+        kind = type(batch).__name__
+        raise InvalidFeeds(f"Batches must be mappings of columns to arrays, got {kind}. Use batch_format='numpy'")
     if name not in batch:
         raise InvalidFeeds(f"The dataset has no column {name!r} (columns: {', '.join(batch)})")
     return batch[name]

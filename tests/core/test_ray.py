@@ -57,7 +57,7 @@ with isorun.Embedder("all-MiniLM-L6-v2") as embedder:
 """
 
 COLUMNS = """
-import numpy as np, onnx.parser, onnx
+import numpy as np, onnx.parser, onnx, pyarrow
 from isorun.errors import InvalidFeeds
 from isorun.ray import Embed, Infer
 
@@ -80,13 +80,18 @@ def check():
     assert len(infer({"x": column[:0]})["y"]) == 0
     embed = Embed("all-MiniLM-L6-v2")
     texts = {"text": np.array(["a"]), "embedding": column[:1]}
-    for call, batch in ((infer, {"x": column, "y": column}), (embed, texts)):
+    refused = (
+        (infer, {"x": column, "y": column}, "already"),
+        (embed, texts, "already"),
+        (embed, pyarrow.table({"text": ["a"]}), "Use batch_format='numpy'"),
+    )
+    for call, batch, reason in refused:
         try:
             call(batch)
         except InvalidFeeds as error:
-            assert "already" in str(error)
+            assert reason in str(error)
         else:
-            raise AssertionError("a column was replaced")
+            raise AssertionError(f"accepted, expected an error: {reason}")
 
 ray.get(check.remote())
 """
