@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 from typing import Any
 
@@ -12,6 +13,9 @@ from isorun.errors import InvalidArgument
 from isorun.integrations.records import KeepsIdentity, require_comparable
 from isorun.system.cache import expanded
 from isorun.system.cleanup import closed_on_error
+
+_built: dict[tuple[int, str], IsorunEmbeddingFunction] = {}
+"""By process and configuration: Chroma builds the function of a collection that was opened by it for every call."""
 
 
 @register_embedding_function
@@ -58,19 +62,31 @@ class IsorunEmbeddingFunction(KeepsIdentity, EmbeddingFunction[Documents]):
 
     def validate_config_update(self, old_config: dict[str, Any], new_config: dict[str, Any]) -> None:
         """Refuse to replace the function of a collection by one whose vectors mean something else."""
-        require_comparable(new_config["identity"], old_config["identity"])
+        try:
+            require_comparable(new_config["identity"], old_config["identity"])
+        except InvalidArgument as error:
+            raise InvalidArgument(
+                f"{error}. Chroma stores a new function before it is compared: put back the one that the collection "
+                "was made with, with modify() of the same Collection object"
+            ) from None
 
     @staticmethod
     def build_from_config(config: dict[str, Any]) -> IsorunEmbeddingFunction:
-        """The function that a collection was made with.
+        """The function that a collection was made with, open until the process ends.
 
         Raises:
-            InvalidArgument: the model or what is made of it has changed since.
+            InvalidArgument: the model or what is made of it has changed since, or nothing says what it was.
 
         Warns:
             VectorsMayDiffer: see :meth:`check`.
         """
-        function = IsorunEmbeddingFunction(config["model"], **config["options"])
-        with closed_on_error(function.embedder):
-            require_comparable(function.identity.as_dict(), config["identity"])
+        if missing := {"model", "options", "identity"}.difference(config):
+            raise InvalidArgument(f"The configuration lacks {', '.join(sorted(missing))}. Make the collection again")
+        key = os.getpid(), json.dumps(config, sort_keys=True)
+        function = _built.get(key)
+        if function is None or function.embedder.session._model.closed:
+            function = IsorunEmbeddingFunction(config["model"], **config["options"])
+            with closed_on_error(function.embedder), closed_on_error(function.query_embedder):
+                require_comparable(function.identity.as_dict(), config["identity"])
+            _built[key] = function
         return function

@@ -165,12 +165,18 @@ def test_a_collection_of_chroma_opens_with_the_vectors_that_it_was_made_with(ada
     config = json.loads(json.dumps(function.get_config()))
     again = function.build_from_config(config)
     np.testing.assert_array_equal(again(["a man eats"]), function(["a man eats"]))
+    assert function.build_from_config(json.loads(json.dumps(config))) is again
     again.embedder.close()
+    reopened = function.build_from_config(config)
+    np.testing.assert_array_equal(reopened(["a man eats"]), function(["a man eats"]))
+    reopened.embedder.close()
+    with pytest.raises(InvalidArgument, match="lacks identity, options"):
+        function.build_from_config({"model": config["model"]})
     for field, value in (("model", "0" * 64), ("dimension", 5), ("max_length", 7)):
         changed = {**config["identity"], field: value, "identity": None}
         with pytest.raises(InvalidArgument, match=field):
             function.build_from_config({**config, "identity": changed})
-        with pytest.raises(InvalidArgument, match=field):
+        with pytest.raises(InvalidArgument, match=rf"{field}.* put back the one that the collection was made with"):
             function.validate_config_update({**config, "identity": changed}, config)
     older = {**config["identity"], "precision": "int8", "identity": None}
     with pytest.warns(records.VectorsMayDiffer, match="precision"):
