@@ -119,7 +119,10 @@ def _dlpack_device(value: object) -> tuple[int, int]:
     method = getattr(value, "__dlpack_device__", None)
     if method is None:
         return (0, 0)
-    kind, number = method()
+    try:
+        kind, number = method()
+    except (BufferError, RuntimeError, TypeError, ValueError):  # PyTorch raises ValueError for its device `meta`
+        return (0, 0)
     return int(kind), int(number)
 
 

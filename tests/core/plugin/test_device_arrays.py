@@ -50,7 +50,18 @@ class ByDLPack:
         return capsule
 
 
+class WithoutMemory(ByDLPack):
+    def __dlpack_device__(self) -> tuple[int, int]:
+        raise ValueError("Unknown device type meta for Dlpack")  # PyTorch's
+
+
 ARRAY = np.arange(24, dtype=np.int64).reshape(2, 3, 4)
+
+
+def test_a_value_on_a_device_that_dlpack_lacks_is_not_on_a_gpu():
+    value = WithoutMemory(ARRAY)
+    assert not is_on_device(value)
+    assert adopt({"x": value}) == {"x": value}
 
 
 @pytest.mark.parametrize("dtype", ["int8", "uint8", "int32", "int64", "float16", "float32", "float64", "bool"])
