@@ -127,7 +127,7 @@ class TextModel:
 
     def __reduce__(self) -> NoReturn:
         raise TypeError(
-            f"A {type(self).__name__} cannot be pickled or copied. Open one in each process; threads can share one."
+            f"{type(self).__name__} cannot be pickled or copied. Open one in each process; threads can share one."
         )
 
     def limit_length(self, max_length: int | None) -> None:
