@@ -292,7 +292,7 @@ def _about(options: Options, listed: Sequence[Description], chosen: str | None) 
 
 def _why_not(choice: Choice, options: Options, listed: Sequence[Description]) -> str:
     """Why a choice does not hold for a session; empty if it does."""
-    for name in ("device", "environment", "backend_options", "samples"):
+    for name in ("device", "environment", "deterministic", "backend_options", "samples"):
         if getattr(options, name):
             argument = {"backend_options": "options", "samples": "calibration"}.get(name, name)
             return f"the session sets `{argument}`"

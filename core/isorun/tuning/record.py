@@ -34,9 +34,10 @@ class Subject(NamedTuple):
             details: what else the result depends on.
         """
         compiler, backend, config = self
+        session = compiler.options
         options = sorted((name, repr(value)) for name, value in config.options.items())
         devices = (config.device, cpu_name(), *config.accelerators)
-        request = (config.threads, options, compiler.options.padding, compiler.options.environment)
+        request = (config.threads, options, session.padding, session.deterministic, session.environment)
         source = (compiler.source.fingerprint, backend.name, registry.version(backend))
         key = sha256(repr((purpose, source, devices, request, details)).encode())[:40]
         return versioned(key, *STAGES)

@@ -96,6 +96,7 @@ def test_a_session_runs_what_was_chosen(chosen: Chosen, bert: Path):
         ({"tolerance": 0.5}, "tolerance"),
         ({"calibration": [tiny.feeds(4, 12)]}, "`calibration`"),
         ({"backend_options": {"inter_op_threads": 1}}, "`options`"),
+        ({"deterministic": True}, "`deterministic`"),
     ],
     ids=lambda value: next(iter(value)) if isinstance(value, dict) else "",
 )

@@ -168,3 +168,9 @@ def test_the_record_depends_on_the_device(compiler: Compiler, monkeypatch: pytes
     before = keys()
     monkeypatch.setattr(record, "cpu_name", lambda: "another processor")
     assert len({*before, *keys()}) == 8
+
+
+def test_the_record_depends_on_determinism(compiler: Compiler) -> None:
+    deterministic = Compiler(compiler.source, Options(deterministic=True), compiler.cache)
+    keys = [subject_of(session, FakeBackend()).key("concurrency") for session in (compiler, deterministic)]
+    assert len(set(keys)) == 2
