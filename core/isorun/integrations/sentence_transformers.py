@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from sentence_transformers.base.modules import InputModule
 
-from isorun.errors import InvalidModel
+from isorun.errors import InvalidArgument, InvalidModel
 from isorun.text.inputs import checked, texts_of
 from isorun.text.model import TextModel
 
@@ -40,7 +40,22 @@ class IsorunTransformer(InputModule):
         self.model: str = os.fspath(model)
         self.session_options: dict[str, Any] = {**(session_options or {}), **more}
         self._text = TextModel(model, max_length=max_seq_length, batch_tokens=1, **self.session_options)
-        self.tokenizer = self._text.tokenizer.library
+
+    @property
+    def tokenizer(self) -> Any:
+        """The model's tokenizer, of the library ``tokenizers``.
+
+        Raises:
+            InvalidArgument: another one is set.
+        """
+        return self._text.tokenizer.library
+
+    @tokenizer.setter
+    def tokenizer(self, _: Any) -> None:
+        raise InvalidArgument(
+            "The tokenizer of an IsorunTransformer cannot be replaced: texts are split by the model's own. Save the "
+            "model with another one, and open that"
+        )
 
     @property
     def max_seq_length(self) -> int | None:

@@ -66,7 +66,7 @@ def model(bert: Path, tokenizer: Path, tmp_path: Path) -> Path:
 
 
 @pytest.mark.filterwarnings("ignore::isorun.models.tokenizer.TruncationWarning")
-def test_the_length_of_a_sentence_transformer_can_be_set(adapters: Any, model: Path) -> None:
+def test_the_length_of_a_sentence_transformer_can_be_set_and_its_tokenizer_cannot(adapters: Any, model: Path) -> None:
     transformer = adapters("sentence_transformers").IsorunTransformer(model, backend="ort-cpu")
     limit = transformer.max_seq_length
     transformer.max_seq_length = 3
@@ -77,6 +77,8 @@ def test_the_length_of_a_sentence_transformer_can_be_set(adapters: Any, model: P
             transformer.max_seq_length = value
     transformer.max_seq_length = None
     assert transformer.max_seq_length == limit
+    with pytest.raises(InvalidArgument, match="tokenizer of an IsorunTransformer cannot be replaced"):
+        transformer.tokenizer = transformer.tokenizer
     transformer._text.close()
 
 
