@@ -5,8 +5,8 @@ Every child
 - leads a process group of its own, so Ctrl-C at the terminal reaches this process only. When the child exits or is
   killed, whatever it left running in its group is killed too (not on Windows);
 - is killed when ``run`` or ``with Child(...)`` ends, on Ctrl-C included, and when the ``Child`` is garbage collected;
-- is killed by the kernel when this process dies (on Linux), provided that its command comes from
-  :func:`python_module` or :func:`guarded`. That kills the child alone, not what it has started;
+- is killed when this process dies (on Linux), provided that its command comes from :func:`python_module`, which kills
+  the child alone, or from :func:`guarded`, which kills what it has started too;
 - writes stderr and stdout to a file, never to a pipe: a child that prints a lot cannot block, and a grandchild that
   keeps the file open cannot delay the exit.
 

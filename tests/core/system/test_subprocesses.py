@@ -201,24 +201,24 @@ def test_the_working_directory_adds_no_modules(module: Path, tmp_path: Path, mon
 
 
 @pytest.mark.parametrize("ends_by", [signal.SIGKILL, signal.SIGINT])
-@pytest.mark.parametrize(
-    "command", ["guarded(['sh', '-c', 'echo ready; exec sleep 600'])", "python_module('a_module')"]
-)
+@pytest.mark.parametrize("command", ["guarded(['sh', '-c', 'sleep 600 & echo $!; wait'])", "python_module('a_module')"])
 def test_no_child_outlives_its_parent(module: Path, command: str, ends_by: signal.Signals) -> None:
-    module.write_text("import time; print('ready', flush=True); time.sleep(600)", encoding="utf-8")
+    module.write_text("import os, time; print(os.getpid(), flush=True); time.sleep(600)", encoding="utf-8")
     code = f"""
 import time
 from isorun.system.subprocesses import Child, guarded, python_module
 with Child({command}) as child:
-    while child.log() != "ready":
+    while not child.log():
         time.sleep(0.01)
-    print(child.pid, flush=True)
+    print(child.pid, child.log(), flush=True)
     child.wait()
 """
     parent = subprocess.Popen(python(code), stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
     assert parent.stdout is not None
     with parent.stdout as output:
-        pid = int(output.readline())
+        pids = [int(pid) for pid in output.readline().split()]
     parent.send_signal(ends_by)
     parent.wait(30)
-    assert_gone(pid)
+    assert len(pids) == 2
+    for pid in pids:
+        assert_gone(pid)
