@@ -98,8 +98,10 @@ def run(application: Any, host: str, port: int) -> None:
     """
     from ray import serve
 
+    from isorun.cli import signals
+
     serve.start(http_options={"host": host, "port": port})
-    signal.signal(signal.SIGTERM, signal.default_int_handler)  # Ray's own handler, set by now, exits at once
+    signals.handle(signal.default_int_handler)  # Ray's own handler, set by now, exits at once
     try:
         serve.run(application, name=NAME, route_prefix="/", blocking=True)
     except KeyboardInterrupt:

@@ -8,7 +8,6 @@ import copy
 import gc
 import math
 import re
-import signal
 import socket
 import sys
 from functools import partial
@@ -18,6 +17,7 @@ import uvicorn
 from fastapi import FastAPI
 from uvicorn.protocols.http.auto import AutoHTTPProtocol
 
+from isorun.cli import signals
 from isorun.errors import IsorunError
 from isorun_serve.traffic import Traffic
 
@@ -64,8 +64,8 @@ def serve(
         timeout_keep_alive=math.ceil(idle),
         timeout_graceful_shutdown=math.ceil(grace),
     )
-    signal.signal(signal.SIGTERM, lambda *_: None)  # uvicorn sends itself the signal again once it has ended
     server = _Server(config, app, drain)
+    signals.handle(server.handle_exit)  # after which uvicorn, once it has ended, sends itself the signal again
     server.run()
     if server.failure is not None:
         raise server.failure

@@ -304,15 +304,17 @@ from isorun.cli import main
 
 def freeze():
     print("frozen")
-    os.kill(os.getpid(), signal.SIGTERM)
+    os.kill(os.getpid(), int(sys.argv[2]))
 
 gc.freeze = freeze
 sys.exit(main(["serve", sys.argv[1], "--backend=ort-cpu", "--port=0", "--no-warmup", "--drain=0"]))
 """
 
 
-def test_the_garbage_collector_leaves_out_what_is_open(folders: dict[str, Path]) -> None:
-    assert programs.output(sys.executable, "-c", FREEZES, folders["embedder"], timeout=120) == "frozen\n"
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
+def test_the_garbage_collector_leaves_out_what_is_open(folders: dict[str, Path], number: signal.Signals) -> None:
+    printed = programs.output(sys.executable, "-c", FREEZES, folders["embedder"], int(number), timeout=120)
+    assert printed == "frozen\n"
 
 
 def test_stops_if_the_models_cannot_be_warmed_up(

@@ -9,7 +9,7 @@ code  meaning
 1     a check failed, such as a comparison of outputs
 2     wrong usage or invalid input
 3     a backend or environment is unavailable, failed, or does not support the model
-130   interrupted with Ctrl-C
+130   interrupted with Ctrl-C; 143 by SIGTERM, 129 by SIGHUP
 ====  ==========================================================================
 """
 
@@ -56,9 +56,17 @@ def main(argv: Sequence[str] | None = None) -> int:
         The exit code.
     """
     _open_streams()
-    if argv is None:
-        _separate_results()
-    arguments = list(sys.argv[1:] if argv is None else argv)
+    if argv is not None:
+        return _main(list(argv))
+    from isorun.cli import signals
+
+    _separate_results()
+    with signals.interrupting() as interruption:
+        code = _main(sys.argv[1:])
+    return 128 + interruption.number if code == INTERRUPTED else code
+
+
+def _main(arguments: list[str]) -> int:
     debug = "--debug" in arguments
     usual = warnings.formatwarning
     if not debug:
