@@ -22,6 +22,7 @@ from isorun.errors import IsorunError
 from isorun_serve.traffic import Traffic
 
 _LINGER = 0.5  # seconds
+_MAX_HEAD = 2**19  # bytes of a request before its body; httptools copies a header for each part of it that arrives
 _UPGRADE = re.compile(rb"\A([A-Z]{1,10} [^\r\n]+ HTTP/1\.1\r\n(?:[^\r\n]+\r\n)*?)upgrade:[^\r\n]*\r\n", re.IGNORECASE)
 
 
@@ -140,7 +141,7 @@ class _Server(uvicorn.Server):
 
 
 def _connections(idle: float) -> type[asyncio.Protocol]:
-    """The class of connections: one that has not sent a whole header in some time is closed.
+    """The class of connections: one that has not sent a whole header in some time, or sends a long one, is closed.
 
     uvicorn's own limit holds only until the first byte of a request. At the end, it would close connections without a
     request at once, and reset those whose request is on its way.
@@ -148,6 +149,8 @@ def _connections(idle: float) -> type[asyncio.Protocol]:
     base: Any = AutoHTTPProtocol
 
     class Connection(base):  # type: ignore[misc]  # one of two, by what is installed
+        _head: int | None = None  # the bytes of an incomplete header, and of at most one packet before it
+
         def connection_made(self, transport: asyncio.Transport) -> None:
             super().connection_made(transport)
             self._expect_request()
@@ -157,6 +160,18 @@ def _connections(idle: float) -> type[asyncio.Protocol]:
             if self.cycle is None or self.cycle.response_complete:  # elsewhere, this is part of a body
                 data = _UPGRADE.sub(rb"\1", data, count=1)
             super().data_received(data)
+            if self._head is not None:
+                self._head += len(data)
+                if self._head > _MAX_HEAD:
+                    self.send_400_response(f"The headers must have at most {_MAX_HEAD} bytes.")
+
+        def on_message_begin(self) -> None:  # httptools; h11 has a limit
+            super().on_message_begin()
+            self._head = 0
+
+        def on_headers_complete(self) -> None:
+            self._head = None
+            super().on_headers_complete()
 
         def on_response_complete(self) -> None:
             super().on_response_complete()

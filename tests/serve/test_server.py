@@ -159,6 +159,14 @@ def test_connections_without_a_whole_request_are_closed(server: Server) -> None:
             assert connection.recv(100) == b""
 
 
+def test_headers_have_a_limit(server: Server) -> None:
+    with closing(server.connection()) as connection:
+        connection.connect()
+        with pytest.raises(OSError, match=r"reset|Broken pipe"):
+            connection.sock.sendall(b"GET /health HTTP/1.1\r\nA: " + b"a" * 2**24)
+    assert server.get("/health")[0] == 200
+
+
 def test_clients_that_do_not_read_are_left(server: Server) -> None:
     shape = [512, 40]
     names = ("input_ids", "attention_mask", "token_type_ids")
