@@ -179,7 +179,8 @@ def _described(error: Exception) -> str:
     """An error's message; where the system does not say what is full, with the candidates."""
     if isinstance(error, MemoryError):
         return f"Out of memory: {str(error) or 'an allocation failed'}"
-    if not isinstance(error, OSError) or error.errno != errno.ENOSPC or error.filename is not None:
+    full = os.strerror(errno.ENOSPC)
+    if not isinstance(error, OSError) or error.filename is not None or error.strerror != full:
         return str(error)
     try:
         sys.stdout.flush()

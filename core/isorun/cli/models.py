@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import shutil
 import tempfile
 from collections.abc import Collection, Iterable, Iterator
@@ -96,6 +97,8 @@ def check_output(path: Path, reads: Iterable[Path] = ()) -> Path:
     Raises:
         IsorunError: it cannot be written, is no regular file, or is one that the command reads.
     """
+    if path.exists() and not path.is_dir() and not path.is_file():
+        raise IsorunError(f"{path} is a device or a pipe, and would be replaced. Name a file")
     try:
         path = path.resolve() if path.is_symlink() else path
     except (OSError, RuntimeError) as error:  # the latter until Python 3.13
@@ -105,14 +108,13 @@ def check_output(path: Path, reads: Iterable[Path] = ()) -> Path:
         if path.samefile(read) or beside:
             what = f"a file of {read}" if beside else "a file that this command reads"
             raise IsorunError(f"{path} is {what} and would be overwritten. Name another file")
-    if path.exists() and not path.is_dir() and not path.is_file():
-        raise IsorunError(f"{path} is a device or a pipe, and would be replaced. Name a file")
     if path.is_dir():
         raise IsorunError(f"{path} is a folder. Name a file in it")
     if path.parent.exists() and not path.parent.is_dir():
         raise IsorunError(f"Cannot write {path}: {path.parent} is not a folder")
     if not path.parent.is_dir():
-        raise IsorunError(f"Cannot write {path}: the folder does not exist. Create it with `mkdir -p {path.parent}`")
+        create = shlex.join(["mkdir", "-p", str(path.parent)])
+        raise IsorunError(f"Cannot write {path}: the folder does not exist. Create it with `{create}`")
     try:
         # Permission bits do not tell (superuser, read-only file systems): try.
         tempfile.TemporaryFile(dir=path.parent).close()

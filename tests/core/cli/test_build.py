@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import os
 import shutil
 import signal
 import subprocess
@@ -66,14 +67,19 @@ def test_the_output_is_checked_before_the_work(
 
     monkeypatch.setattr("isorun.models.presets.write", work)
     (tmp_path / "file").write_text("")
+    reader, writer = os.pipe()
+    (tmp_path / "device").symlink_to(f"/dev/fd/{writer}")
     for output, message in (
         (tmp_path, "is a folder"),
-        (tmp_path / "none" / "m.onnx", "does not exist"),
+        (tmp_path / "no folder" / "m.onnx", f"does not exist. Create it with `mkdir -p '{tmp_path}/no folder'`"),
+        (tmp_path / "device", "is a device or a pipe"),
         (tmp_path / "file" / "m.onnx", "is not a folder"),
         (Path("/proc/m.onnx"), "Cannot write"),
     ):
         ran = isorun("build", "--preset", "bert-3l", "-o", output)
         assert (ran.code, message in ran.err) == (2, True), ran.err
+    os.close(reader)
+    os.close(writer)
 
 
 def test_an_interrupted_build_leaves_what_was_there(

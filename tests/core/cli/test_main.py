@@ -101,6 +101,7 @@ _ERRORS = [
     (errors.InvalidModel("off"), 2),
     (errors.BackendNotFound("x", ["y"]), 2),
     (OSError(28, "No space left on device", "file"), 2),
+    (OSError(28, "m.onnx cannot be written: No space left on device"), 2),
     (errors.BackendUnavailable("x", "why", "What to do."), 3),
     (errors.BackendFailed("off"), 3),
     (errors.UnsupportedModel("off"), 3),
