@@ -131,6 +131,7 @@ class WorkerProcess:
         self.dead = True
         if os.getpid() == self._owner:
             self._child.kill()
+            self._child.wait()  # which closes its files
             self.trunk.close()
 
     def abandon(self) -> None:
