@@ -20,6 +20,7 @@ from isorun.isolation.worker.process import DURING_A_CALL, DiedIdle, WorkerProce
 from isorun.plugin.backend import Executable
 from isorun.plugin.description import DescribedBackend, Description
 from isorun.system import portable
+from isorun.system.cleanup import closed_on_error
 from isorun.system.packages import how_to_install
 from isorun.types import Availability, CompileConfig, Feeds, LoweredModel, RuntimeReport
 
@@ -47,6 +48,7 @@ class Worker:
         self._cache_dir = cache_dir
         self._lock = portable.lock_of(self, "_lock", threading.RLock)
         self._connection: Connection | None = None
+        self._versions: dict[str, str | None] = {}  # of Python, NumPy and the runtimes in use
         self._closed = False
 
     def names(self) -> list[str]:
@@ -78,7 +80,10 @@ class Worker:
         """
         where = f"in the environment {self.environment.name!r}"
         try:
-            return IsolatedBackend(self, Description.from_dict(self.connection().ask("backend", name=name)))
+            connection = self.connection()
+            description = Description.from_dict(connection.ask("backend", name=name))
+            self._versions |= {**connection.process.about, name: description.version}
+            return IsolatedBackend(self, description)
         except WorkerDied as error:
             raise _blaming(name, error) from None
         except BackendNotFound as error:
@@ -89,7 +94,11 @@ class Worker:
             ) from error.__cause__
 
     def connection(self) -> Connection:
-        """The running worker; started if necessary."""
+        """The running worker; started if necessary.
+
+        Raises:
+            EnvironmentBroken: it cannot be started, or runs other versions than the worker before it.
+        """
         with self._lock:
             if self._closed:
                 raise IsorunError("This session is closed. Open another.")
@@ -97,7 +106,10 @@ class Worker:
                 self._connection.close()
                 self._connection = None
             if self._connection is None:
-                self._connection = self._start()
+                connection = self._start()
+                with closed_on_error(connection):
+                    self._check_versions(connection)
+                self._connection = connection
             return self._connection
 
     def _start(self) -> Connection:
@@ -110,6 +122,17 @@ class Worker:
         except OSError as error:
             what = f"The interpreter of the environment {environment.name!r} cannot be started: {error}"
             raise EnvironmentBroken(f"{what}. {environment.remedy()}") from error
+
+    def _check_versions(self, connection: Connection) -> None:
+        versions: dict[str, str | None] = {**connection.process.about}
+        for name in self._versions.keys() - versions:
+            versions[name] = connection.ask("backend", name=name)["version"]
+        for name, known in self._versions.items():
+            if versions[name] != known:
+                raise EnvironmentBroken(
+                    f"The environment {self.environment.name!r} has changed since this session was opened: the version "
+                    f"of {name} was {known} and is {versions[name]}. Open another session"
+                )
 
     def about(self) -> dict[str, str]:
         """The environment's name, and the versions of Python and NumPy there."""

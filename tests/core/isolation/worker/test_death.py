@@ -24,7 +24,7 @@ import programs
 import tiny
 from isolation import BAD, WELL, is_alive, run, wait_until
 from isolation import worker_pid as pid
-from isorun.errors import IsorunError, WorkerDied
+from isorun.errors import EnvironmentBroken, IsorunError, WorkerDied
 from isorun.isolation.worker import client
 
 
@@ -315,6 +315,30 @@ def test_a_new_worker_runs_no_other_model(fakes, model, tmp_path):
         for _ in range(2):
             with pytest.raises(isorun.InvalidModel, match="has changed since it was opened"):
                 run(session)
+
+
+def test_a_new_worker_runs_no_other_runtime(odd, monkeypatch):
+    session = odd()
+    _after_its_worker_died(session)
+    np.testing.assert_array_equal(run(session), WELL)
+    monkeypatch.setenv("ODD_VERSION", "2")
+    _after_its_worker_died(session)
+    before = children()
+    for _ in range(2):
+        with pytest.raises(EnvironmentBroken, match=r"has changed .* version of odd was None and is 2\. Open another"):
+            run(session)
+    assert children() == before
+
+
+def test_closing_a_session_leaves_no_descriptors(odd):
+    odd().close()
+    gc.disable()
+    try:
+        before = os.listdir("/proc/self/fd")  # noqa: PTH208 - which opens one itself
+        odd().close()
+        assert os.listdir("/proc/self/fd") == before  # noqa: PTH208
+    finally:
+        gc.enable()
 
 
 @pytest.mark.parametrize("damage", ["flip", "remove"])

@@ -26,6 +26,9 @@ class Odd(Backend):
         usable_after_failure=True,
     )
 
+    def version(self):
+        return os.environ.get("ODD_VERSION")
+
     def compile(self, model, config):
         if config.options.get("in") == "compile":
             misbehave(config.options["do"])
