@@ -26,6 +26,7 @@ OPEN_PATHS = ("/health", "/ready", "/v2/health/live", "/v2/health/ready")
 """Paths for which no key is needed, and no limit holds."""
 _METRICS = "/metrics"  # what shows an overload is not refused for it
 CLIENT_LEFT = 499  # in the metrics: nobody reads an answer
+_TURNS = 4  # of the event loop, in which it sees that a client has left while the request waited to be read
 
 _ID = re.compile(r"[\x21-\x7e]{1,128}")
 _logger = logging.getLogger("isorun.serve")
@@ -227,6 +228,8 @@ async def _unless_left(
     watcher: asyncio.Future[Any] = asyncio.ensure_future(receive())
     watcher.add_done_callback(on_message)
     try:
+        for _ in range(_TURNS):
+            await asyncio.sleep(0)
         await run(replay)
     except asyncio.CancelledError:
         if not has_left:

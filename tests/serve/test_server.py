@@ -152,6 +152,19 @@ def test_work_ends_for_a_client_that_leaves(server: Server) -> None:
     assert server.embed(["a"]) == 200
 
 
+def test_a_client_that_has_left_before_its_request_is_read_costs_no_work(server: Server) -> None:
+    before = re.findall(r"^isorun_requests_total.*", server.metrics(), re.MULTILINE)
+    left = int((re.findall(r'route="/embed",status="499"} (\d+)', server.metrics()) or ["0"])[0])
+    server.process.send_signal(signal.SIGSTOP)
+    for _ in range(5):
+        connection = server.connection()
+        connection.request("POST", "/embed", b'{"inputs": "a"}', {"content-type": "application/json"})
+        connection.close()
+    server.process.send_signal(signal.SIGCONT)
+    server.until(lambda: f'route="/embed",status="499"}} {left + 5}\n' in server.metrics())
+    assert re.findall(r"^isorun_requests_total.*", server.metrics(), re.MULTILINE) == before
+
+
 def test_connections_without_a_whole_request_are_closed(server: Server) -> None:
     for sent in (b"", b"POST /embed HTTP/1.1\r\nhost: a\r\n"):
         with socket.create_connection(("127.0.0.1", server.port), 20) as connection:
