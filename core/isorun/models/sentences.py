@@ -210,11 +210,18 @@ def _limits(folder: Path) -> dict[str, Any]:
 
 
 def _chat(folder: Path, *, chats: bool) -> Mapping[str, Any]:
-    """The arguments of the chat template; rejected for a model that reads texts without one."""
+    """The arguments of the chat template, which a causal reranker reads, and no other model."""
     fields = _transformer_fields(folder)
     template = (fields.get("processing_kwargs") or {}).get("chat_template") or {}
-    if not chats and (template or "message" in (fields.get("modality_config") or {})):
+    has_messages = "message" in (fields.get("modality_config") or {})
+    if not chats and (template or has_messages):
         raise UnsupportedModel(f"{folder}: a chat template is supported with a LogitScore module only")
+    if chats and not has_messages:  # sentence-transformers would join the texts of a pair
+        raise UnsupportedModel(
+            f"{folder}: a LogitScore module is supported with a chat template only, and modality_config in "
+            f"{_CONFIGS[0]} has no 'message', so that sentence-transformers would read pairs without one. Save the "
+            "model again with the template"
+        )
     return check(template, sentence_keys.CHAT_TEMPLATE, f"{folder}: chat_template")
 
 

@@ -149,6 +149,13 @@ def test_rejects_templates(template: str, kind: type[Exception], message: str, c
         ("sentence_bert_config.json", {"processing_kwargs": {"text": {}}}, UnsupportedModel, "processing_kwargs"),
         (
             "sentence_bert_config.json",
+            {"modality_config": {"text": {"method": "forward", "method_output_name": "logits"}}},
+            UnsupportedModel,
+            "modality_config",
+        ),
+        ("sentence_bert_config.json", {"modality_config": None}, UnsupportedModel, "modality_config"),
+        (
+            "sentence_bert_config.json",
             {"processing_kwargs": {"chat_template": {"tools": []}}},
             UnsupportedModel,
             "tools",
