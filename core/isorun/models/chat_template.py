@@ -86,11 +86,7 @@ class ChatTemplate:
         Raises:
             InvalidModel, UnsupportedModel, IsorunError: as the class; there is no template.
         """
-        path = tokenizer.path.with_name(tokenizer.path.name.removesuffix(TOKENIZER_FILE) + FILE)
-        if path.is_file():
-            source: Any = _text(path)
-        else:
-            path, source = tokenizer.settings.path, tokenizer.settings.fields.get("chat_template")
+        path, source = found_beside(tokenizer)
         if isinstance(source, list):  # several, by name
             named = {entry.get("name"): entry.get("template") for entry in source if isinstance(entry, dict)}
             source = named.get("default")
@@ -128,6 +124,14 @@ class ChatTemplate:
         return first[len(first) - count :]
 
 
+def found_beside(tokenizer: Tokenizer) -> tuple[Path, Any]:
+    """The file that may have the template of a tokenizer, and the template, or several; ``None`` without one."""
+    path = tokenizer.path.with_name(tokenizer.path.name.removesuffix(TOKENIZER_FILE) + FILE)
+    if path.is_file():
+        return path, _text(path)
+    return tokenizer.settings.path, tokenizer.settings.fields.get("chat_template")
+
+
 def yes_or_no(tokenizer: Tokenizer) -> tuple[ChatTemplate, tuple[int, int]]:
     """What a causal model without further settings is asked: the template, and the words for a match and for none.
 
@@ -141,9 +145,7 @@ def yes_or_no(tokenizer: Tokenizer) -> tuple[ChatTemplate, tuple[int, int]]:
     yes, no = (tokenizer.library.token_to_id(word) for word in ("yes", "no"))
     if yes is None or no is None:
         raise InvalidModel(f"{tokenizer.path} has no token 'yes' or 'no', whose logits a causal reranker compares")
-    own = tokenizer.settings.fields.get("chat_template")
-    path = tokenizer.path.with_name(FILE)
-    own = _text(path) if path.is_file() else own
+    _, own = found_beside(tokenizer)
     if isinstance(own, str) and f'"{DOCUMENT}"' in own.replace("'", '"'):
         return ChatTemplate.beside(tokenizer, {"add_generation_prompt": True}), (yes, no)
     return ChatTemplate(QWEN3_RERANKER, "The template of Qwen3-Reranker", {}), (yes, no)

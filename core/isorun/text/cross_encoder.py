@@ -15,7 +15,7 @@ from isorun.graph.tasks import SEQUENCE
 from isorun.models import checkpoint
 from isorun.models.activations import ACTIVATIONS
 from isorun.models.activations import softmax as probabilities
-from isorun.models.chat_template import ChatTemplate, yes_or_no
+from isorun.models.chat_template import ChatTemplate, found_beside, yes_or_no
 from isorun.models.dense import activation_named
 from isorun.models.sentence_settings import SentenceSettings
 from isorun.models.tokenizer import Text, Tokens
@@ -150,14 +150,21 @@ class CrossEncoder(TextModel):
         template, tokenizer = None, self.tokenizer
         if settings.logit_score is not None:
             template = ChatTemplate.beside(tokenizer, settings.chat_template)
-        elif self.from_checkpoint and not self.modules.of(None) and (kind := checkpoint.causal_kind(self.folder)):
-            if kind != checkpoint.CAUSAL[0]:
+        elif self.from_checkpoint and not self.modules.of(None):
+            kind, (path, source) = checkpoint.causal_kind(self.folder), found_beside(tokenizer)
+            if kind is None and source is not None:
+                raise UnsupportedModel(
+                    f"{path} has a chat template, which sentence-transformers 6 applies to a classifier without "
+                    "modules.json, and isorun does not. Remove the template if the model reads texts as they are"
+                )
+            if kind not in (None, checkpoint.CAUSAL[0]):
                 raise UnsupportedModel(
                     f"{self.folder} has no modules.json, which names the words of a causal reranker's score: without "
                     f"it, model_type must be {checkpoint.CAUSAL[0]!r}, got {kind!r}. Save it with sentence-transformers"
                 )
-            template, words = yes_or_no(tokenizer)
-            settings = replace(settings, logit_score=words)
+            if kind is not None:
+                template, words = yes_or_no(tokenizer)
+                settings = replace(settings, logit_score=words)
         tokenizer.adds_special_tokens = template is None
         self._template = template
         return settings

@@ -60,6 +60,19 @@ def test_rejects_models_without_logits_and_unknown_activations(minilm_model: Pat
         isorun.CrossEncoder(minilm_model, activation="softmx")
 
 
+def test_rejects_a_chat_template_without_modules(tokenizer: Path, tmp_path: Path) -> None:
+    folder = sentence_models.write_reranker(tokenizer, tmp_path / "reranker", 1)
+    template = folder / "chat_template.jinja"
+    template.write_text("{% for message in messages %}{{ message.content }}{% endfor %}", encoding="utf-8")
+    with pytest.raises(UnsupportedModel, match=r"chat_template\.jinja has a chat template"):
+        isorun.CrossEncoder(folder, backend="ort-cpu")
+    with isorun.Classifier(folder, backend="ort-cpu") as classifier:  # as transformers' pipeline
+        assert classifier.classify(["a man"])
+    saved(folder)
+    with isorun.CrossEncoder(folder, backend="ort-cpu") as encoder:
+        assert encoder.predict([("man", "bread")]).shape == (1,)
+
+
 def saved(folder: Path, **fields: object) -> Path:
     """As sentence-transformers 6.2 saves a cross-encoder."""
     module = {"idx": 0, "name": "0", "path": "", "type": "sentence_transformers.base.modules.transformer.Transformer"}
