@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from functools import reduce
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from isorun.plugin import Fault
-from isorun_backends.common_empties import other_if_empty, recurrent_of_nothing, zeros_of
+from isorun_backends.common_empties import choose, other_if_empty, recurrent_of_nothing, zeros_of
 from isorun_backends.nodes import Nodes, attribute_of, dtype_of, input_of, rewrite, settled, shape_of, where_below
 from isorun_backends.onnxruntime.row import fault, fault_before_1_32
 
@@ -125,6 +127,60 @@ def require_frame(op: Nodes, node: ir.Node) -> ir.Value:
     return op(node.op_type, signal, step, window, where_below(op, length, 1, 2**31 - 1), **node.attributes)
 
 
+def _may_be_empty(value: ir.Value | None) -> bool:
+    """Whether a tensor may have no elements."""
+    sizes = shape_of(value)
+    return sizes is None or not all(isinstance(size, int) and size > 0 for size in sizes)
+
+
+def sums_what_may_be_empty(node: ir.Node, _: int) -> bool:
+    """Whether a factor of an Einsum may have no elements."""
+    return any(map(_may_be_empty, node.inputs))
+
+
+@rewrite
+def zeros_if_empty(op: Nodes, node: ir.Node) -> None:
+    """The sums, or zeros in their shape if a factor has no elements."""
+    equation = "".join(attribute_of(node, "equation").split())
+    factors, arrow, kept = equation.replace("...", ".").partition("->")
+    if not arrow:
+        kept = "".join(label for label in sorted({*factors} - {","}) if label == "." or factors.count(label) == 1)
+    zeros = Nodes()
+    sizes: dict[str, ir.Value] = {}
+    for labels, factor in zip(factors.split(","), node.inputs, strict=True):
+        shape = zeros("Shape", factor)
+        for label, part in zip(labels, _places(labels), strict=True):
+            size = zeros("Slice", shape, *(zeros.constant([place]) for place in part))
+            if label in sizes:  # sizes of 1 are broadcast
+                size = zeros("Shape", zeros("Add", zeros_of(zeros, sizes[label], None), zeros_of(zeros, size, None)))
+            sizes[label] = size
+    shape = zeros("Concat", *map(sizes.__getitem__, kept), axis=0) if kept else zeros.constant([], np.int64)
+    count = reduce(lambda total, size: op("Mul", total, size), [op("Size", factor) for factor in node.inputs])
+    is_empty = op("Equal", count, op.constant(0))
+    choose(op, node, is_empty, node.outputs[0].name, zeros, [zeros_of(zeros, shape, node.inputs[0])])
+
+
+def _places(labels: str) -> Iterator[tuple[int, int]]:
+    """Where the sizes of labels begin and end in a shape; a point stands for any number of sizes."""
+    point = labels.find(".")
+    for axis in range(len(labels)):
+        from_end = axis - len(labels)
+        begin = from_end if -1 < point < axis else axis
+        yield begin, (from_end + 1 or 2**31 - 1) if -1 < point <= axis else axis + 1
+
+
+def normalizes_what_may_be_empty(node: ir.Node, _: int) -> bool:
+    """Whether an image may have a size of 0."""
+    return _may_be_empty(node.inputs[0])
+
+
+@rewrite
+def as_it_is_if_empty(op: Nodes, node: ir.Node) -> None:
+    """The normalization, or the image itself if it has no elements."""
+    zeros, x = Nodes(), node.inputs[0]
+    choose(op, node, op("Equal", op("Size", x), op.constant(0)), node.outputs[0].name, zeros, [zeros("Identity", x)])
+
+
 def _extremum(operator: str) -> Fault:
     return fault_before_1_32(
         operator,
@@ -226,6 +282,25 @@ ROWS = (
         feeds={"x": np.ones((1, 16, 1), np.float32), "n": np.array(0)},
         expected=[],
         invalid=True,
+        ends_process=True,
+    ),
+    fault(
+        *("Einsum", "a factor that may have no elements", "it ends the process"),
+        "g (float[a, b, c] x, float[a, d, c] w) => (float[a, b, d] y) "
+        '{ y = Einsum <equation = "...id,...jd->...ij"> (x, w) }',
+        applies=sums_what_may_be_empty,
+        rewrite=zeros_if_empty,
+        feeds={"x": np.zeros((0, 3, 2), np.float32), "w": np.zeros((0, 4, 2), np.float32)},
+        ends_process=True,
+    ),
+    fault(
+        *("InstanceNormalization", "a size of the image that may be 0", "it ends the process"),
+        "g (float[a, 2, b] x) => (float[a, 2, b] y) <float[2] s = {1, 2}> "
+        "{ n = Neg (x) y = InstanceNormalization (n, s, s) }",
+        applies=normalizes_what_may_be_empty,
+        rewrite=as_it_is_if_empty,
+        feeds={"x": np.zeros((1, 2, 0), np.float32)},
+        expected=[np.zeros((1, 2, 0), np.float32)],
         ends_process=True,
     ),
 )
