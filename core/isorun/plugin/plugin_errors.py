@@ -7,6 +7,7 @@ from typing import TypeVar
 
 from isorun.errors import BackendFailed, DeadlineExceeded, IsorunError, QueueFull, SessionClosed, in_words
 from isorun.plugin.backend import Backend
+from isorun.system import limits
 from isorun.system.interruption import interrupts
 
 _T = TypeVar("_T")
@@ -41,7 +42,8 @@ def is_allowed(error: BaseException) -> bool:
 
 def failure(backend: Backend, method: str, error: BaseException) -> BackendFailed:
     """The error for an exception that a plugin raised."""
-    return BackendFailed(f"{backend.name}: {method} raised {in_words(error)}. {_report(backend)}")
+    advice = limits.advice(error, _report(backend))
+    return BackendFailed(f"{backend.name}: {method} raised {in_words(error)}. {advice}")
 
 
 def violation(backend: Backend, method: str, expected: str) -> BackendFailed:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import signal
 import threading
 from collections.abc import Callable, Iterator, Sequence
@@ -82,6 +83,23 @@ def test_an_executable_is_compiled_again_after_any_exception_of_its_own(bert: Pa
             session.run(None, tiny.feeds(batch=5))
         for right, result in zip(expected, session.run(None, tiny.feeds()), strict=True):
             np.testing.assert_array_equal(result, right)
+
+
+@pytest.mark.parametrize(
+    ("error", "advice"),
+    [
+        (OSError(errno.EIO, "broken"), "Report it to the authors of "),
+        (OSError(errno.EMFILE, "Too many open files"), "Raise the limits of this process"),
+        (MemoryError("800 MB"), "Raise the limits of this process"),
+    ],
+)
+def test_limits_of_the_process_are_no_failure_of_the_plugin(bert: Path, error: Exception, advice: str) -> None:
+    with (
+        plugin(raising(error)) as name,
+        isorun.Session(bert, name) as session,
+        pytest.raises(BackendFailed, match=advice),
+    ):
+        session.run(None, tiny.feeds())
 
 
 @pytest.mark.parametrize(

@@ -19,7 +19,7 @@ from isorun.isolation.worker.client import Connection
 from isorun.isolation.worker.process import DURING_A_CALL, DiedIdle, WorkerProcess
 from isorun.plugin.backend import Executable
 from isorun.plugin.description import DescribedBackend, Description
-from isorun.system import portable
+from isorun.system import limits, portable
 from isorun.system.cleanup import closed_on_error
 from isorun.system.packages import how_to_install
 from isorun.types import Availability, CompileConfig, Feeds, LoweredModel, RuntimeReport
@@ -121,7 +121,7 @@ class Worker:
             return Connection(WorkerProcess(str(environment.python), variables, title))
         except OSError as error:
             what = f"The interpreter of the environment {environment.name!r} cannot be started: {error}"
-            raise EnvironmentBroken(f"{what}. {environment.remedy()}") from error
+            raise EnvironmentBroken(f"{what}. {limits.advice(error, environment.remedy())}") from error
 
     def _check_versions(self, connection: Connection) -> None:
         versions: dict[str, str | None] = {**connection.process.about}

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from isorun.errors import CacheError
+from isorun.system import limits
 from isorun.system.arguments import check_flag, check_path
 from isorun.system.cache import entries, files, fingerprints, locks, maintenance, trust
 from isorun.system.cache.entries import Entry
@@ -196,7 +197,9 @@ class Cache:
                     "temporary folder of cache_dir=False,",
                     "Free space there, or set TMPDIR to another folder.",
                 )
-            raise CacheError(f"The {what} {self.root} cannot be written to ({error}). {remedy}") from error
+            raise CacheError(
+                f"The {what} {self.root} cannot be written to ({error}). {limits.advice(error, remedy)}"
+            ) from error
 
     def _make_folders(self, *names: str) -> None:
         self.root.parent.mkdir(parents=True, exist_ok=True)

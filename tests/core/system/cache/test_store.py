@@ -113,11 +113,18 @@ def test_failing_maker_leaves_nothing_and_its_error_is_raised(cache):
     assert cache.get_or_make("kind", "key", Maker()).found is False
 
 
-def test_full_disk(cache):
+@pytest.mark.parametrize(
+    ("number", "reason", "advice"),
+    [
+        (errno.ENOSPC, "No space left on device", "cache_dir="),
+        (errno.EMFILE, "Too many open files", "Raise the limits of this process"),
+    ],
+)
+def test_full_disk(cache, number, reason, advice):
     def fill(folder):
-        raise OSError(errno.ENOSPC, "No space left on device")
+        raise OSError(number, reason)
 
-    with pytest.raises(CacheError, match=r"cannot be written to .*No space left.*cache_dir="):
+    with pytest.raises(CacheError, match=rf"cannot be written to .*{reason}.*{advice}"):
         cache.get_or_make("kind", "key", fill)
     assert list((cache.root / "kind").iterdir()) == []
 
