@@ -42,9 +42,10 @@ class Interruption:
 
 @contextmanager
 def interrupting() -> Iterator[Interruption]:
-    """Have the signals raise ``KeyboardInterrupt`` in the block."""
+    """Have the signals raise ``KeyboardInterrupt`` in the block. Windows has none that another process can send."""
     interruption = Interruption()
-    if threading.current_thread() is threading.main_thread() and handle(interruption.on_signal):
+    can_receive = hasattr(signal, "SIGHUP") and threading.current_thread() is threading.main_thread()
+    if can_receive and handle(interruption.on_signal):
         received, writer = os.pipe()
         os.set_blocking(writer, False)
         signal.set_wakeup_fd(writer, warn_on_full_buffer=False)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import signal
 import subprocess
 import sys
+import time
 
 import pytest
 
@@ -26,12 +27,13 @@ sys.exit(cli.main())
 HANG = "signals._SECONDS = 0.1; lock = ctypes.create_string_buffer(64); acquire = ctypes.CDLL(None).pthread_mutex_lock"
 
 
-def _stopped(body: str, *numbers: signal.Signals, ignored: str = "") -> tuple[int, str]:
+def _stopped(body: str, *numbers: signal.Signals, ignored: str = "", delay: float = 0) -> tuple[int, str]:
     code = f"import signal; {ignored}\n{MAIN.format(body)}"
     process = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True)
     assert process.stdout is not None
     with process.stdout as output:
         assert output.readline() == "ready\n"
+        time.sleep(delay)
         for number in numbers:
             process.send_signal(number)
         return process.wait(30), output.read()
@@ -48,4 +50,4 @@ def test_keeps_ignoring_a_signal() -> None:
 
 
 def test_ends_a_command_that_hangs_in_a_library() -> None:
-    assert _stopped(f"{HANG}; acquire(lock); acquire(lock)", signal.SIGTERM) == (128 + signal.SIGTERM, "")
+    assert _stopped(f"{HANG}; acquire(lock); acquire(lock)", signal.SIGTERM, delay=0.5) == (143, "")
