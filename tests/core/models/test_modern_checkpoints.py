@@ -40,9 +40,12 @@ def test_a_checkpoint_computes_what_its_export_computes(name: str, tmp_path: Pat
     [
         ("deberta-v2", '"conv_kernel_size": 3', "conv_kernel_size"),
         ("deberta-v2", '"pos_att_type": ["c2p"]', "pos_att_type"),
+        ("deberta-v3", '"max_relative_positions": 2', "max_relative_positions"),
+        ("deberta-v3", '"position_buckets": 1', "position_buckets"),
         ("jina-v2", '"feed_forward_type": "original"', "feed_forward_type"),
         ("t5", '"feed_forward_proj": "gated-mish"', "feed_forward_proj"),
         ("t5", '"dense_act_fn": "gelu"', "dense_act_fn"),
+        ("t5", '"relative_attention_max_distance": 1', "relative_attention_max_distance"),
         ("mt5", '"is_gated_act": false', "is_gated_act"),
         ("qwen3", '"use_sliding_window": true', "use_sliding_window"),
     ],

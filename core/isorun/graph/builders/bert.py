@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping
 import numpy as np
 import onnx_ir as ir
 
+from isorun.errors import InvalidModel
 from isorun.graph.builders import activations, heads
 from isorun.graph.builders.builder import Builder, Named, Weights
 from isorun.graph.builders.encoder_config import EncoderConfig
@@ -93,7 +94,13 @@ class BertBuilder(Builder):
         farthest = self._config.settings.get("relative_attention_max_distance", position_ops.FARTHEST)
         buckets, heads = self._config.relative_attention_num_buckets, self._config.num_attention_heads
         name, shape = f"{self._architecture.relative_bias}.weight", (buckets, heads)
-        rows = position_ops.buckets(self._architecture.buckets or buckets, farthest)
+        count = self._architecture.buckets or buckets
+        if farthest <= count // 4:  # the logarithm of their widths would be 0 or negative
+            raise InvalidModel(
+                f"config.json: relative_attention_max_distance must be above {count // 4}, a quarter of "
+                f"relative_attention_num_buckets, got {farthest}"
+            )
+        rows = position_ops.buckets(count, farthest)
         self.weights.check(name, shape)
         table = self.lazy(f"{name}.by_distance", lambda: self.weights.read(name, shape)[rows], (len(rows), heads))
         return position_ops.relative_bias(Named(self, "relative_bias"), ids, table, len(rows) // 2)

@@ -50,6 +50,12 @@ class DebertaBuilder(BertBuilder):
                 "config.json: relative_attention must be true with a pos_att_type of c2p and p2c, got "
                 f"{settings.get('relative_attention')!r} and {kinds!r}"
             )
+        count, farthest = self._spans()
+        if count and not 1 <= count // 2 < farthest - 1:  # the logarithm of their widths would be 0 or negative
+            raise InvalidModel(
+                "config.json: position_buckets must be at least 2, and max_relative_positions above half of it plus 1, "
+                f"got {count} and {farthest}"
+            )
         usual = (None, self._config.hidden_size)
         if settings.get("conv_kernel_size", 0) or settings.get("embedding_size") not in usual:
             raise InvalidModel(
