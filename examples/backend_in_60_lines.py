@@ -15,37 +15,41 @@ import numpy as np
 from onnx.reference import ReferenceEvaluator
 
 import isorun
-from isorun.plugin import Backend, Capabilities, CompileConfig, Executable, Feeds, LoweredModel, RuntimeReport, cpu_name
+from isorun import plugin
 from isorun.plugin.registry import register
 
 
-class Evaluator(Backend):
+class Evaluator(plugin.Backend):
     """Models in ONNX's reference evaluator."""
 
     contract = 2
     # The defaults declare the minimum: a request for anything else is refused before this class sees it.
-    capabilities = Capabilities(dialects=("primitive",), dynamic_shapes=True)
+    capabilities = plugin.Capabilities(dialects=("primitive",), dynamic_shapes=True)
 
-    def compile(self, model: LoweredModel, config: CompileConfig) -> Executable:
+    def compile(self, model: plugin.LoweredModel, config: plugin.CompileConfig) -> plugin.Executable:
         """Load a model: a file in a dialect that the backend accepts."""
         assert config.precision == "fp32"  # nothing else is declared
+        if model.info.opset < 13:  # the evaluator computes Softmax as that of opset 13
+            raise plugin.UnsupportedModel(f"{self.name} supports opset 13 and later, got {model.info.opset}")
         return Loaded(ReferenceEvaluator(str(model.path)))  # your engine
 
 
-class Loaded(Executable):
+class Loaded(plugin.Executable):
     """A loaded model."""
 
     def __init__(self, engine: ReferenceEvaluator) -> None:
         self._engine = engine
 
-    def run(self, output_names: Sequence[str], feeds: Feeds) -> list[Any]:
+    def run(self, output_names: Sequence[str], feeds: plugin.Feeds) -> list[Any]:
         """Run once, on feeds that were validated; the caller owns the outputs."""
         return [np.array(output) for output in self._engine.run(list(output_names), dict(feeds))]  # your engine
 
-    def report(self) -> RuntimeReport:
+    def report(self) -> plugin.RuntimeReport:
         """What the engine says that it runs, for ``session.provenance``."""
         operators = Counter(node.op_type for node in self._engine.proto_.graph.node)  # your engine
-        return RuntimeReport(device=cpu_name(), precision="fp32", operators={"cpu": dict(operators)}, versions={})
+        return plugin.RuntimeReport(
+            device=plugin.cpu_name(), precision="fp32", operators={"cpu": dict(operators)}, versions={}
+        )
 
 
 def main(model: str) -> None:

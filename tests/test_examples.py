@@ -6,14 +6,18 @@ import importlib.util
 import json
 import os
 import re
+import runpy
 import subprocess
 import sys
 from pathlib import Path
 from typing import Any
 
+import onnx.parser
 import pytest
 
+import isorun
 from archives import unpack
+from isorun.plugin import registry
 from isorun.system.cache import Cache
 
 EXAMPLES = Path(__file__).parent.parent / "examples"
@@ -60,6 +64,22 @@ def test_onnxruntime_application(bert: Path) -> None:
 def test_backend_in_60_lines(bert: Path) -> None:
     *_, difference = run("backend_in_60_lines.py", bert).split()
     assert float(difference) < 1e-4
+
+
+@pytest.mark.parametrize(
+    "path", ["examples/backend_in_60_lines.py:Evaluator", "plugins/isorun-template/isorun_template/backend.py:Template"]
+)
+def test_backends_to_start_from_refuse_an_opset_that_their_evaluator_does_not_follow(path: str) -> None:
+    """ONNX's reference evaluator computes the softmax of opset 13 in opset 11 too."""
+    file, name = path.split(":")
+    graph = "g (float[2, 3, 4] x) => (float[2, 3, 4] y) { y = Softmax <axis = 1> (x) }"
+    model = onnx.parser.parse_model(f'<ir_version: 8, opset_import: ["": 11]> {graph}')
+    registry.register("starting", runpy.run_path(str(EXAMPLES.parent / file))[name])
+    try:
+        with pytest.raises(isorun.UnsupportedModel, match="starting supports opset 13 and later, got 11"):
+            isorun.Session(model.SerializeToString(), "starting")
+    finally:
+        registry.unregister("starting")
 
 
 def test_names_in_texts(tasks: Path, texts: Path) -> None:

@@ -48,6 +48,8 @@ class Template(Backend):
     def compile(self, model: LoweredModel, config: CompileConfig) -> Executable:
         """Load a model. ``config`` requests only what the capabilities declare."""
         assert config.precision == "fp32"  # ENGINE: do what ``config`` requests or raise; never fall back
+        if model.info.opset < 13:  # ENGINE: models that are no encoders arrive in their own opsets
+            raise UnsupportedModel(f"{self.name} supports opset 13 and later, got {model.info.opset}")
         with runtime_errors(f"{self.name} cannot load {model.path}", _translate):
             from onnx.reference import ReferenceEvaluator  # ENGINE
 
