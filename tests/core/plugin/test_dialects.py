@@ -25,6 +25,7 @@ from isorun.plugin import Capabilities, Dialect, Executable, RuntimeReport, fuse
 from isorun.system.cache import Cache
 from isorun.types import DIALECTS
 from isorun_conformance import fakes
+from isorun_conformance.sample_models import LATER, encoder
 
 GELU = """
 opset_import: ["" : 17, "my.engine" : 1, "isorun.fused" : 1]
@@ -169,6 +170,19 @@ def test_operators_of_primitive_are_documented():
     assert documented("padding removed") == operators(*texts, packed=True) - always
 
 
+BESIDE = {"Range", "Slice", "Squeeze", "Identity"}  # outside the fused operators
+
+
+def test_operators_of_the_encoders_of_the_conformance_checks_are_documented(tmp_path):
+    cache, needed = Cache(tmp_path), set()
+    for name in LATER:
+        path = encoder(name, dynamic=True).path(tmp_path)
+        lowered = lowering.ModelGraphs(open_model(path, cache), cache).lower(("primitive",))
+        needed |= {node.op_type for node in onnx.load(lowered.path).graph.node}
+    known = documented("always") | documented("padding removed") | BESIDE
+    assert needed - known == documented("rotary positions, windows, disentangled attention")
+
+
 @pytest.mark.parametrize("packed", [False, True])
 def test_primitive_is_folded(bert, tmp_path, packed):
     cache = Cache(tmp_path)
@@ -179,6 +193,5 @@ def test_primitive_is_folded(bert, tmp_path, packed):
     for node in graph.node:
         assert node.op_type not in FOLDED or (node.op_type == "Identity" and {*node.output} <= outputs)
         assert not {*node.input} <= constants, f"{node.op_type} {node.name} could be folded"
-    beside = {"Range", "Slice", "Squeeze", "Identity"}  # outside the fused operators
-    known = documented("always") | beside | (documented("padding removed") if packed else set())
+    known = documented("always") | BESIDE | (documented("padding removed") if packed else set())
     assert {node.op_type for node in graph.node} <= known
