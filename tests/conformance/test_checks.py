@@ -371,6 +371,17 @@ def test_check_passes_an_option_for_batches_without_padding() -> None:
     assert failure("HonestWithoutPadding", Case("HonestWithoutPadding", "accuracy_with_every_option", "")) is None
 
 
+def test_check_passes_an_option_that_only_encoders_read() -> None:
+    case = Case("HonestOptionOfEncoders", "every_option_is_read", "")
+    assert failure(case.backend, case) is None
+
+
+@pytest.mark.parametrize("check", ["availability_imports_no_runtime", "unavailable_without_its_package"])
+def test_check_skips_a_package_that_isorun_imports(check: str) -> None:
+    with pytest.raises(pytest.skip.Exception, match="isorun itself imports numpy"):
+        failure("HonestInNumpy", Case("HonestInNumpy", check, ""))
+
+
 @pytest.mark.parametrize("case", ON_DEVICE[1:], ids=lambda case: case.check)
 def test_check_passes_device_arrays_without_a_flaw(case: Case) -> None:
     assert failure("HonestOnDevice", case) is None

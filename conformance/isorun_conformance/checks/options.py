@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import itertools
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from dataclasses import replace
@@ -29,12 +30,16 @@ class Options(Checks):
         backend = self.under_test.backend
         read: set[str] = set()
         read_options = backend.read_options
-        lowered = self.under_test.lowered(dense())
         values = self._values()
         together = {key: tested[-1] for key, tested in values.items()}
         refusal, compiled = "", 0
         with mock.patch.object(backend, "read_options", lambda options: _Watched(read_options(options.plain), read)):
-            for options in ({}, *({key: value} for key, tested in values.items() for value in tested), together):
+            alone = ({key: value} for key, tested in values.items() for value in tested)
+            # Some are read where an operator needs them, that only encoders have.
+            for model, options in itertools.product((dense(), self.under_test.encoder()), ({}, *alone, together)):
+                if self.under_test.capabilities.options.keys() <= read:
+                    break
+                lowered = self.under_test.lowered(model)
                 watched = _Watched({**self.under_test.options, **options}, read)
                 try:
                     executable = backend.compile(lowered, replace(self.under_test.config, options=watched))
@@ -42,7 +47,7 @@ class Options(Checks):
                     refusal = str(error)
                     continue
                 compiled += 1
-                executable.run(lowered.info.output_names, dense().feeds())
+                executable.run(lowered.info.output_names, model.feeds())
                 executable.report()
                 executable.close()
         unread = sorted(self.under_test.capabilities.options.keys() - read)

@@ -14,6 +14,7 @@ from isorun_conformance.fakes import Right, RightExecutable
 
 UnknownDialect = declaring(__name__, dialects=("primitve",))
 OneDeviceTwice = declaring(__name__, devices=("cpu", "cpu"))
+HonestInNumpy = declaring(__name__, package="numpy", requirement="numpy")
 UndescribedOption = declaring(__name__, options={"knob": ""})
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from flaws.accuracy import Scaling
-from flaws.base import HONEST, Flawed
+from flaws.base import HONEST, Flawed, backend
 from isorun.errors import InvalidFeeds
 from isorun.types.options import Option
 from isorun_conformance.fakes import Right
@@ -83,3 +83,15 @@ class ChangesItsDefaults(Right):
     def compile(self, model, config):
         self.capabilities.options["hints"].default["level"] += 1
         return Flawed(model, config)
+
+
+@backend
+class HonestOptionOfEncoders(Flawed):
+    """Reads its option where a model has attention."""
+
+    capabilities = replace(HONEST, options={"rows": Option("rows of an attention at once", type="int", default=1)})
+
+    def run(self, output_names, feeds):
+        if self.fused:
+            self._options.get("rows")
+        return self.right(output_names, feeds)
