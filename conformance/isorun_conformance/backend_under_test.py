@@ -31,7 +31,7 @@ from isorun.system.cache import Cache
 from isorun.system.subprocesses import run
 from isorun.types import Capabilities, CompileConfig, Feeds, LoweredModel, devices
 from isorun_conformance import process_state
-from isorun_conformance.formulas import Formula
+from isorun_conformance.formulas import Formula, sizes
 from isorun_conformance.sample_models import Encoder, SampleModel, dense, encoder
 
 _REFERENCE = "reference"
@@ -117,7 +117,10 @@ class BackendUnderTest:
         Returns:
             The last line of its stdout, parsed as JSON.
         """
-        return json.loads(self._run_python(doing, "-c", script, *arguments, seconds=seconds).splitlines()[-1])
+        # A file, as an application's script: what it starts may import it again.
+        with tempfile.NamedTemporaryFile("w", suffix=".py", dir=self.folder, delete=False, encoding="utf-8") as file:
+            file.write(script)
+        return json.loads(self._run_python(doing, file.name, *arguments, seconds=seconds).splitlines()[-1])
 
     @cached_property
     def effects(self) -> dict[str, Any]:
@@ -127,23 +130,25 @@ class BackendUnderTest:
     def use_in_a_process(self) -> dict[str, Any]:
         """What the use of two models does to a new process: see :func:`isorun_conformance.process_state.use`.
 
-        Also ``printed`` at the exit of the process, and ``left``: what it left in its folder, in the user's, and in
-        that for temporary files.
+        Also ``printed`` at the exit of the process, and ``left``: what it left in its folder, in the user's, in that
+        for temporary files, and in shared memory.
         """
         folder = Path(tempfile.mkdtemp(prefix="process-", dir=self.folder))  # a new one per attempt
         work, temporary, home = folder / "work", folder / "tmp", folder / "home"
         for path in (work, temporary, home):
             path.mkdir()
-        models = []
-        for model in (dense(), self.encoder()):
-            feeds = folder / f"{model}.npz"
-            np.savez(feeds, **model.feeds())  # type: ignore[arg-type]
-            lowered = self.lowered(model)
-            models.append([{**asdict(lowered), "path": str(lowered.path)}, str(feeds)])
+
+        def pair(model: SampleModel, feeds: Feeds) -> list[Any]:
+            path, lowered = folder / f"{model}.npz", self.lowered(model)
+            np.savez(path, **feeds)
+            return [{**asdict(lowered), "path": str(lowered.path)}, str(path)]
+
+        models = [pair(model, model.feeds()) for model in (dense(), self.encoder())]
+        can_fail = self.capabilities.dynamic_shapes and self.capabilities.static_shapes is None
+        failing = pair(sizes(), sizes().feeds(rows=2)) if can_fail else None
+        document = {"name": self.name, "models": models, "failing": failing, "config": asdict(self.config)}
         request, result = folder / "request.json", folder / "result.json"
-        request.write_text(
-            json.dumps({"name": self.name, "models": models, "config": asdict(self.config)}), encoding="utf-8"
-        )
+        request.write_text(json.dumps(document), encoding="utf-8")
         arguments = (process_state.__file__, str(request), str(result), str(work))
         variables = {"TMPDIR": str(temporary), "HOME": str(home), "PYTHONUSERBASE": site.getuserbase()}
         variables |= {name: str(home) for name in ("XDG_CACHE_HOME", "XDG_CONFIG_HOME", "XDG_DATA_HOME")}
@@ -156,6 +161,7 @@ class BackendUnderTest:
             for path in (*work.iterdir(), *home.iterdir(), *temporary.iterdir())
             if path.parent != temporary or path.name not in effects["temporary"]
         ]
+        effects["left"] += [name for name in effects["shared"] if Path("/dev/shm", name).exists()]
         return effects
 
     def _run_python(

@@ -46,7 +46,12 @@ NAMES: Mapping[str, str] = {
 """Name to ``module:Class``, as an entry point has it."""
 
 _HONEST = Capabilities(
-    dialects=("primitive",), dynamic_shapes=True, package="onnx", requirement="onnx", reports=("placement",)
+    dialects=("primitive",),
+    dynamic_shapes=True,
+    package="onnx",
+    requirement="onnx",
+    reports=("placement",),
+    faults="isorun_backends.reference_faults:FAULTS",
 )
 _MOMENTS = ("compile", "run", "close")
 

@@ -23,18 +23,21 @@ class Formula(SampleModel):
         arrays: feeds, from a generator and the number of rows.
         compute: the outputs for feeds, in the types that the model declares.
         names: other names for inputs and outputs, which may hold any character.
+        opset: the version of the operators.
     """
 
     graph: str = ""
     arrays: Callable[[np.random.Generator, int], Arrays] = lambda *_: {}
     compute: Callable[..., Arrays] = dict
     names: Mapping[str, str] = field(default_factory=dict)
+    opset: int = OPSET
 
     def write(self, path: Path) -> None:
         import onnx
 
+        header = f'<ir_version: {IR_VERSION}, opset_import: ["" : {self.opset}]>'
         signature = self.graph.replace("ROWS", "rows" if self.dynamic else str(self.batch))
-        model = onnx.load_from_string(parsed(f'<ir_version: {IR_VERSION}, opset_import: ["" : {OPSET}]>\n{signature}'))
+        model = onnx.load_from_string(parsed(f"{header}\n{signature}"))
         for value in (*model.graph.input, *model.graph.output):
             value.name = self._renamed(value.name)
         for node in model.graph.node:
@@ -57,10 +60,10 @@ class Formula(SampleModel):
         return self.names.get(name, name)
 
 
-def four_outputs(*, dynamic: bool, names: Mapping[str, str] | None = None) -> Formula:
+def four_outputs(*, dynamic: bool) -> Formula:
     """Two inputs and four outputs of one type and shape, in an order that no sorting gives."""
     return Formula(
-        "four-outputs" if names is None else "unusual-names",
+        "four-outputs",
         dynamic,
         5,
         graph="""g (float[ROWS, 3] x, float[ROWS, 3] a) =>
@@ -68,7 +71,18 @@ def four_outputs(*, dynamic: bool, names: Mapping[str, str] | None = None) -> Fo
             { mid = Add (x, a)  zeta = Sub (x, a)  alpha = Mul (x, a)  last = Neg (a) }""",
         arrays=lambda random, rows: {name: random.standard_normal((rows, 3), np.float32) for name in "xa"},
         compute=lambda x, a: {"mid": x + a, "zeta": x - a, "alpha": x * a, "last": -a},
-        names=names or {},
+    )
+
+
+def sizes() -> Formula:
+    """A sum of two arrays, whose run fails, but for one row, unless there are three rows."""
+    return Formula(
+        "sizes",
+        True,
+        3,
+        graph="g (float[ROWS] x, float[columns] y) => (float[columns] z) { z = Add (x, y) }",
+        arrays=lambda random, rows: {"x": np.ones(rows, np.float32), "y": random.standard_normal(3, np.float32)},
+        compute=lambda x, y: {"z": x + y},
     )
 
 
@@ -120,15 +134,17 @@ def other_types(*, dynamic: bool) -> Formula:
 
 
 def views(*, dynamic: bool) -> Formula:
-    """Outputs that a runtime could return as views: of a feed, or of each other."""
+    """Outputs that a runtime could return as views: of a feed, of each other, or of a weight."""
+    weight = np.arange(6, dtype=np.float32)
     return Formula(
         "views",
         dynamic,
         4,
-        graph="""g (float[ROWS, 6] x) => (float[ROWS, 6] y, float[ROWS, 6] z, float[6, ROWS] t)
-            { y = Identity (x)  z = Identity (x)  t = Transpose <perm = [1, 0]> (x) }""",
+        graph="""g (float[ROWS, 6] x) => (float[ROWS, 6] y, float[ROWS, 6] z, float[6, ROWS] t, float[6] w)
+            <float[6] weight = {0, 1, 2, 3, 4, 5}>
+            { y = Identity (x)  z = Identity (x)  t = Transpose <perm = [1, 0]> (x)  w = Identity (weight) }""",
         arrays=lambda random, rows: {"x": random.standard_normal((rows, 6), np.float32)},
-        compute=lambda x: {"y": x, "z": x, "t": x.T},
+        compute=lambda x: {"y": x, "z": x, "t": x.T, "w": weight},
     )
 
 
@@ -177,6 +193,30 @@ def unused_input(*, dynamic: bool) -> Formula:
         },
         compute=lambda x, unused, a: {"y": x - a},  # noqa: ARG005
     )
+
+
+def of_opset(opset: int, *, dynamic: bool) -> Formula:
+    """An operator that means something else, or has other inputs, in opset 17."""
+    node, columns = _OF_OPSETS[opset]
+
+    def compute(x: np.ndarray) -> Arrays:
+        exponentials = np.exp(x - x.max(axis=(1, 2), keepdims=True))
+        softmax = exponentials / exponentials.sum(axis=(1, 2), keepdims=True)
+        return {"y": softmax if opset == 11 else x.mean(axis=1, keepdims=True)}
+
+    return Formula(
+        f"opset-{opset}",
+        dynamic,
+        3,
+        graph=f"""g (float[ROWS, 2, 4] x) => (float[ROWS, {columns}, 4] y) <int64[1] one = {{1}}> {{ y = {node} }}""",
+        arrays=lambda random, rows: {"x": random.standard_normal((rows, 2, 4), np.float32)},
+        compute=compute,
+        opset=opset,
+    )
+
+
+_OF_OPSETS = {11: ("Softmax <axis = 1> (x)", 2), 18: ("ReduceMean (x, one)", 1)}
+OPSETS = (*_OF_OPSETS,)
 
 
 def one_operator(name: str) -> Formula:

@@ -7,7 +7,6 @@ The script runs in the interpreter of the backend's environment, which has isoru
 
 from __future__ import annotations
 
-import builtins
 import ctypes
 import decimal
 import gc
@@ -27,10 +26,9 @@ import tempfile
 import threading
 import time
 import warnings
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import numpy as np
@@ -39,7 +37,13 @@ _STATUS = ("Umask", "SigBlk", "SigIgn", "SigCgt", "NoNewPrivs", "Seccomp", "THP_
 _KERNEL_FILES = ("comm", "oom_score_adj", "coredump_filter", "timerslack_ns")
 _PRCTL_GET = {"dumpable": 3, "keeps capabilities": 7}  # linux/prctl.h
 _PR_SET_CHILD_SUBREAPER = 36  # linux/prctl.h; the children of children that have ended become this process's
+_SHARED_MODULES = (
+    *("builtins", "os", "os.path", "sys", "time", "threading", "json", "signal", "warnings", "asyncio", "logging"),
+    *("multiprocessing", "random", "socket", "subprocess", "tempfile"),
+    *("numpy", "numpy.linalg", "numpy.random", "onnx", "onnx.helper", "onnx.numpy_helper"),
+)
 _SENDING = ("socket.connect", "socket.sendto", "socket.sendmsg")
+_LISTENING = "0A"  # linux/tcp_states.h
 _NAMED = 5  # members of a mapping that are named
 _WATCHED_SECONDS = 0.3
 _THREAD_COUNTS = re.compile(r"openblas|libgomp|libi?omp|libmkl_rt")
@@ -109,11 +113,11 @@ def _start_method() -> str:
 
 def _functions() -> dict[str, int]:
     """The functions of modules that everybody uses, which no one may replace."""
-    modules: list[ModuleType] = [builtins, np, np.linalg, os, os.path, sys, time, threading, json, signal, warnings]
     return {
-        f"{module.__name__}.{name}": id(value)
-        for module in modules
-        for name, value in vars(module).items()
+        f"{module}.{name}": id(value)
+        for module in _SHARED_MODULES
+        if module in sys.modules
+        for name, value in vars(sys.modules[module]).items()
         if callable(value) and not name.startswith("_")
     }
 
@@ -124,6 +128,11 @@ def _loggers() -> dict[str, Any]:
     return {
         "root": (root.level, root.manager.disable, [*map(id, root.handlers)], [*map(id, root.filters)]),
         "classes": (id(logging.getLoggerClass()), id(logging.getLogRecordFactory()), id(logging.lastResort)),
+        **{
+            f"the logger {name!r}": (logger.level, logger.disabled, logger.propagate)
+            for name, logger in [*root.manager.loggerDict.items()]
+            if isinstance(logger, logging.Logger)
+        },
     }
 
 
@@ -249,17 +258,20 @@ def use(request: Mapping[str, Any], folder: Path) -> dict[str, Any]:
     """Compile, run, report and close each model, and look at the state after each step.
 
     Args:
-        request: ``name`` and ``config`` of the backend, and ``models``: pairs of a lowered model and a file of feeds.
+        request: ``name`` and ``config`` of the backend, and ``models``: pairs of a lowered model and a file of feeds;
+            ``failing`` is such a pair whose run fails, or ``None``.
         folder: for what is printed.
 
     Returns:
         ``changed``: pairs of a step and what it changed. ``connected``: addresses. ``printed``: what was written to
         stdout. ``logged``: what runs but the first wrote to stderr. ``children``: the number of child processes left.
+        ``shared``: the names of the shared memory that it had mapped after a step.
         ``temporary``: the names of temporary files after the first model; some runtimes keep one. ``written``: the
         names of temporary files that were opened without being new, as far as Python's code did.
     """
     from isorun.isolation.worker.server import Server
-    from isorun.system.process_usage import family
+    from isorun.plugin.backend import SupportsBinding
+    from isorun.system.process_usage import family, open_files
 
     with suppress(ModuleNotFoundError):  # each adds a filter of warnings, and backends may transform or evaluate graphs
         import onnx_ir  # noqa: F401
@@ -267,11 +279,13 @@ def use(request: Mapping[str, Any], folder: Path) -> dict[str, Any]:
 
     connected: dict[str, None] = {}
     written: dict[str, None] = {}
+    shared: set[str] = set()
     temporary = tempfile.gettempdir()
 
     def audit(event: str, arguments: tuple[Any, ...]) -> None:
         if event in _SENDING and arguments[0].family != socket.AF_UNIX:
-            connected[str(arguments[1])] = None
+            if not _is_own(arguments[1], open_files):
+                connected[str(arguments[1])] = None
         elif event == "open" and isinstance(arguments[0], str | bytes):
             path, _, flags = arguments
             parent, name = os.path.split(os.fsdecode(path))
@@ -287,6 +301,7 @@ def use(request: Mapping[str, Any], folder: Path) -> dict[str, Any]:
     def step(what: str, function: Callable[[], Any], *descriptors: int) -> None:
         with captured(folder / "stdout", 1), captured(folder / "stderr", *descriptors), watched() as changes:
             function()
+        shared.update(_shared_memory(family()))
         for name in (*changed(before, look()), *(f"{name}, for a while" for name in changes - changed_at.keys())):
             changed_at.setdefault(name, what)
 
@@ -308,11 +323,18 @@ def use(request: Mapping[str, Any], folder: Path) -> dict[str, Any]:
                 server.executables[number][1].run(outputs, feeds)
         for name in changes:
             changed_at.setdefault(name, "run(), for a while")
+        executable = server.executables[number][1]
+        if isinstance(executable, SupportsBinding):
+            step("bind()", lambda: executable.bind(feeds, dict.fromkeys(outputs)).run())  # noqa: B023
         step("report()", lambda: server.report(number))  # noqa: B023
         step("close()", lambda: server.close(number))  # noqa: B023
         damaged = {**arguments, "model": {**model, "path": str(_damaged(Path(model["path"]), folder))}}
-        step("a failed compile()", lambda: _failing(server, number, damaged))  # noqa: B023
+        step("a failed compile()", lambda: _failing(server, number, damaged, {}))  # noqa: B023
         usual = usual or [path.name for path in Path(tempfile.gettempdir()).iterdir()]
+    if request["failing"]:
+        model, path = request["failing"]
+        arguments = {"name": request["name"], "model": model, "config": request["config"]}
+        step("a failed run()", lambda: _failing(server, len(request["models"]), arguments, dict(np.load(path))))
     gc.collect()
     return {
         "changed": [[what, name] for name, what in changed_at.items()],
@@ -322,7 +344,34 @@ def use(request: Mapping[str, Any], folder: Path) -> dict[str, Any]:
         "children": len(family()) - 1,
         "temporary": usual,
         "written": list(written),
+        "shared": sorted(shared),
     }
+
+
+def _is_own(address: Any, open_files: Callable[[], list[str]]) -> bool:
+    """Whether an address is that of a server on this machine which this process or a child of it is."""
+    host, port = address[:2] if isinstance(address, tuple) else ("", 0)
+    if host not in ("127.0.0.1", "::1", "localhost"):
+        return False
+    lines = [line for name in ("tcp", "tcp6") for line in _lines(Path("/proc/self/net", name))]
+    sockets = {
+        f"socket:[{fields[9]}]"
+        for fields in map(str.split, lines)
+        if fields[3] == _LISTENING and int(fields[1].rpartition(":")[2], 16) == port
+    }
+    return not sockets.isdisjoint(open_files())
+
+
+def _lines(path: Path) -> list[str]:
+    """Those of a table of the kernel; none if it lacks it."""
+    return path.read_text(encoding="utf-8").splitlines()[1:] if path.exists() else []
+
+
+def _shared_memory(processes: Iterable[int]) -> Iterator[str]:
+    """The names of the shared memory that processes have mapped."""
+    for process in processes:
+        with suppress(OSError):  # it has ended
+            yield from re.findall(r"/dev/shm/(\S+)", Path(f"/proc/{process}/maps").read_text(encoding="utf-8"))
 
 
 def _damaged(path: Path, folder: Path) -> Path:
@@ -333,9 +382,13 @@ def _damaged(path: Path, folder: Path) -> Path:
     return copy
 
 
-def _failing(server: Any, number: int, arguments: Mapping[str, Any]) -> None:
+def _failing(server: Any, number: int, arguments: Mapping[str, Any], feeds: Mapping[str, Any]) -> None:
+    """Compile a model and run it on feeds; either may fail."""
+    outputs = [spec["name"] for spec in arguments["model"]["info"]["outputs"]]
     with suppress(Exception):
         server.compile(number, **arguments)
+        with suppress(Exception):
+            server.executables[number][1].run(outputs, feeds)
         server.close(number)
 
 

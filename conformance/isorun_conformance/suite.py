@@ -28,6 +28,7 @@ from isorun_conformance.checks.outputs import Outputs
 from isorun_conformance.checks.process_state import ProcessState
 from isorun_conformance.checks.recovery import Recovery
 from isorun_conformance.checks.reports import Reports
+from isorun_conformance.checks.scripts import Scripts
 from isorun_conformance.checks.shapes import Shapes
 from isorun_conformance.checks.static_shapes import StaticShapes
 from isorun_conformance.checks.threads import Threads
@@ -37,6 +38,7 @@ from isorun_conformance.checks.values import Values
 class Conformance(  # pytest runs the last base first: from simple checks to those of many circumstances
     ProcessState,
     Lifetime,
+    Scripts,
     Circumstances,
     Recovery,
     Concurrency,

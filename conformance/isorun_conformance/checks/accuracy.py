@@ -13,6 +13,9 @@ from isorun.types import Dialect
 from isorun_conformance.checks.base import BIG_VARIABLE, Checks, proves
 from isorun_conformance.sample_models import BIG_SIZES, LATER, MASK_KINDS, SIZES, of_size
 
+_LONG = 1030
+"""Tokens: more than BERT has positions for."""
+
 
 class Accuracy(Checks):
     """Dialects, precisions, masks, sizes."""
@@ -56,7 +59,10 @@ class Accuracy(Checks):
                 )
                 self.under_test.assert_accurate(model, session, feeds)
             if self.under_test.capabilities.dynamic_shapes:  # positions and distances beyond the first few
-                self.under_test.assert_accurate(model, session, model.feeds(batch=2, sequence=100))
+                for batch, sequence in ((2, 100), (1, _LONG)):
+                    what = f"{model} of {batch} x {sequence} tokens"
+                    feeds = model.feeds(batch=batch, sequence=sequence)
+                    self.under_test.assert_accurate(model, session, feeds, what=what)
 
     @proves("precision {precision}")
     @pytest.mark.parametrize("padding", ["keep", "auto"])

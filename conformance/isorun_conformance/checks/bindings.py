@@ -151,6 +151,9 @@ class Bindings(Checks):
                     with pytest.raises(BackendFailed) as failure:
                         session.run_with_iobinding(binding)
                     assert failure.value.__cause__ is not None, "the error of a binding has no cause"
+                    ones = np.ones(3, np.float32)
+                    (z,) = session.run(None, {"x": ones, "y": ones})
+                    np.testing.assert_array_equal(z, ones + 1, err_msg="a run after a failed one of a binding is wrong")
 
 
 def _bound(session: Session, feeds: Mapping[str, np.ndarray], outputs: Mapping[str, np.ndarray | None]) -> IOBinding:

@@ -131,8 +131,10 @@ class Circumstances(Checks):
         "setting", ["NumPy's errors raise", "warnings are errors", "the working directory changes"]
     )
     def test_settings_of_the_application(self, setting: str) -> None:
+        """Of a run, and of a model that is compiled, by code that has done so before."""
         bert = self.under_test.encoder()
         for model, feeds in ((dense(), dense().feeds()), (bert, bert.feeds(mask="masked-row"))):
+            lowered = self.under_test.lowered(model)
             with self.under_test.open(model) as session, ExitStack() as stack:
                 if setting == "NumPy's errors raise":
                     stack.enter_context(np.errstate(all="raise"))
@@ -141,8 +143,12 @@ class Circumstances(Checks):
                     warnings.simplefilter("error")
                 else:
                     stack.enter_context(chdir(self.under_test.folder))
-                outputs = _run(session, feeds, f"where {setting}")
                 what = f"where {setting}"
+                outputs = _run(session, feeds, what)
+                try:
+                    stack.enter_context(self.under_test.compiled(lowered))
+                except (IsorunError, ArithmeticError, Warning) as error:
+                    raise AssertionError(f"{what}, compile() raised {type(error).__name__}: {error}") from error
             self.under_test.assert_accurate(model, session, feeds, outputs, what=what)
 
     @proves("application settings")

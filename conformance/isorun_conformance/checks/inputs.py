@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable
 from contextlib import suppress
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -42,7 +43,19 @@ _TYPES = (
     *("int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64"),
 )
 _LARGE = 64  # rows: a feed of over a thousand values, of which NumPy prints the ends only
-_UNUSUAL_NAMES = {"x": "eingang ä/0", "a": "入力:1", "mid": "a.b", "zeta": "Zeta", "alpha": "zeta", "last": "out put"}
+_NAMES: dict[str, dict[str, str]] = {
+    "characters": {
+        "x": "eingang ä/0",
+        "a": "入力:1",
+        "mid": "a.b",
+        "zeta": "Zeta",
+        "alpha": "zeta",
+        "last": "out put",
+    },
+    # Which differ in what an identifier cannot hold only, and words of Python.
+    "identifiers": {"x": "a.b", "a": "a_b", "mid": "c/d", "zeta": "c-d", "alpha": "c_d", "last": "class"},
+    "words": {"x": "self", "a": "feeds", "mid": "None", "zeta": "1", "alpha": "output_names", "last": "lambda"},
+}
 
 
 class Inputs(Checks):
@@ -129,15 +142,18 @@ class Inputs(Checks):
 
     @proves("names")
     def test_names_of_inputs_and_outputs_may_hold_any_character(self) -> None:
-        model = four_outputs(dynamic=self.under_test.capabilities.dynamic_shapes, names=_UNUSUAL_NAMES)
-        with self.under_test.open(model) as session:
-            feeds = model.feeds()
-            self.under_test.assert_accurate(model, session, feeds)
-            names = ["zeta", "out put", "a.b"]
-            outputs = dict(zip(names, session.run(names, feeds), strict=True))
-            expected = self.under_test.expected(model, feeds)
-            for name, value in outputs.items():
-                np.testing.assert_allclose(value, expected[name], rtol=1e-2, atol=1e-2, err_msg=name)
+        dynamic = self.under_test.capabilities.dynamic_shapes
+        for kind, names in _NAMES.items():
+            model = replace(four_outputs(dynamic=dynamic), name=kind, names=names)
+            with self.under_test.open(model) as session:
+                feeds = model.feeds()
+                what = f"a model with the names {', '.join(names.values())}"
+                self.under_test.assert_accurate(model, session, feeds, what=what)
+                requested = [names[name] for name in ("alpha", "last", "mid")]
+                outputs = dict(zip(requested, session.run(requested, feeds), strict=True))
+                expected = self.under_test.expected(model, feeds)
+                for name, value in outputs.items():
+                    np.testing.assert_allclose(value, expected[name], rtol=1e-2, atol=1e-2, err_msg=name)
 
     @proves("types")
     @pytest.mark.parametrize("kind", _TYPES)

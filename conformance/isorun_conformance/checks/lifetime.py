@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gc
-import json
 import sys
 import threading
 import time
@@ -11,7 +10,7 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, suppress
 from dataclasses import replace
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import pytest
@@ -22,7 +21,7 @@ from isorun.system import process_usage
 from isorun.types import Feeds, LoweredModel
 from isorun_conformance.checks.base import Checks, proves
 from isorun_conformance.checks.concurrency import assert_close
-from isorun_conformance.sample_models import SUM, Dense, SampleModel, dense, parsed
+from isorun_conformance.sample_models import SUM, Dense, dense, parsed
 
 _RUNS, _FIRST_RUNS, _RUN_SECONDS = 2000, 100, 10
 _IDLE_SECONDS = 1.5
@@ -33,35 +32,10 @@ _AT_ONCE, _NEW_SHAPES, _WEIGHTS_MIB = 40, 60, 4
 _MEMORY_MIB = 24
 """What 150 sessions may leave in memory: an eighth of a megabyte per session. A session that is never released keeps
 the 0.25 MiB of weights of its model; allocators keep some memory for themselves."""
-_OPENED = """
-import json, sys, numpy as np, isorun
-path, name, feeds, options, device = sys.argv[1:]
-feeds = dict(np.load(feeds))
-session = isorun.Session(path, name, options=json.loads(options), device=json.loads(device))
-"""
-_INTERRUPTED = """
-import os, signal, threading, time
-signal.signal(signal.SIGINT, signal.default_int_handler)  # which a process in the background ignores
-expected = session.run(None, feeds)
-ends = []
-for _ in range(3):
-    alarm = threading.Timer(0.1, os.kill, (os.getpid(), signal.SIGINT))
-    alarm.start()
-    end, how = time.monotonic() + 5, "nothing"
-    try:
-        while time.monotonic() < end:
-            session.run(None, feeds)
-    except BaseException as error:
-        how = type(error).__name__
-    alarm.join()
-    ends.append(how)
-equal = all(np.allclose(*pair) for pair in zip(expected, session.run(None, feeds)))
-print(json.dumps([ends, equal]))
-"""
 
 
 class Lifetime(Checks):
-    """Closing, interrupts, leaks, and the model's file."""
+    """Closing, leaks, and the model's file."""
 
     @proves("closing")
     def test_close_ends_runs_and_keeps_outputs(self) -> None:
@@ -104,29 +78,6 @@ class Lifetime(Checks):
             for model, session in zip(models, sessions, strict=True):
                 what = f"one of {_AT_ONCE} sessions that are open at once"
                 self.under_test.assert_accurate(model, session, model.feeds(), what=what)
-
-    @proves("closing")
-    def test_process_ends_without_close(self, seconds: float = 60) -> None:
-        """A script need not close its sessions."""
-        code = "session.run(None, feeds)\nprint(1)\n"
-        assert self._in_a_process("does not close its session", dense("one-node"), code, seconds) == 1
-
-    @proves("interrupts")
-    def test_interrupt_ends_a_run_as_itself(self) -> None:
-        """Ctrl-C is no failure of the backend, and no run after it is wrong."""
-        ends, equal = self._in_a_process("is interrupted", dense("heavy"), _INTERRUPTED, 120)
-        others = [how for how in ends if how != "KeyboardInterrupt"]
-        assert not others, f"an interrupt during a run (Ctrl-C) must raise KeyboardInterrupt, got {others[0]}"
-        assert equal, "a run after an interrupted one is wrong"
-
-    def _in_a_process(self, doing: str, model: SampleModel, code: str, seconds: float) -> Any:
-        """The last line, as JSON, that code prints in a process of its own, where ``session`` and ``feeds`` are."""
-        self.under_test.require_available()
-        path, feeds = model.path(self.under_test.folder), self.under_test.folder / f"{model}-of-a-process.npz"
-        np.savez(feeds, **model.feeds())  # type: ignore[arg-type]
-        settings = json.dumps(dict(self.under_test.options)), json.dumps(self.under_test.device)
-        arguments = (str(path), self.under_test.name, str(feeds), *settings)
-        return self.under_test.run_script(doing, _OPENED + code, *arguments, seconds=seconds)
 
     @proves("leaks")
     @pytest.mark.skipif(sys.platform != "linux", reason="needs Linux, which lists what a process holds")

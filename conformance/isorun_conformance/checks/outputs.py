@@ -105,7 +105,7 @@ class Outputs(Checks):
 
     @proves("results")
     def test_no_output_shares_memory_with_a_feed_or_another_output(self) -> None:
-        """The caller may write to any of them, also where the model hands a feed on unchanged."""
+        """The caller may write to any of them, also where the model hands a feed or a weight on unchanged."""
         model = views(dynamic=self.under_test.capabilities.dynamic_shapes)
         with self.under_test.open_or_skip(model) as session:
             feeds = model.feeds()
@@ -115,7 +115,12 @@ class Outputs(Checks):
                     assert not np.shares_memory(value, array), f"the output {spec.name!r} shares memory with {owner}"
                 values[f"the output {spec.name!r}"] = value
                 assert value.flags.c_contiguous, f"the output {spec.name!r} must be C-contiguous, got {value.strides}"
+                assert value.flags.writeable, f"the output {spec.name!r} is read-only; the caller owns it"
             self.under_test.assert_accurate(model, session, feeds)
+            for what, value in values.items():
+                value[...] = np.nan
+                what = f"a run after the caller has changed {what}"
+                self.under_test.assert_accurate(model, session, model.feeds(), what=what)
 
 
 def _buffer(array: np.ndarray) -> np.ndarray:

@@ -38,7 +38,7 @@ class ProcessState(Checks):
 
     @proves("process state")
     def test_nothing_is_sent(self) -> None:
-        """Seen in Python only."""
+        """Seen in Python only. To a server of the backend's own, in a child process, it may be."""
         addresses = self._effects()["connected"]
         assert not addresses, f"it connected to {', '.join(addresses)}: an application decides who hears of its models"
 
@@ -47,7 +47,8 @@ class ProcessState(Checks):
         effects = self._effects()
         left, children = effects["left"], effects["children"]
         assert not left, (
-            f"it left {', '.join(left)} in the working directory, the user's folder or that of temporary files"
+            f"it left {', '.join(left)} in the working directory, the user's folder, that of temporary files, or "
+            "shared memory"
         )
         assert not children, f"{children} child processes were left after close()"
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import json
 import time
+from contextlib import ExitStack
 from importlib.metadata import version
 from pathlib import Path
 
@@ -160,15 +161,20 @@ class Reports(Checks):
 
     @proves("true placement")
     def test_report_is_the_same_before_and_after_runs(self) -> None:
+        """Also where another model is compiled later. No run after the report is wrong."""
         model = self.under_test.encoder()
         reports = []
         for runs in (0, 2):
-            with self.under_test.open(model, padding="keep") as session:
+            with self.under_test.open(model, padding="keep") as session, ExitStack() as stack:
                 for seed in range(runs):
                     session.run(None, model.feeds(seed))
+                    stack.enter_context(self.under_test.open(dense(seed=seed)))
                 provenance = session.provenance
+                self.under_test.assert_accurate(model, session, model.feeds(), what="a run after report()")
                 reports.append((provenance.device, provenance.precision, provenance.operators, provenance.versions))
-        assert reports[0] == reports[1], f"before any run, it reports {reports[0]}, and after two runs {reports[1]}"
+        assert reports[0] == reports[1], (
+            f"before any run, it reports {reports[0]}, and after two runs and beside other models {reports[1]}"
+        )
 
     @proves("true device times")
     def test_device_times_are_plausible(self) -> None:
@@ -178,6 +184,7 @@ class Reports(Checks):
             started = time.perf_counter()
             times = session.device_times(model.feeds(), 20)
             milliseconds = (time.perf_counter() - started) * 1e3
+            self.under_test.assert_accurate(model, session, model.feeds(), what="a run after device_times()")
         if times is None:
             pytest.skip("not declared: times by a device's own events")
         kind = f"{times.dtype}{list(times.shape)}" if isinstance(times, np.ndarray) else type(times).__name__

@@ -13,6 +13,7 @@ from isorun_conformance.checks.base import Checks, proves
 from isorun_conformance.formulas import (
     FUNCTIONS,
     LOOKUPS,
+    OPSETS,
     Formula,
     at_large_values,
     branches,
@@ -20,6 +21,7 @@ from isorun_conformance.formulas import (
     equal_values,
     joined,
     lookup,
+    of_opset,
     places,
     sums,
 )
@@ -58,6 +60,16 @@ class Values(Checks):
     def test_control_flow_follows_the_feeds(self, operator: str) -> None:
         """Of each run, not of the first one."""
         self._assert_right(_FLOWS[operator](), operator)
+
+    @proves("opsets")
+    @pytest.mark.parametrize("opset", OPSETS)
+    def test_operators_of_older_and_newer_opsets(self, opset: int) -> None:
+        """A model that is not an encoder arrives in its own opset, in which an operator may mean something else."""
+        model = of_opset(opset, dynamic=self.under_test.capabilities.dynamic_shapes)
+        with self.under_test.open_or_skip(model) as session:
+            for seed in range(2):
+                what = f"a model of opset {opset}, whose operators are not those of opset 17,"
+                self.under_test.assert_accurate(model, session, model.feeds(seed), what=what)
 
     @proves("unusual values")
     @pytest.mark.parametrize("function", FUNCTIONS)

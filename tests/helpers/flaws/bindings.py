@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import ctypes
+from dataclasses import replace
 
 import numpy as np
 
-from flaws.base import Flawed, backend
+from flaws.base import HONEST, Flawed, backend
 from isorun.errors import BackendFailed
 from isorun.plugin.backend import Binding
 
@@ -105,3 +106,26 @@ ReusesOutputsOfABinding = binding(_ReusingOutputs)
 ForgetsTypesOfBoundMemory = binding(_FloatsOnly)
 ResizesToBoundMemory = binding(_Resizing)
 LosesTheCauseInABinding = binding(_UnwrappedErrors)
+
+
+class _Spoiling(Binding):
+    def run(self):
+        try:
+            return super().run()
+        except BackendFailed:
+            self._executable.spoiled = True
+            raise
+
+
+@backend
+class SpoiledByAFailedBinding(Flawed):
+    """Wrong after a run of a binding has failed."""
+
+    capabilities = replace(HONEST, usable_after_failure=True)
+    spoiled = False
+
+    def bind(self, feeds, outputs):
+        return _Spoiling(self, feeds, outputs)
+
+    def run(self, output_names, feeds):
+        return [result * (2 if self.spoiled else 1) for result in self.right(output_names, feeds)]

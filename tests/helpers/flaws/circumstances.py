@@ -106,6 +106,14 @@ class DividesByZero(Flawed):
 
 
 @backend
+class DividesByZeroInCompile(Flawed):
+    def __init__(self, model, config):
+        super().__init__(model, config)
+        with warnings.catch_warnings(action="ignore"):
+            np.ones(1) / np.zeros(1)
+
+
+@backend
 class Warns(Flawed):
     def run(self, output_names, feeds):
         warnings.warn("slow path", RuntimeWarning, stacklevel=1)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import numpy as np
 
 from flaws.base import Flawed, backend, reading, returning
@@ -132,6 +134,29 @@ class AsciiNames(Flawed):
     def run(self, output_names, feeds):
         if not all(name.isascii() for name in feeds):
             raise BackendFailed("no such input")
+        return self.right(output_names, feeds)
+
+
+@backend
+class MakesIdentifiers(Flawed):
+    """Of names, as code that is generated needs; two names may give the same."""
+
+    def run(self, output_names, feeds):
+        arguments = {identifier(name): array for name, array in feeds.items()}
+        return self.right(output_names, {name: arguments[identifier(name)] for name in feeds})
+
+
+def identifier(name):
+    """What is called by a name in code."""
+    return re.sub(r"\W", "_", name)
+
+
+@backend
+class FeedsByKeyword(Flawed):
+    def run(self, output_names, feeds):
+        return self.called(output_names, **feeds)
+
+    def called(self, output_names, **feeds):
         return self.right(output_names, feeds)
 
 

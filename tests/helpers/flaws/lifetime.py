@@ -6,8 +6,8 @@ import os
 import subprocess
 import threading
 import time
-from contextlib import suppress
 from dataclasses import replace
+from pathlib import Path
 from typing import Any, ClassVar
 
 import numpy as np
@@ -29,6 +29,8 @@ def release():
             leaked.kill()
             leaked.wait()
     LEAKED.clear()
+    for memory in Path("/dev/shm").glob("isorun-flaw-*"):
+        memory.unlink()
 
 
 @backend
@@ -237,20 +239,6 @@ class SixteenHandles(Flawed):
 
 
 @backend
-class NeverExits(Flawed):
-    """A thread of its own runs until the model is closed, which a script may forget."""
-
-    def __init__(self, model, config):
-        super().__init__(model, config)
-        self.ended = threading.Event()
-        threading.Thread(target=self.ended.wait).start()
-
-    def close(self):
-        self.ended.set()
-        super().close()
-
-
-@backend
 class LeaksPerThread(Flawed):
     """A buffer for each thread that has ever run."""
 
@@ -270,24 +258,3 @@ class KeepsWeightsPerShape(Flawed):
         if shape not in self.kept:
             self.kept[shape] = np.ones(1 << 20, np.float32)
         return self.right(output_names, feeds)
-
-
-@backend
-class WrapsInterrupts(Flawed):
-    """Its ``except`` has too many exceptions."""
-
-    def run(self, output_names, feeds):
-        try:
-            return self.right(output_names, feeds)
-        except BaseException as error:
-            raise BackendFailed(f"the engine failed: {error}") from error
-
-
-@backend
-class SwallowsInterrupts(Flawed):
-    """Tries again whatever happened."""
-
-    def run(self, output_names, feeds):
-        while True:
-            with suppress(BaseException):
-                return self.right(output_names, feeds)

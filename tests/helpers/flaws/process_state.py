@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import atexit
 import ctypes
 import decimal
@@ -9,6 +10,7 @@ import faulthandler
 import gc
 import locale
 import logging
+import logging.config
 import mmap
 import multiprocessing
 import os
@@ -27,7 +29,8 @@ from pathlib import Path
 
 import numpy as np
 
-from flaws.base import doing
+from flaws.base import Flawed, backend, doing
+from isorun.plugin.backend import Binding
 from isorun.types import Availability
 from isorun_conformance.fakes import Right
 
@@ -40,6 +43,11 @@ def flush_denormals():
     memory = mmap.mmap(-1, 4096, prot=mmap.PROT_READ | mmap.PROT_WRITE | mmap.PROT_EXEC)
     memory.write(code)
     ctypes.CFUNCTYPE(None)(ctypes.addressof(ctypes.c_char.from_buffer(memory)))()
+
+
+def allow_nested_loops():
+    """As nest_asyncio does."""
+    asyncio.run = lambda main: asyncio.new_event_loop().run_until_complete(main)
 
 
 ACTS = {
@@ -60,6 +68,8 @@ ACTS = {
     "the settings of logging": (
         lambda: logging.basicConfig(level=logging.DEBUG),
         lambda: logging.disable(logging.CRITICAL),
+        lambda: logging.getLogger("asyncio").setLevel(logging.CRITICAL),
+        lambda: logging.config.dictConfig({"version": 1}),  # which disables what has a logger by then
     ),
     "filters of warnings": (lambda: warnings.simplefilter("ignore"),),
     "hooks of the interpreter": (
@@ -75,7 +85,11 @@ ACTS = {
     "the decimal context": (lambda: setattr(decimal.getcontext(), "prec", 5),),
     "the default timeout of sockets": (lambda: socket.setdefaulttimeout(1),),
     "how multiprocessing starts processes": (lambda: multiprocessing.set_start_method("spawn"),),
-    "functions of other modules": (lambda: setattr(np, "matmul", np.dot), lambda: setattr(time, "sleep", print)),
+    "functions of other modules": (
+        lambda: setattr(np, "matmul", np.dot),
+        lambda: setattr(time, "sleep", print),
+        allow_nested_loops,
+    ),
     "CPU affinity": (lambda: os.sched_setaffinity(0, {min(os.sched_getaffinity(0))}),),
     "the priority": (lambda: os.nice(1),),
     "resource limits": (lambda: resource.setrlimit(resource.RLIMIT_CPU, (9999, 9999)),),
@@ -170,6 +184,15 @@ class PrintsWhenLoaded(Right):
 PhonesHome = doing("compile", connect)
 
 
+def ask_itself():
+    """A server that this process has started."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        socket.create_connection(server.getsockname(), timeout=1).close()
+
+
+HonestWithAServer = doing("compile", ask_itself)
+
+
 def send():
     """A datagram needs no server."""
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as sender:
@@ -184,6 +207,39 @@ class ChangesWhenAsked(Right):
     def probe(self):
         os.environ["ENGINE_HOME"] = str(os.getpid())  # not what the parent has set
         return Availability(ok=True)
+
+
+@backend
+class ChangesWhenARunFails(Flawed):
+    """What it sets for a run, it does not set back."""
+
+    def run(self, output_names, feeds):
+        before = np.seterr(all="ignore")
+        results = self.right(output_names, feeds)
+        np.seterr(**before)
+        return results
+
+
+@backend
+class SilencesNumpyWhenBound(Flawed):
+    def bind(self, feeds, outputs):
+        np.seterr(all="ignore")
+        return Binding(self, feeds, outputs)
+
+
+@backend
+class LeavesSharedMemory(Flawed):
+    """Unmaps it, and does not remove it."""
+
+    def __init__(self, model, config):
+        super().__init__(model, config)
+        with Path(f"/dev/shm/isorun-flaw-{os.getpid()}").open("w+b") as file:
+            file.truncate(4096)
+            self.kept = mmap.mmap(file.fileno(), 4096)
+
+    def close(self):
+        self.kept.close()
+        super().close()
 
 
 class ChangesWhenItFails(Right):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from importlib.metadata import version
+from typing import ClassVar
 
 import numpy as np
 
@@ -57,6 +58,41 @@ class ReportsRuns(Flawed):
     def report(self):
         report = super().report()
         return replace(report, versions={**report.versions, "runs": str(self.kept)})
+
+
+@backend
+class ReportsTheLastModel(Flawed):
+    """Reports the model that was compiled last."""
+
+    last: ClassVar[list] = []
+
+    def __init__(self, model, config):
+        super().__init__(model, config)
+        self.last[:] = [super().report]
+
+    def report(self):
+        return self.last[0]()
+
+
+class Spoiled(Flawed):
+    def run(self, output_names, feeds):
+        return [result * (2 if self.kept else 1) for result in self.right(output_names, feeds)]
+
+
+@backend
+class SpoiledByItsReport(Spoiled):
+    """Runs with a profiler from then on."""
+
+    def report(self):
+        self.kept = True
+        return super().report()
+
+
+@backend
+class SpoiledByTiming(Spoiled):
+    def device_times(self, feeds, runs):
+        self.kept = True
+        return np.full(runs, 1e-3)
 
 
 @backend
