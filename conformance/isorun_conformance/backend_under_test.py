@@ -107,12 +107,13 @@ class BackendUnderTest:
         family, colon, _ = self.name.partition(":")
         return [*registry.names(), *(f"{family}:{member}" for member in (colon and registry.members(family)) or ())]
 
-    def run_script(self, doing: str, script: str, *arguments: str, seconds: float = 300) -> Any:
+    def run_script(self, doing: str, script: str, *arguments: str, seconds: float = 300, here: bool = False) -> Any:
         """Run Python code in a new process of the interpreter that imports the backend.
 
         Args:
             doing: what it does, for the message if it fails.
             seconds: its time limit.
+            here: whether in this interpreter, also if the backend is in an environment.
 
         Returns:
             The last line of its stdout, parsed as JSON.
@@ -120,7 +121,7 @@ class BackendUnderTest:
         # A file, as an application's script: what it starts may import it again.
         with tempfile.NamedTemporaryFile("w", suffix=".py", dir=self.folder, delete=False, encoding="utf-8") as file:
             file.write(script)
-        return json.loads(self._run_python(doing, file.name, *arguments, seconds=seconds).splitlines()[-1])
+        return json.loads(self._run_python(doing, file.name, *arguments, seconds=seconds, here=here).splitlines()[-1])
 
     @cached_property
     def effects(self) -> dict[str, Any]:
@@ -165,10 +166,15 @@ class BackendUnderTest:
         return effects
 
     def _run_python(
-        self, doing: str, *arguments: str, variables: Mapping[str, str] | None = None, seconds: float = 300
+        self,
+        doing: str,
+        *arguments: str,
+        variables: Mapping[str, str] | None = None,
+        seconds: float = 300,
+        here: bool = False,
     ) -> str:
         python, environment = sys.executable, dict(os.environ)
-        if self._worker is not None:
+        if self._worker is not None and not here:
             python = str(self._worker.environment.python)
             environment = self._worker.environment.variables(self.folder / "cache")
         command = [python, "-P", *arguments]

@@ -10,6 +10,7 @@ from __future__ import annotations
 import ctypes
 import decimal
 import gc
+import importlib.util
 import itertools
 import json
 import locale
@@ -40,7 +41,7 @@ _PR_SET_CHILD_SUBREAPER = 36  # linux/prctl.h; the children of children that hav
 _SHARED_MODULES = (
     *("builtins", "os", "os.path", "sys", "time", "threading", "json", "signal", "warnings", "asyncio", "logging"),
     *("multiprocessing", "random", "socket", "subprocess", "tempfile"),
-    *("numpy", "numpy.linalg", "numpy.random", "onnx", "onnx.helper", "onnx.numpy_helper"),
+    *("numpy", "numpy.linalg", "numpy.random", "onnx"),
 )
 _SENDING = ("socket.connect", "socket.sendto", "socket.sendmsg")
 _LISTENING = "0A"  # linux/tcp_states.h
@@ -116,8 +117,8 @@ def _functions() -> dict[str, int]:
     return {
         f"{module}.{name}": id(value)
         for module in _SHARED_MODULES
-        if module in sys.modules
-        for name, value in vars(sys.modules[module]).items()
+        if importlib.util.find_spec(module)
+        for name, value in vars(importlib.import_module(module)).items()
         if callable(value) and not name.startswith("_")
     }
 

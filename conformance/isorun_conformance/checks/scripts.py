@@ -16,10 +16,10 @@ _SCRIPT = """
 import json, os, signal, sys, threading, time, numpy as np, isorun
 from pathlib import Path
 from isorun.system.process_usage import family
-path, name, feeds, options, device = sys.argv[1:]
+path, name, feeds, settings = sys.argv[1:]
 feeds = dict(np.load(feeds))
 others = {key: -array for key, array in feeds.items()}
-opened = lambda: isorun.Session(path, name, options=json.loads(options), device=json.loads(device))
+opened = lambda: isorun.Session(path, name, **json.loads(settings))
 equal = lambda outputs, expected: all(np.allclose(*pair) for pair in zip(outputs, expected))
 """
 _WITHOUT_CLOSE = """
@@ -71,7 +71,7 @@ def left(killed):
             os.kill(os.getpid(), signal.SIGKILL)
         sys.exit()
     os.close(writing)
-    children = json.loads(os.read(reading, 10000))
+    children = json.loads(os.read(reading, 10000) or "[]")  # nothing if the session could not be opened
     end = time.monotonic() + 10
     while time.monotonic() < end and any(state(child) != "Z" for child in children):
         time.sleep(0.05)
@@ -142,6 +142,7 @@ class Scripts(Checks):
         self.under_test.require_available()
         path, feeds = model.path(self.under_test.folder), self.under_test.folder / f"{model}-of-a-script.npz"
         np.savez(feeds, **model.feeds())  # type: ignore[arg-type]
-        settings = json.dumps(dict(self.under_test.options)), json.dumps(self.under_test.device)
-        arguments = (str(path), self.under_test.name, str(feeds), *settings)
-        return self.under_test.run_script(doing, _SCRIPT + code, *arguments, seconds=seconds)
+        under_test = self.under_test
+        settings = {name: getattr(under_test, name) for name in ("options", "device", "environment")}
+        arguments = (str(path), under_test.name, str(feeds), json.dumps(settings))
+        return under_test.run_script(doing, _SCRIPT + code, *arguments, seconds=seconds, here=True)
