@@ -266,9 +266,8 @@ def use(request: Mapping[str, Any], folder: Path) -> dict[str, Any]:
     Returns:
         ``changed``: pairs of a step and what it changed. ``connected``: addresses. ``printed``: what was written to
         stdout. ``logged``: what runs but the first wrote to stderr. ``children``: the number of child processes left.
-        ``shared``: the names of the shared memory that it had mapped after a step.
-        ``temporary``: the names of temporary files after the first model; some runtimes keep one. ``written``: the
-        names of temporary files that were opened without being new, as far as Python's code did.
+        ``shared``: shared memory that was mapped after a step. ``temporary``: temporary files after the first model;
+        some runtimes keep one. ``written``: those that were opened without being new, as far as Python's code did.
     """
     from isorun.isolation.worker.server import Server
     from isorun.plugin.backend import SupportsBinding
