@@ -14,6 +14,7 @@ import torch
 from sentence_transformers.base.modules import InputModule
 
 from isorun.errors import InvalidArgument, InvalidModel
+from isorun.system.cleanup import closed_on_error
 from isorun.text.inputs import checked, texts_of
 from isorun.text.model import TextModel
 
@@ -40,6 +41,13 @@ class IsorunTransformer(InputModule):
         self.model: str = os.fspath(model)
         self.session_options: dict[str, Any] = {**(session_options or {}), **more}
         self._text = TextModel(model, max_length=max_seq_length, batch_tokens=1, **self.session_options)
+        output = self._text.output
+        with closed_on_error(self._text):
+            if len(output.shape or ()) != 3:
+                raise InvalidModel(
+                    f"The output {output.name!r} must have a vector for each token (batch, sequence, width), got the "
+                    f"shape {output.shape}"
+                )
 
     @property
     def tokenizer(self) -> Any:

@@ -329,14 +329,14 @@ class Embedder(PromptedModel):
         return int(truncate_dim)
 
     def _choose(self, outputs: dict[str, int]) -> str:
-        if not outputs:  # a checkpoint
+        if not outputs and self._requested is None:  # a checkpoint
             if self.settings.static and self._modes not in ((), ("mean",)):
                 raise InvalidArgument(
                     f"pooling={'+'.join(self._modes)!r} has no effect: the model takes the mean of its tokens' vectors "
                     "in its graph. Omit it"
                 )
             return POOLED if self.settings.static else TOKENS[0]
-        return output_by_token(outputs, pools=bool(self._modes))
+        return output_by_token(outputs, self._requested, pools=bool(self._modes))
 
     def _finisher(self, prefix: str, normalize: bool | None = None, truncate_dim: int | None = None) -> Any:
         """From a batch's output and mask to vectors."""

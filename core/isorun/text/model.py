@@ -103,9 +103,9 @@ class TextModel:
             self._is_foreign = not metadata.get(sentence_settings.METADATA)
         self.tokenizer: Tokenizer = tokenizer_of(path, settings, route)
         self.settings: SentenceSettings = self._completed(settings)
+        built, self._digest, self._requested = path, None, session_options.get("outputs")
         chosen_outputs = self._choose(outputs)
         names = [chosen_outputs] if isinstance(chosen_outputs, str) else chosen_outputs
-        built, self._digest = path, None
         if self.from_checkpoint:
             self._digest = digest(sentences.transformer_folder(path, route), self._downloads)
             score = self.settings.logit_score
@@ -358,7 +358,7 @@ class TextModel:
         Args:
             outputs: the names and ranks of an ONNX file's outputs; empty for a checkpoint.
         """
-        return output_by_token(outputs, pools=True)
+        return output_by_token(outputs, self._requested, pools=True)
 
     def _prepare(self) -> None:
         """Set what a class needs beside the session. The model is closed if this fails."""

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from isorun.errors import InvalidModel, UnsupportedModel
+from isorun.errors import InvalidArgument, InvalidModel, UnsupportedModel
 from isorun.models.dense import Dense, Layer, LayerNorm
 from isorun.models.sentence_settings import NORMALIZE, SentenceSettings
 from isorun.models.vectors import POOLED, TOKENS
@@ -64,8 +64,22 @@ def steps_after(settings: SentenceSettings, normalize: bool | None) -> tuple[Lay
     return settings.steps
 
 
-def output_by_token(outputs: dict[str, int], *, pools: bool) -> str:
-    """The output to compute: a vector for each token, or for each text if the model pools itself."""
+def output_by_token(outputs: dict[str, int], requested: Any = None, *, pools: bool) -> str:
+    """The output to compute: a vector for each token, or for each text if the model pools itself.
+
+    Args:
+        outputs: the names and ranks of an ONNX file's outputs; empty for a checkpoint.
+        requested: the argument ``outputs`` of a session; what is no list is left to the session.
+        pools: whether vectors of tokens are pooled after the model.
+
+    Raises:
+        InvalidArgument: several outputs are requested.
+        InvalidModel: none is requested, and the file has several that may be meant.
+    """
+    if isinstance(requested, list | tuple):
+        if len(requested) != 1:
+            raise InvalidArgument(f"outputs must name a single output, got {list(requested)}")
+        return str(requested[0])
     if not outputs:
         return TOKENS[0]  # of a checkpoint's graph
     by_token = [name for name, rank in outputs.items() if rank == 3 and name != LOGITS]

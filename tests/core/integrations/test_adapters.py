@@ -16,7 +16,7 @@ import pytest
 
 import isorun
 from archives import unpack
-from isorun.errors import InvalidArgument, InvalidFeeds
+from isorun.errors import InvalidArgument, InvalidFeeds, InvalidModel
 
 
 def module(name: str, **members: Any) -> ModuleType:
@@ -80,6 +80,8 @@ def test_the_length_of_a_sentence_transformer_can_be_set_and_its_tokenizer_canno
     with pytest.raises(InvalidArgument, match="tokenizer of an IsorunTransformer cannot be replaced"):
         transformer.tokenizer = transformer.tokenizer
     transformer._text.close()
+    with pytest.raises(InvalidModel, match="'pooler_output' must have a vector for each token"):
+        adapters("sentence_transformers").IsorunTransformer(model, backend="ort-cpu", outputs=["pooler_output"])
 
 
 def test_a_sentence_transformer_opens_again_in_another_process(adapters: Any, model: Path) -> None:
