@@ -40,3 +40,28 @@ def test_a_mask_that_is_turned_or_lost_before_the_scores_are_read(
         if factor is None:
             stack.enter_context(pytest.raises(CannotFuse))
         assert require_masking(KeyMask(None, masked), scores, attend) == factor
+
+
+@pytest.mark.parametrize("shape", [(3, 8), (2, 8, 8), (2, 1, 4, 8, 8)])
+def test_a_mask_by_position_in_another_shape_is_not_fused(shape: tuple[int, ...]) -> None:
+    """For queries that are learned, for each head, or for windows of an image."""
+    graph = ir.serde.deserialize_model(onnx_text.graph("g (int64[b,8] ids) => (int64[b,8] y) { y = Neg(ids) }")).graph
+    heads = np.arange(np.prod(shape[:-2], dtype=int)).reshape(*shape[:-2], 1, 1)
+    array = np.where(np.arange(8) > np.arange(shape[-2])[:, None] + heads, -1e9, 0).astype(np.float32)
+    value = ir.Value(name="c", const_value=ir.tensor(array), type=ir.TensorType(ir.DataType.FLOAT))
+    with pytest.raises(CannotFuse, match="masks by position"):
+        MaskClassifier(Probes(graph)).terms(value, lambda batch, length: {})
+
+
+def test_a_mask_for_learned_queries_is_not_fused() -> None:
+    """Of Perceiver, whose queries are not the tokens of the keys."""
+    graph = ir.serde.deserialize_model(
+        onnx_text.graph(
+            "g (int64[b, s] mask) => (float[b, 1, 3, s] y) "
+            "<int64[2] axes = {1, 2}, int64[4] sizes = {1, 1, 3, 1}, float lowest = {-1e9}, float zero = {0}> "
+            "{ wide = Unsqueeze (mask, axes) each = Expand (wide, sizes) is_key = Cast <to = 9> (each) "
+            "y = Where (is_key, zero, lowest) }"
+        )
+    ).graph
+    with pytest.raises(CannotFuse, match="is not a key mask"):
+        MaskClassifier(Probes(graph)).terms(graph.outputs[0], lambda batch, length: {})

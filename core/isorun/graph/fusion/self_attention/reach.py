@@ -58,9 +58,11 @@ def reach_of_mask(result: np.ndarray, attend: np.ndarray, supposed: Reach = EVER
     if result.ndim == 2:
         result = result[:, None, None, :]
     if result.ndim != 4:
-        result = result.reshape(1, 1, *result.shape[-2:])
+        result = result.reshape(1, -1, *result.shape[-2:])
     attend = np.broadcast_to(attend, (max(len(result), len(attend)), attend.shape[1]))
     length = result.shape[-1]
+    if result.shape[2] not in (1, length):  # queries that are not the tokens of the keys
+        return None
     at = np.arange(length)
     distance = np.abs(at[:, None] - at)
     row = int(attend.sum(1).argmax())
