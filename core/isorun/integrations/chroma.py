@@ -33,8 +33,6 @@ class IsorunEmbeddingFunction(KeepsIdentity, EmbeddingFunction[Documents]):
     """
 
     def __init__(self, model: str | os.PathLike[str], **options: Any) -> None:
-        if options.get("quantize") is not None:
-            raise InvalidArgument(f"quantize={options['quantize']!r}: Chroma stores numbers of 32 bits. Omit it")
         path = expanded(model)
         self._config = {"model": os.fspath(path.absolute() if path.exists() else model), "options": options}
         self._open(model, options)

@@ -20,6 +20,9 @@ class IsorunEmbeddings(KeepsIdentity, Embeddings):
         query_prompt, document_prompt: names of the model's prompts; ``None`` for ``"query"``, and for ``"document"`` or
             ``"passage"``, if the model has them, otherwise for its default.
         options: other arguments of :class:`isorun.Embedder`.
+
+    Raises:
+        InvalidArgument: the model has no such prompt, or ``quantize`` is among the options.
     """
 
     def __init__(

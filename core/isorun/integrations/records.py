@@ -49,9 +49,11 @@ class KeepsIdentity:
             query_prompt, document_prompt: the names of prompts; ``None`` for the model's.
 
         Raises:
-            InvalidArgument: the model has no such prompt.
+            InvalidArgument: the model has no such prompt, or ``quantize`` is among the options.
             IsorunError: as :class:`isorun.Embedder`.
         """
+        if options.get("quantize") is not None:  # a store would compare bytes and packed bits as if they were values
+            raise InvalidArgument(f"quantize={options['quantize']!r}: the vectors of a collection are floats. Omit it")
         self.embedder = self.query_embedder = Embedder(model, **options)
         with closed_on_error(self.embedder):
             routes = self.embedder.modules.routes

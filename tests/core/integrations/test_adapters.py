@@ -134,10 +134,19 @@ def test_queries_take_the_route_of_queries(adapters: Any, tmp_path: Path) -> Non
         adapter.embedder.close()
 
 
-def test_what_chroma_cannot_keep(adapters: Any, model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    function = adapters("chroma").IsorunEmbeddingFunction
+@pytest.mark.parametrize(
+    ("library", "name"), [("langchain", "IsorunEmbeddings"), ("chroma", "IsorunEmbeddingFunction")]
+)
+def test_a_collection_keeps_no_bits(adapters: Any, model: Path, library: str, name: str) -> None:
+    """A store would compare packed bits as if they were values."""
     with pytest.raises(InvalidArgument, match="quantize='binary'"):
-        function(model, quantize="binary")
+        getattr(adapters(library), name)(model, quantize="binary")
+
+
+def test_chroma_keeps_the_whole_path(
+    adapters: Any, model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    function = adapters("chroma").IsorunEmbeddingFunction
     monkeypatch.chdir(tmp_path)
     opened = function(model.name, backend="ort-cpu", pooling="mean")
     assert opened.get_config()["model"] == str(model)
