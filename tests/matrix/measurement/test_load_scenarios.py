@@ -157,7 +157,7 @@ def test_measurements_beside_other_programs_are_repeated(tmp_path: Path) -> None
     chosen = scenario("closed", clients=1, seconds=0.6)
     # Their parent ends at once: what this process started counts as its own.
     burn = "timeout 60 sh -c 'while :; do :; done' >/dev/null 2>&1 & echo $!"
-    commands = f"for each in $(seq {os.cpu_count()}); do {burn}; done"
+    commands = f"for core in $(seq {os.cpu_count()}); do {burn}; done"
     ran = subprocess.run(["sh", "-c", commands], stdout=subprocess.PIPE, text=True, check=True)
     try:
         measured = scenarios.measure(
