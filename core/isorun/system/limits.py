@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import errno
 
-_EXHAUSTED = (errno.ENOMEM, errno.EMFILE, errno.ENFILE)
+_ADVICE: dict[int | None, str] = {
+    errno.ENOMEM: "Free memory, raise the limit of this process (`ulimit -v`), or do less at once",
+    errno.EMFILE: "Raise the limit of open files of this process (`ulimit -n`), or do less at once",
+    errno.ENFILE: "Close programs, or raise the system's limit of open files",
+}
 
 
 def advice(error: BaseException, otherwise: str) -> str:
-    """What to do about an error: raise a limit if it was reached, or else something else."""
-    if isinstance(error, MemoryError) or (isinstance(error, OSError) and error.errno in _EXHAUSTED):
-        return "Raise the limits of this process, such as that of `ulimit -n`, or do less at once"
-    return otherwise
+    """What to do about an error: about the limit that was reached, or else something else."""
+    if isinstance(error, MemoryError):
+        return _ADVICE[errno.ENOMEM]
+    return _ADVICE.get(error.errno, otherwise) if isinstance(error, OSError) else otherwise

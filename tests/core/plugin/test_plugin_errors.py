@@ -89,8 +89,9 @@ def test_an_executable_is_compiled_again_after_any_exception_of_its_own(bert: Pa
     ("error", "advice"),
     [
         (OSError(errno.EIO, "broken"), "Report it to the authors of "),
-        (OSError(errno.EMFILE, "Too many open files"), "Raise the limits of this process"),
-        (MemoryError("800 MB"), "Raise the limits of this process"),
+        (OSError(errno.EMFILE, "Too many open files"), "ulimit -n"),
+        (OSError(errno.ENFILE, "Too many open files in system"), "the system's limit"),
+        (MemoryError("800 MB"), "Free memory"),
     ],
 )
 def test_limits_of_the_process_are_no_failure_of_the_plugin(bert: Path, error: Exception, advice: str) -> None:

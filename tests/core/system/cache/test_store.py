@@ -117,7 +117,7 @@ def test_failing_maker_leaves_nothing_and_its_error_is_raised(cache):
     ("number", "reason", "advice"),
     [
         (errno.ENOSPC, "No space left on device", "cache_dir="),
-        (errno.EMFILE, "Too many open files", "Raise the limits of this process"),
+        (errno.EMFILE, "Too many open files", "Raise the limit of open files of this process"),
     ],
 )
 def test_full_disk(cache, number, reason, advice):
