@@ -23,8 +23,6 @@ def recurrent_of_nothing(fault: Rows, operator: str, keep: Keep | None = None) -
     """A recurrent layer of a batch of no rows, or of no steps.
 
     Args:
-        fault: makes the row.
-        operator: the layer's.
         keep: adds what a runtime needs behind an ``If``, by its condition, its outputs and their known sizes.
     """
     weights = f"float[1, {GATES[operator] * 2}, 2] w"
@@ -78,9 +76,6 @@ def choose(
     """The outputs of a node, or other ones if a condition holds.
 
     Args:
-        op: where the choice is added.
-        node: the node.
-        is_empty: the condition.
         prefix: of the names in the branches, unique in the model.
         zeros: the nodes that compute the other outputs.
         results: the other outputs, of floats in the type of the node's first input.

@@ -11,12 +11,7 @@ _LIMIT = 2**31
 
 
 class WideFeeds:
-    """Rejects feeds beyond 32 bits.
-
-    Args:
-        name: the backend's name.
-        info: the model.
-    """
+    """Rejects feeds beyond 32 bits."""
 
     def __init__(self, name: str, info: ModelInfo) -> None:
         self._name = name

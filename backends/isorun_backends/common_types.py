@@ -10,10 +10,6 @@ from isorun.plugin import ModelInfo, TensorSpec, UnsupportedModel
 def check_types(name: str, info: ModelInfo) -> None:
     """Reject a model with inputs or outputs of a type that NumPy lacks, such as bf16, fp8 and 4-bit integers.
 
-    Args:
-        name: the backend's name.
-        info: the model.
-
     Raises:
         UnsupportedModel: one has such a type.
     """

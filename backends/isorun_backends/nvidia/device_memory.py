@@ -36,10 +36,6 @@ def is_installed() -> bool:
 def open_memory(name: str, device: int) -> DeviceMemory:
     """The memory of a GPU.
 
-    Args:
-        name: the backend's name.
-        device: the index of the GPU.
-
     Raises:
         BackendUnavailable: pycuda is not installed or does not import.
     """
@@ -137,7 +133,6 @@ class DeviceMemory:
         Args:
             stream: a stream of this object, on which the work is enqueued.
             work: enqueues it; may wait for it.
-            runs: how often.
 
         Returns:
             (runs,), float64, milliseconds. Includes time in which the device waits for the host between the two events.

@@ -70,11 +70,8 @@ def load_or_build(
     """The bytes of an engine, built under a lock if it is not cached.
 
     Args:
-        cache: the session's cache.
-        identity: the engine's :func:`key`.
         build: builds the engine; called by the one process that holds the lock.
         notes: kept beside the engine for human readers.
-        fingerprint: the model's.
 
     Raises:
         CacheError: another user may have written it.

@@ -48,13 +48,7 @@ def select(name: str, index: int) -> cuda_driver.Gpu:
 
 
 class GpuExecutable(Executable):
-    """A model on one GPU, run through bindings.
-
-    Args:
-        name: the backend's name.
-        info: the model's inputs and outputs.
-        index: the index of the GPU.
-    """
+    """A model on one GPU, run through bindings."""
 
     def __init__(self, name: str, info: ModelInfo, index: int) -> None:
         self.name, self.info, self.index = name, info, index
@@ -94,9 +88,6 @@ def input_address(name: str, array: DeviceArray, index: int, memory: Callable[[]
     """The address of a feed on the GPU of an index, once the stream that it came with has written it.
 
     Args:
-        name: the input.
-        array: the feed.
-        index: the index of the GPU.
         memory: opens the GPU's memory, for feeds that come with a stream.
 
     Raises:

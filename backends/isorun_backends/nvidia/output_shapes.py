@@ -13,10 +13,6 @@ from isorun.plugin import ModelInfo, UnsupportedModel
 def output_shapes(info: ModelInfo, sizes: Mapping[str, int]) -> dict[str, tuple[tuple[int, ...], np.dtype[Any]]]:
     """Shape and dtype of each output, in the model's order.
 
-    Args:
-        info: the model.
-        sizes: the sizes of its symbolic dimensions, by name.
-
     Raises:
         UnsupportedModel: an output has a dimension that is not in ``sizes``, or elements without a fixed size.
     """

@@ -67,8 +67,6 @@ def declared(name: str, info: ModelInfo, shapes: Sequence[object] | None) -> lis
     """The profiles that the option ``shapes`` declares, or the default.
 
     Args:
-        name: the backend's name.
-        info: the model.
         shapes: each item is ``"8x128"`` or ``"1..8x1..128..512"`` (sizes in the order of :func:`symbols`: one size,
             minimum..maximum, or minimum..optimum..maximum), or a mapping of dimensions to a size or to two or three;
             ``None`` for the default.

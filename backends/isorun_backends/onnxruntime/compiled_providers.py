@@ -93,10 +93,6 @@ def refusal(name: str, provider: Provider) -> BackendUnavailable | None:
 def target(name: str, provider: Provider) -> Target:
     """The provider of the installed build.
 
-    Args:
-        name: the backend's name, for errors.
-        provider: the provider.
-
     Raises:
         BackendUnavailable: isorun has another backend for it, the build does not have it, or is too old to tell which
             provider runs which node.
@@ -120,14 +116,7 @@ def target(name: str, provider: Provider) -> Target:
 
 
 def unusable(name: str, provider: Provider, error: BackendFailed, remedy: str = "") -> BackendUnavailable:
-    """Why a provider of the installed build does not work on this machine.
-
-    Args:
-        name: the backend's name.
-        provider: the provider.
-        error: what a session on it raised.
-        remedy: what to do, if that is known.
-    """
+    """Why a provider of the installed build does not work on this machine."""
     build, stem = builds.build(), _stem(name.rpartition(":")[2])
     missing = build.missing(stem) if build is not None and build.library(stem).is_file() else None
     why = f"needs {missing}, which cannot be loaded" if missing else f"cannot be set up here ({_message(error)})"

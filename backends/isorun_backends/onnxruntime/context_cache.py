@@ -71,11 +71,6 @@ def open_cached(
     Contexts that the provider rejects, after an update of a driver for example, are compiled again.
 
     Args:
-        name: the backend's name, for errors.
-        model: the model.
-        cache: the session's cache.
-        identity: the :func:`key`.
-        open_: opens a session.
         place: checks what runs where in a session of the model itself, and counts it.
 
     Raises:

@@ -65,8 +65,6 @@ def read(name: str, module: str, minimum: Capabilities) -> Declaration:
     """The declaration of an installed provider.
 
     Args:
-        name: the backend's name, for errors.
-        module: the provider's module.
         minimum: the capabilities of a provider that declares none.
 
     Raises:

@@ -27,8 +27,6 @@ def require(name: str, provider: str, set_up: Callable[[onnxruntime.SessionOptio
     """Reject a provider that returns results where its kernel fails.
 
     Args:
-        name: the backend's name.
-        provider: the provider's.
         set_up: adds it to the session options, or returns the ``providers`` argument.
 
     Raises:

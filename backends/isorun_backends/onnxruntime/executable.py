@@ -22,12 +22,9 @@ class OrtExecutable(Executable):
     """A loaded model. ONNX Runtime's sessions are thread-safe.
 
     Args:
-        name: the backend's name.
         session: ONNX Runtime's session, with its assignment of nodes recorded.
-        device: the hardware's name.
         precision: what matrix products are computed in.
         packages: versions of other packages involved, by name.
-        details: other facts for the report.
         operators: how many nodes of each operator each provider runs; read from the session by default.
     """
 

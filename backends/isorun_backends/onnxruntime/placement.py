@@ -145,11 +145,7 @@ def require(
     """Reject a session in which another provider runs nodes, unless that is allowed.
 
     Args:
-        name: the backend's name.
         provider: the requested provider, which has to run some node in any case.
-        nodes: every node of the session.
-        path: the model's file.
-        allow_cpu_nodes: the value of the option.
         shapes: names of nodes that compute with shapes and may run anywhere; ``None`` to allow none.
         also: other providers that may run nodes.
 

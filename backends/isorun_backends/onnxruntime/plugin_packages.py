@@ -150,10 +150,6 @@ def versions(module: str) -> Mapping[str, str]:
 def declared(name: str, module: str) -> Mapping[str, Any]:
     """What a provider's package declares in :data:`DECLARATION`, or isorun for it. Nothing is imported.
 
-    Args:
-        name: the backend's name, for errors.
-        module: the provider's module.
-
     Raises:
         BackendUnavailable: the file is not TOML.
     """
@@ -176,8 +172,6 @@ def devices(name: str, module: str, provider: str | None = None) -> Sequence[onn
     """The devices that a package's provider offers on this machine. Loads its library for the life of the process.
 
     Args:
-        name: the backend's name, for errors.
-        module: the provider's module.
         provider: which of its providers; ``None`` for the first.
 
     Raises:

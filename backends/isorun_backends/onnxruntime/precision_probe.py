@@ -57,7 +57,6 @@ def measure(provider: str, set_up: Callable[[onnxruntime.SessionOptions], Sequen
     """The precision in which a provider computes a matrix product: ``fp32``, ``tf32``, ``fp16`` or ``bf16``.
 
     Args:
-        provider: its name.
         set_up: adds it to the session options, or returns the ``providers`` argument.
         model: :data:`MODEL`, or one of :data:`TYPED`.
 

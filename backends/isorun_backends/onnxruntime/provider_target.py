@@ -69,10 +69,7 @@ def of_plugin(
     """A plugin's provider.
 
     Args:
-        name: the backend's name, for errors.
         offered: the devices that the plugin offers here.
-        device: the requested kind.
-        package: the version of the plugin's package.
         first: whether it gets the first device alone, rather than all of that kind.
 
     Raises:

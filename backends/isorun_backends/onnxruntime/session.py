@@ -70,8 +70,6 @@ def session_options(name: str, options: Mapping[str, Any], threads: int | None) 
     """ONNX Runtime's session options.
 
     Args:
-        name: the backend's name.
-        options: values of :data:`OPTIONS`.
         threads: threads of one run; ``None`` for all usable cores.
 
     Raises:
@@ -123,8 +121,6 @@ def as_text(name: str, option: str, entries: Mapping[Any, Any]) -> dict[str, str
     other form; of providers, True or False.
 
     Args:
-        name: the backend's name.
-        option: the option that has the entries.
         entries: texts, numbers and flags by their names.
 
     Raises:
@@ -150,10 +146,6 @@ def open_session(
     """Load a model on the given providers and no others.
 
     Args:
-        name: the backend's name.
-        model: the model.
-        options: session options.
-        providers: execution providers.
         disabled_optimizers: ONNX Runtime's names of graph optimizers to leave out.
         content: a serialized model to load instead of the model's file.
 
@@ -195,10 +187,6 @@ def title() -> str:
 
 def require_placement(name: str, remedy: str = "Use a build of ONNX Runtime 1.24 or newer.") -> None:
     """Reject a build that cannot report which provider runs which node.
-
-    Args:
-        name: the backend's name.
-        remedy: what to use instead.
 
     Raises:
         BackendUnavailable: it is older than 1.24.

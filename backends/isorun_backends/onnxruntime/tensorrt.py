@@ -221,9 +221,6 @@ def with_engines(cache: Cache, key: str, fingerprint: str, open_in: Callable[[Pa
     """What opens engines, from their folder in the cache. The one process that holds the lock builds them.
 
     Args:
-        cache: the session's cache.
-        key: of the engines.
-        fingerprint: the model's.
         open_in: loads the engines in a folder, or builds them there.
     """
     built: list[_T] = []

@@ -38,10 +38,7 @@ class Target:
     """What a model is compiled for.
 
     Args:
-        name: the backend's name.
-        core: OpenVINO.
         device: the session's device, in canonical form.
-        precision: the session's precision.
 
     Attributes:
         device: in OpenVINO's words.
@@ -73,7 +70,6 @@ class Target:
         """All properties for compiling, with the caller's own.
 
         Args:
-            options: the caller's own.
             threads: of the processor.
             needed: those that the model needs on the processor, unless the caller has others.
 

@@ -113,8 +113,6 @@ def keep(
 
     Args:
         op: where nodes are added, those of the outputs last.
-        condition: of the ``If``.
-        outputs: of the ``If``.
         shapes: what is known of their sizes.
     """
     import onnx_ir as ir

@@ -32,10 +32,6 @@ def build(
     """Build an engine. Takes minutes, and is never called while a run waits.
 
     Args:
-        name: the backend's name.
-        trt: the module ``tensorrt``.
-        model: the model.
-        profiles: the shapes that the engine accepts.
         timings: the file of kernel timings, read before the build and written after it.
         settings: ``workspace`` in bytes (0: TensorRT's default), ``optimization_level`` from 0 to 5.
 

@@ -15,8 +15,6 @@ class ContextPool:
     """The contexts of one executable, created as runs need them.
 
     Args:
-        name: the backend's name.
-        create: creates a context.
         limit: the maximum number of contexts of a profile; a recorded shape has one. Further runs wait for one.
     """
 

@@ -29,11 +29,6 @@ def require(name: str) -> Any:
 def capture(name: str, stream: int, work: Callable[[], None]) -> Callable[[], None]:
     """Record work on a stream as a CUDA graph.
 
-    Args:
-        name: the backend's name.
-        stream: the stream.
-        work: enqueues the work, which is recorded and not run.
-
     Returns:
         A function that launches the graph on the stream.
 

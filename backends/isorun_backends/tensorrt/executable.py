@@ -37,12 +37,7 @@ class TensorRTExecutable(GpuExecutable):
     """A model as one or more engines.
 
     Args:
-        name: the backend's name.
-        trt: the module ``tensorrt``.
-        info: the model's inputs and outputs.
         engine: the engine for the declared shapes.
-        memory: the GPU's memory.
-        index: the index of the GPU.
         make_engine: builds and loads an engine for shapes outside the first engine's; ``None`` if such a shape is an
             error.
         make_report: makes the report from counts of layers and details.

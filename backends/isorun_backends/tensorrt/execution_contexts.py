@@ -47,12 +47,7 @@ class ExecutionContext:
     """A context on one profile, with its stream and buffers. Used by one run at a time.
 
     Args:
-        name: the backend's name.
-        engine: the engine.
         key: which of its profiles, and whether it serves one shape only.
-        info: the model's inputs and outputs.
-        memory: the GPU's memory.
-        index: the index of the GPU.
 
     Attributes:
         stream: the handle of its stream.

@@ -49,9 +49,6 @@ _PIPE_CLOSED = 141  # as a shell counts a program that SIGPIPE ended
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command line.
 
-    Args:
-        argv: the arguments; ``None`` for those of this process.
-
     Returns:
         The exit code.
     """

@@ -70,8 +70,6 @@ def check_input(path: Path, what: str, suffixes: Collection[str] = ()) -> None:
     """Reject a missing file, a folder, or a pipe, which cannot be read twice.
 
     Args:
-        path: the file.
-        what: the argument.
         suffixes: of files that may be suggested in its place; its own suffix by default.
     """
     if path.is_dir():
@@ -87,7 +85,6 @@ def check_output(path: Path, reads: Iterable[Path] = ()) -> Path:
     """Reject a path that cannot be written, before any work.
 
     Args:
-        path: the file to write.
         reads: the files that the command reads, models for their weights and the files of their text too, and the
             folders of checkpoints, which may hold graphs made from them.
 

@@ -174,12 +174,7 @@ class _Comparison:
         return {_GIVEN: self.feeds} if self.feeds is not None else masked_cases(info, *self.shape(info), self.seed)
 
     def run(self, path: Path, **settings: Any) -> tuple[dict[str, dict[str, Parity]], ModelInfo]:
-        """The result for each backend and kind of mask, and what the model is like.
-
-        Args:
-            path: the model.
-            settings: further arguments of every session.
-        """
+        """The result for each backend and kind of mask, and what the model is like."""
         sets_threads = registry.get(self.against).capabilities.sets_threads
         threads = self.threads if sets_threads else None
         with (

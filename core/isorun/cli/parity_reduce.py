@@ -26,12 +26,8 @@ def run(
     """Reduce a model, and print the result.
 
     Args:
-        request: the model and the backends.
-        info: the model's.
         cases: feeds by kind of mask.
         output: the ONNX file to write; those of feeds and of outputs have its name.
-        reads: the files that the command reads.
-        as_json: print JSON.
 
     Raises:
         ParityError: the backend computes the model wrongly.

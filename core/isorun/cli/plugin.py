@@ -59,7 +59,6 @@ def write(name: str, target: Path, *, static_shapes: bool = False) -> None:
     """Write the template under another name, completely or not at all.
 
     Args:
-        name: the name of the backend.
         target: the folder, which must not exist.
         static_shapes: for an engine whose executables have one shape each.
 

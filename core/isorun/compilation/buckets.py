@@ -33,7 +33,6 @@ class Bucket(NamedTuple):
         """Whether requests of another bucket can run in this one.
 
         Args:
-            other: the other.
             longer: whether their rows may be padded.
         """
         fits = self.length >= other.length if longer else self.length == other.length
@@ -64,11 +63,6 @@ class Part(NamedTuple):
 
 class Buckets:
     """Rounds the shapes of a model's requests.
-
-    Args:
-        backend: the backend's name.
-        static: what it declares.
-        info: the model.
 
     Attributes:
         exact: why a size is not rounded, by ``batch`` and ``length``.

@@ -41,7 +41,6 @@ def calibrate(
     """Quantize a model's dense layers.
 
     Args:
-        graphs: the model.
         backend: runs the model in fp32.
         config: the threads to run it with.
         samples: what to feed it; to texts, those that come with isorun are added, since the model may see other kinds.

@@ -37,9 +37,6 @@ class CompiledGraph:
     """One graph of a model.
 
     Args:
-        backend: what compiles it.
-        lowered: its file.
-        precision: that was requested.
         compile_: compiles it, now and after failures.
         renewed: the file to compile after failures, checked as when it was first opened.
         lock: serializes calls; ``None`` if they may overlap.

@@ -29,8 +29,6 @@ class Compiler:
     """Compiles one model with a session's options.
 
     Args:
-        source: the model.
-        options: the session's.
         cache: where lowered models, calibration tables and measured choices are kept.
 
     Attributes:
@@ -53,7 +51,6 @@ class Compiler:
         """The options as a backend gets them, checked against its capabilities.
 
         Args:
-            backend: the backend.
             requested: the names of all requested backends, each of which may have its own options.
 
         Raises:
@@ -88,7 +85,6 @@ class Compiler:
         """Compile the model in the precision of a config, after calibration if it is int8.
 
         Args:
-            backend: the backend.
             config: from :meth:`config`.
             samples: what int8 is calibrated on; ``None`` for texts that come with isorun.
 

@@ -84,9 +84,7 @@ def random_batches(info: ModelInfo, rows: int = _ROWS, count: int = _BATCHES) ->
     """Seeded batches of random tokens with the lengths of real texts, padded on the right.
 
     Args:
-        info: the model.
         rows: the texts of a batch, unless the model fixes them.
-        count: the number of batches.
 
     Raises:
         InvalidFeeds: random values cannot be generated for the type or shape of an input.
@@ -142,7 +140,6 @@ def held_out(graphs: ModelGraphs, samples: Samples) -> tuple[dict[str, list[Feed
     """What to judge a precision on, by kind, and where it comes from.
 
     Args:
-        graphs: the model.
         samples: the caller's samples that are held out. If empty, isorun's texts by the tokenizer beside the model;
             without a tokenizer, seeded random feeds under each kind of mask.
 
@@ -191,7 +188,6 @@ def workload(graphs: ModelGraphs, texts: Sequence[str] | None, rows: int, count:
     """What to time a model on, and what it is in words.
 
     Args:
-        graphs: the model.
         texts: the caller's, batched in their order; ``None`` for random tokens.
         rows: the texts of a batch.
         count: the maximum number of batches. Of more texts, some of every part are taken.

@@ -46,9 +46,7 @@ class ExecutablePool(Generic[_K, _T]):
 
     Args:
         name: what messages call the backend.
-        limit: the maximum number.
         memory: the maximum number of bytes; ``None`` for no limit.
-        close: releases one.
 
     Attributes:
         evicted: how many were closed to make room.
@@ -69,7 +67,6 @@ class ExecutablePool(Generic[_K, _T]):
         If there is no room for another one, the best alternative is used, or else the least recently used is closed.
 
         Args:
-            key: identifies it.
             compile_one: returns one and its size in bytes.
             alternative: how much worse the executable of another key is; ``None`` if it will not do.
 

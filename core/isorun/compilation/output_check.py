@@ -24,7 +24,6 @@ class OutputCheck:
     """Compares results with what the model declares. A run like the one before it is compared with that alone.
 
     Args:
-        info: the model.
         precision: the session's; in fp64, outputs of any floating-point type are float64.
     """
 
@@ -48,9 +47,6 @@ class OutputCheck:
         """What is wrong with results, in words that follow "must return"; empty if they are right.
 
         Args:
-            output_names: the requested outputs.
-            results: what the backend returned for them.
-            feeds: what it was given.
             on_device: whether they may be in device memory.
         """
         fed = feeds.get(self._batch_input)

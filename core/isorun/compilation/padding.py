@@ -40,13 +40,7 @@ KEPT = Removal()
 
 
 def removal(padding: str, info: ModelInfo, backend: Backend, config: CompileConfig) -> Removal:
-    """Whether a model's padding is removed.
-
-    Args:
-        padding: the session's argument.
-        info: the lowered model.
-        backend, config: what it is compiled for.
-    """
+    """Whether a model's padding is removed."""
     if padding == "remove":
         return Removal(zeros=True, note={"requested": padding, "removed": "always"})
     if padding == "keep" or (not info.fused and info.mask is None):
@@ -99,7 +93,6 @@ def with_zeros(name: str, result: Any, mask: np.ndarray) -> np.ndarray:
     """A token output with zeros at padding: itself, or a copy if it is read-only.
 
     Args:
-        name: of the output.
         result: (batch, sequence, ...).
         mask: (batch or 1, sequence).
 

@@ -19,11 +19,6 @@ from isorun.types import INDEX_ERRORS, Feeds, ModelInfo, RuntimeReport, StaticSh
 class SingleRows(Executable):
     """An executable of which each row is a run.
 
-    Args:
-        executable: runs a row.
-        backend: the backend's name.
-        info: the model.
-
     Raises:
         UnsupportedModel: rows cannot be told apart.
     """

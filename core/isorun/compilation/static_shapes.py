@@ -59,8 +59,6 @@ class Shapes:
     """The executables of all graphs of a model.
 
     Args:
-        backend: compiles them.
-        precision: the session's.
         fix: makes the models that it compiles.
         compile_plainly: compiles a model as it is.
 
@@ -111,10 +109,6 @@ class Shapes:
 
 class ShapedExecutable(Executable):
     """An executable for any shape, of executables of one shape each.
-
-    Args:
-        shapes: compiles and keeps them.
-        model: the lowered model.
 
     Raises:
         UnsupportedModel: an input is not a tensor.

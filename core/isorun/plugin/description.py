@@ -50,8 +50,6 @@ class Description:
         """Describe a backend of this process.
 
         Args:
-            backend: the backend.
-            distribution: what installed it.
             probe: whether to load what only loading can tell (:meth:`Backend.probe`).
         """
         known: dict[str, Any] = {

@@ -61,9 +61,6 @@ def candidates(cache: Cache) -> list[Description]:
     a session should not wait for a child process. One that cannot be used is asked again after ten minutes; one that
     takes longer than :data:`AUTO_SECONDS` is broken, and asked again the next day. Broken ones come first, since nobody
     knows their priority.
-
-    Args:
-        cache: where descriptions are kept.
     """
     installed = registry.entries()
     usable = [entry for entry in installed if not entry.refusal]

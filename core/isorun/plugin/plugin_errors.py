@@ -16,11 +16,6 @@ _T = TypeVar("_T")
 def called(backend: Backend, method: str, function: Callable[..., _T], *arguments: object) -> _T:
     """Call a function of a plugin.
 
-    Args:
-        backend: the plugin's.
-        method: what is called, for messages.
-        function, arguments: the call.
-
     Raises:
         BackendFailed: the plugin raises an exception of its own.
         IsorunError: as the function.

@@ -105,10 +105,6 @@ _registered: dict[str, type[Backend]] = {}
 def register(name: str, backend: type[Backend]) -> None:
     """Register a backend in this process, without installing a distribution. Child processes do not have it.
 
-    Args:
-        name: its name.
-        backend: its class.
-
     Raises:
         InvalidArgument: the name is invalid or taken, or the class is not a valid backend.
     """
@@ -241,7 +237,6 @@ def ask_availability(backend: Backend, *, probe: bool = True) -> Availability:
     """What a plugin says of its availability.
 
     Args:
-        backend: its backend.
         probe: whether to load what only loading can tell (:meth:`Backend.probe`).
 
     Raises:
@@ -284,9 +279,7 @@ def ask(backend: Backend, method: str, kind: Any, *arguments: Any) -> Any:
     """What a method of a plugin returns.
 
     Args:
-        backend, method: the method.
         kind: the type that it must return.
-        arguments: of the method.
 
     Raises:
         BackendUnavailable: it raises, or returns something else.

@@ -12,7 +12,6 @@ def problems(implementation: Any, base: type, methods: tuple[str, ...]) -> Itera
 
     Args:
         implementation: an object, or a class for its class methods.
-        base: the interface.
         methods: their names; those that the implementation lacks are skipped.
     """
     for name in methods:

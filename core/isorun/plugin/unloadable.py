@@ -20,7 +20,6 @@ def why(error: BaseException, target: str, distribution: str, owner: str) -> tup
     """The reason and the remedy.
 
     Args:
-        error: what the import raised.
         target: the class, as the entry point has it.
         distribution, owner: what installed it, and with its version.
     """

@@ -117,7 +117,6 @@ def resolve(compiler: Compiler, backend: str | Sequence[str]) -> Resolved:
     """Compile a model on the backend of a name, or on the first of several that supports the request.
 
     Args:
-        compiler: the model and the session's options.
         backend: a name, names in order of preference, or ``"auto"``.
 
     Raises:

@@ -93,11 +93,6 @@ def check_path(value: Any, name: str) -> None:
 def check_items(value: Any, name: str, items: str) -> None:
     """Reject what is no collection or iterator of items: a text or a mapping is one item.
 
-    Args:
-        value: the argument.
-        name: its name.
-        items: what the items are.
-
     Raises:
         InvalidType: it is something else.
     """

@@ -94,11 +94,6 @@ def package_version(package: str) -> str | None:
 def require(what: str, *packages: str, extra: str = "graph") -> None:
     """Reject an operation whose packages are not installed.
 
-    Args:
-        what: the operation.
-        packages: the packages.
-        extra: the extra of isorun that they belong to.
-
     Raises:
         IsorunError: with the missing packages and the command that installs them.
     """

@@ -55,11 +55,6 @@ _locks: weakref.WeakKeyDictionary[Any, dict[str, Callable[[], Any]]] = weakref.W
 def lock_of(owner: Any, name: str, make: Callable[[], Lock]) -> Lock:
     """A lock for an attribute of an object, which is a new one in every forked process: the thread that holds it may
     exist in the parent only.
-
-    Args:
-        owner: the object.
-        name: the attribute.
-        make: makes a lock.
     """
     _locks.setdefault(owner, {})[name] = make
     return make()
@@ -121,11 +116,7 @@ def _above_standard(end: socket.socket) -> socket.socket:
 
 
 def anonymous_file(name: str) -> int:
-    """A descriptor of a file without a name, which appends: in memory on Linux, a temporary file elsewhere.
-
-    Args:
-        name: for debuggers.
-    """
+    """A descriptor of a file without a name, which appends: in memory on Linux, a temporary file elsewhere."""
     if hasattr(os, "memfd_create"):
         descriptor = os.memfd_create(name, os.MFD_CLOEXEC)
     else:

@@ -12,11 +12,7 @@ _logger = logging.getLogger("isorun")
 
 @contextmanager
 def logged(message: str, *arguments: object) -> Iterator[None]:
-    """Log a message at INFO when the block is done, with its seconds.
-
-    Args:
-        message, arguments: what was done, as for ``logging.info``.
-    """
+    """Log a message at INFO when the block is done, with its seconds."""
     start = time.perf_counter()
     yield
     _logger.info(message + " in %.2f s", *arguments, time.perf_counter() - start)

@@ -27,9 +27,6 @@ _lock = threading.Lock()
 def import_runtime(package: str) -> Any:
     """Import a runtime without its telemetry, unless it was imported before.
 
-    Args:
-        package: its name, such as ``onnxruntime``.
-
     Returns:
         The module.
 

@@ -80,7 +80,6 @@ def plan(spec: Spec, seed: int, isolated: Mapping[str, Mapping[str, Capabilities
     """The jobs of a spec: each model on each backend, at each of the backend's precisions and the model's shapes.
 
     Args:
-        spec: what to compare.
         seed: of the feeds.
         isolated: of each isolated environment, the capabilities of the backends in it.
     """
@@ -130,9 +129,6 @@ def find_keys(
     """What identifies the results of the workloads and cells of a plan.
 
     Args:
-        spec: what the plan was made from.
-        plan: the jobs.
-        environment: where they run.
         fingerprints: of the models that are available, by their ids.
         received: the keys of references that were computed elsewhere, by the ids of their workloads.
 

@@ -18,7 +18,6 @@ def lacking(rounds: Rounds, wanted: int, repeats: int) -> list[str]:
     round in which a cell was disturbed is repeated for all cells, since they are compared within rounds.
 
     Args:
-        rounds: the results so far.
         wanted: how many undisturbed rounds a cell needs.
         repeats: how many more than that it gets at most.
     """

@@ -50,7 +50,6 @@ def check(
     Args:
         outputs: by the name of their set of feeds: output name to array.
         feeds_file, outputs_file: the feeds of the workload, and what the reference computed from them.
-        reference: names the mask.
         tolerance: the limits.
     """
     cases = {}

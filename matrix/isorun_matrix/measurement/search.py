@@ -38,11 +38,7 @@ def reference(workload: Workload, model: PreparedModel, info: ModelInfo, path: P
     """Compute the vectors of the texts of a workload in fp32.
 
     Args:
-        workload: names the texts.
-        model: the model.
-        info: its inputs and outputs.
         path: the file that receives the texts as feeds, and their vectors.
-        notes: receives remarks.
 
     Returns:
         How many neighbours of a text are compared; ``None``, with a remark, if the model makes no vectors.
@@ -87,8 +83,6 @@ def kept(session: Session, job: CellJob, path: Path) -> Agreement | Score | None
     """What is kept; ``None`` if the reference has no vectors.
 
     Args:
-        session: of the cell.
-        job: the cell, its model and its reference.
         path: the file of :func:`reference`.
 
     Raises:

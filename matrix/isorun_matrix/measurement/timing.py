@@ -46,7 +46,6 @@ def warm_up(session: Session, feeds: Sequence[Feeds], minimum: int, seconds: flo
     smallest number of passes through all feeds that has five runs.
 
     Args:
-        session: the session.
         feeds: one or more sets, used in turn.
         minimum: how many runs at least, unless the time ends; 0 for no warm-up.
         seconds: how long at most; ``None`` for at most 20 windows.
@@ -74,7 +73,6 @@ class TimedRuns:
     """The time of each call of ``session.run`` for all outputs, with Python's cyclic garbage collector off.
 
     Args:
-        session: the session to measure.
         feeds: one or more sets, used in turn.
         seed: selects the runs whose outputs are kept, each run of a set of feeds with the same probability.
 
@@ -142,7 +140,6 @@ def repeated_and_varied(
     A runtime that answers from a cache is faster where feeds repeat.
 
     Args:
-        session: the session.
         repeated: the feeds that are repeated.
         varied: feeds of the same shapes and lengths, used in turn.
         typical: the time of a run, in nanoseconds.

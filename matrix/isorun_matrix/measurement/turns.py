@@ -89,7 +89,6 @@ def measure(
 
     Args:
         runs: receives the runs.
-        turns: from :func:`divide`.
         threads: as for :meth:`Usage.shares`.
         processes: this one and its descendants.
         usage: receives what was counted in all turns.

@@ -16,7 +16,6 @@ def render(*runs: Run, overview: Overview | None = None) -> str:
     """The report of one or more runs. Cells of different runs are never ranked against each other.
 
     Args:
-        runs: the runs.
         overview: of the machines that the runs are of, in the same order, to show first.
     """
     from plotly.offline import get_plotlyjs

@@ -38,7 +38,6 @@ def assemble(
 
     Args:
         planned: the cell in ``run.json``.
-        spec: of the run.
         trial, rounds, loads: the results of the cell, rounds in their order.
         samples: of each round that measured: (runs,), int64, nanoseconds.
     """

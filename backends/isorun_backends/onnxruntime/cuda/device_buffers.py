@@ -25,11 +25,7 @@ class DeviceBuffers:
     """To be used by one thread.
 
     Args:
-        session: ONNX Runtime's session.
-        kind, index: the device.
-        info: the model's inputs and outputs.
         feeds: for the shapes.
-        memory: the GPU's memory.
         stream: the session's stream, on which feeds and outputs are copied.
         graph_id: the number under which ONNX Runtime records and replays a CUDA graph; ``"-1"`` for no graph.
     """
@@ -75,7 +71,6 @@ class DeviceBuffers:
 
         Args:
             feeds: of this shape.
-            runs: how many.
         """
         with self._memory.current():
             self._copy_in(feeds)

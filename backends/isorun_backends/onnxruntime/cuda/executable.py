@@ -49,11 +49,8 @@ class CudaExecutable(GpuExecutable):
     """A model in one or more forms, each a session of ONNX Runtime that is opened at its first use.
 
     Args:
-        name: the backend's name.
         open_form: opens the session of a form on the stream of a handle, or, for ``None``, on the default of its
             options.
-        info: the model's inputs and outputs.
-        device: where it runs.
         masks: chooses the form for a mask.
         describe: makes the report from the open sessions and details.
         memory: opens the GPU's memory, for feeds that come with a stream, graphs and timed runs.

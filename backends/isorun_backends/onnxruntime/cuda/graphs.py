@@ -39,11 +39,7 @@ class Graphs:
     """The graphs of one model, by form and shape. To be used by one thread.
 
     Args:
-        kind, index: the device.
-        info: the model's inputs and outputs.
         limit: how many shapes are kept. Further shapes run without a graph: ONNX Runtime cannot release one.
-        memory: the GPU's memory.
-        stream: the sessions' stream.
     """
 
     def __init__(self, kind: str, index: int, info: ModelInfo, limit: int, memory: DeviceMemory, stream: int) -> None:

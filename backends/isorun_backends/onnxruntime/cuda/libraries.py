@@ -83,8 +83,6 @@ def require_providers(name: str, session: onnxruntime.InferenceSession, provider
     """Reject a session that does not have the providers that it was opened with.
 
     Args:
-        name: the backend's name.
-        session: the session.
         providers: each with ``cuda`` or ``tensorrt``.
 
     Raises:
@@ -137,7 +135,6 @@ def diagnose(name: str, provider: str) -> list[Finding]:
     """The library that an installed provider lacks. Loads libraries: to be called in a process of its own.
 
     Args:
-        name: the backend's name.
         provider: ``cuda`` or ``tensorrt``.
     """
     active = builds.build()

@@ -61,8 +61,6 @@ def try_row(name: str, fault: Fault, *, with_raw: bool = True) -> Tested:
     """Run the model of a row, on the runtime itself and in a session.
 
     Args:
-        name: the backend's.
-        fault: a row of its table.
         with_raw: run the model on the runtime itself, too, which may read or write memory that is not its own; not
             done where it would end the process.
     """
@@ -94,7 +92,6 @@ def wrong_node_tests(name: str, every: int = 1, at: Callable[[str], object] = la
     """The ONNX project's node tests in which a backend returns wrong outputs; one that raises an error is right to.
 
     Args:
-        name: the backend's.
         every: run one in so many.
         at: called with the name of each test before it runs.
     """

@@ -27,7 +27,6 @@ def findings(name: str, at: Callable[[str], object]) -> Iterator[Finding]:
     """What has changed since a backend's table was written: rows, and the node tests of the ONNX project.
 
     Args:
-        name: the backend's.
         at: called with each step before it begins.
     """
     from isorun.cli.doctor import operator_tests

@@ -18,7 +18,6 @@ def make(folder: Path, interpreter: Path, install: Sequence[str]) -> None:
 
     Args:
         folder: an existing folder that holds the record alone. It is left incomplete if this fails.
-        interpreter: the Python interpreter.
         install: the other requirements, as for pip.
 
     Raises:

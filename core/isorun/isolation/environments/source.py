@@ -29,11 +29,7 @@ def requirements() -> list[str]:
 
 
 def links(root: Path) -> Path:
-    """The folder of links to this process's isorun, for ``PYTHONPATH``; created if it does not exist.
-
-    Args:
-        root: the folder of all environments.
-    """
+    """The folder of links to this process's isorun, for ``PYTHONPATH``; created if it does not exist."""
     return root / ".source" / _create(root)
 
 

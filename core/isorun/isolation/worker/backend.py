@@ -32,7 +32,6 @@ class Worker:
     """A session's worker: started when it is first needed, replaced when it has died.
 
     Args:
-        environment: the environment whose interpreter it runs under.
         cache_dir: the cache folder of its backends.
         timeout: the time limit of a run or a report in seconds; ``None`` for none.
     """
@@ -146,12 +145,7 @@ class Worker:
 
 
 class IsolatedBackend(DescribedBackend):
-    """A backend in an environment.
-
-    Args:
-        worker: the environment's worker.
-        description: of the backend there.
-    """
+    """A backend in an environment."""
 
     def __init__(self, worker: Worker, description: Description) -> None:
         super().__init__(description)
@@ -183,7 +177,6 @@ class IsolatedExecutable(Executable):
 
     Args:
         worker: compiles it, and again after it was replaced.
-        model: the model.
         request: the other arguments of :meth:`isorun.isolation.worker.server.Server.compile`, except the number.
 
     Attributes:

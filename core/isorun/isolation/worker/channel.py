@@ -33,10 +33,6 @@ class _Request(NamedTuple):
 class Channel:
     """A socket that a thread of the worker serves.
 
-    Args:
-        ours: the socket.
-        process: the worker.
-
     Attributes:
         sound: whether the last request has ended as a whole, so that another may be sent: its answer has been read, and
             both sides use the same memory. A signal may interrupt it anywhere.

@@ -19,11 +19,7 @@ _CLOSE_SECONDS = 5.0  # how long runs in flight may take when a model is closed
 
 
 class Connection:
-    """A worker process and the channels to it. Any thread may use it.
-
-    Args:
-        process: the worker.
-    """
+    """A worker process and the channels to it. Any thread may use it."""
 
     def __init__(self, process: WorkerProcess) -> None:
         self.process = process

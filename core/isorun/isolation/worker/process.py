@@ -31,8 +31,6 @@ class WorkerProcess:
     """A worker that has sent READY.
 
     Args:
-        python: the environment's interpreter.
-        variables: its environment variables.
         title: its name in error messages.
 
     Attributes:

@@ -54,8 +54,6 @@ def send(
     """Send one frame, with at most one file descriptor.
 
     Args:
-        channel: the socket.
-        kind, number, text, files: what to send.
         waited: called each time the socket has blocked as long as its timeout; it may raise.
 
     Raises:
@@ -80,7 +78,6 @@ class Receiver:
     """Receives frames from a socket whose other side sends one at a time.
 
     Args:
-        channel: the socket.
         files: whether frames may come with a file descriptor.
         waited: called each time the socket has blocked as long as its timeout; it may raise.
 

@@ -19,10 +19,6 @@ class Collator:
 
     If the graph is known not to see padding, requests of different lengths share a batch: shorter ones are padded on
     the right with zeros, masked. Otherwise only requests of equal shapes share one.
-
-    Args:
-        info: the model.
-        checker: validates arguments of runs.
     """
 
     def __init__(self, info: ModelInfo, checker: FeedChecker) -> None:

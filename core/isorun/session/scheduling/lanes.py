@@ -36,9 +36,6 @@ class Lanes:
     error affects only the request that caused it.
 
     Args:
-        models: what each lane runs on.
-        collator: assembles and splits batches.
-        recorder: counts requests and runs.
         trials: tries whether rows may share batches; ``None`` if that is known.
         limit: the maximum number of waiting rows.
     """

@@ -131,7 +131,6 @@ def family(
     Args:
         name: without the prefix ``isorun_``.
         kind: ``"counter"``, ``"gauge"`` or ``"histogram"``.
-        text: what it is.
         samples: labels and values.
     """
     lines = [f"# HELP isorun_{name} {text}", f"# TYPE isorun_{name} {kind}"]
@@ -230,11 +229,7 @@ class Recorder:
 
 
 class Counts:
-    """Counts values into a :class:`Histogram`; its owner has a lock.
-
-    Args:
-        bounds: those of the histogram.
-    """
+    """Counts values into a :class:`Histogram`; its owner has a lock."""
 
     def __init__(self, bounds: tuple[float, ...]) -> None:
         self._bounds = bounds

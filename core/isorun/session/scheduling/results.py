@@ -78,9 +78,6 @@ class _Reader:
     """Submits the requests of an iterable on one thread, and hands out their futures on another.
 
     Args:
-        lanes: runs them.
-        call: what they are part of.
-        request: validates one.
         window: maximum number of tokens in flight.
     """
 

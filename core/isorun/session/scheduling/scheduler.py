@@ -44,8 +44,6 @@ class Scheduler:
     It does not keep its session alive, and starts no thread before its first request or :meth:`warmup`.
 
     Args:
-        resolved: the session's model.
-        checker: validates the arguments of runs.
         closers: what the session closes when it releases its model; those of the lanes are added.
         max_queue: maximum number of waiting rows.
 

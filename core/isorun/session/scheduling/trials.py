@@ -30,7 +30,6 @@ class Trials:
     """Tries batches: see the module.
 
     Args:
-        collator: assembles and splits batches.
         exact: whether results are those of fp32 or better.
     """
 

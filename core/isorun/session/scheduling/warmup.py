@@ -47,10 +47,7 @@ def feeds(
     """Feeds to warm up with, validated: with padding and without, so that every graph of the model is compiled.
 
     Args:
-        graphs: the model.
-        checker: validates.
         on: shapes (batch, sequence), texts or feeds; ``None`` for a range of shapes.
-        device: the session's.
         static: what the backend declares if it compiles one shape at a time.
 
     Raises:

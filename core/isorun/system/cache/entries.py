@@ -57,8 +57,6 @@ def finish(work: Path, kind: str, key: str, meta: dict[str, Any], models: Sequen
     """Write the record of an entry whose files are complete.
 
     Args:
-        work: its folder.
-        kind, key: its identity.
         meta: JSON that the maker stores with it.
         models: the fingerprints of the model that it was made from.
 
@@ -74,9 +72,6 @@ def extend(
     """Add a part to an entry while its lock is held. Readers find the part once the record has it.
 
     Args:
-        place: the folder of the entry.
-        kind, key: its identity.
-        part: the name of the part.
         make: writes files to the folder and returns JSON of the part.
         models: the fingerprints of the model that it was made from.
 
@@ -156,8 +151,6 @@ def read(
     """An entry after its files were checked.
 
     Args:
-        place: its folder.
-        kind, key: its identity.
         full: whether to hash every file, or only those whose stamp has changed.
         refresh: whether to record the new stamps of files that were copied or touched.
 

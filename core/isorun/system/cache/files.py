@@ -73,7 +73,6 @@ def is_conclusive(taken: Stamp, now: int) -> bool:
     does not store precise change times.
 
     Args:
-        taken: its stamp.
         now: when the stamp was taken, nanoseconds since the epoch.
     """
     changed = taken[2]
@@ -149,8 +148,6 @@ def write_atomically(path: Path, content: bytes, mode: int = 0o666) -> None:
     """Write a file so that readers see the old content or the new, never a part.
 
     Args:
-        path: the file.
-        content: what to write.
         mode: the file's permissions, less the umask.
     """
     part = path.with_name(f".{path.name}.{os.getpid()}-{threading.get_ident()}")

@@ -15,11 +15,7 @@ _SILENT_SECONDS = 3.0  # of waiting before it is logged
 
 
 def lock_file(place: Path) -> Path:
-    """The lock file that is held while an entry is made or removed. It is never deleted.
-
-    Args:
-        place: the folder of the entry.
-    """
+    """The lock file that is held while an entry is made or removed. It is never deleted."""
     return place.parent.parent / "locks" / f"{place.parent.name}-{place.name}.lock"
 
 
@@ -43,12 +39,7 @@ class InUse:
 
 @contextlib.contextmanager
 def exclusive(path: Path, what: str) -> Iterator[None]:
-    """Hold a lock file; wait for whoever holds it, and log a warning after some seconds.
-
-    Args:
-        path: the lock file.
-        what: what it protects, for the log.
-    """
+    """Hold a lock file; wait for whoever holds it, and log a warning after some seconds."""
     from filelock import FileLock, Timeout
 
     lock = FileLock(path, mode=files.SHARED & 0o666)

@@ -71,7 +71,6 @@ def damaged(
     """The damaged entries, and those that are not trusted, each with the reason. Nothing is changed.
 
     Args:
-        root: the folder of the cache.
         full: hash every file, which finds bit rot; otherwise only files whose stamp has changed.
         progress: called with the cache folder, the number of bytes checked, and the total.
     """
@@ -135,7 +134,6 @@ def trim_after(root: Path, limit: int | None, added: int) -> None:
     """:func:`trim` after an entry was added, unless there is room by the last measurement: it reads the whole cache.
 
     Args:
-        root, limit: as for :func:`trim`.
         added: the size of the entry in bytes.
     """
     measured, room = _room.get((root, limit), (0.0, 0))
@@ -150,7 +148,6 @@ def trim(root: Path, limit: int | None = None) -> tuple[list[Item], dict[Path, s
     not used for the longest time.
 
     Args:
-        root: the folder of the cache.
         limit: in bytes; ``None`` for 10 GiB or a tenth of the disk, the smaller. Entries in use are left, so the cache
             may stay above it.
 
@@ -208,7 +205,6 @@ def remove(root: Path, fingerprint: str, folder: Path | None = None) -> tuple[li
     """Remove everything that was made from a model.
 
     Args:
-        root: the folder of the cache.
         fingerprint: SHA-256 of the model (``provenance.fingerprint``).
         folder: the entry with the model itself, if it was built from a checkpoint.
 

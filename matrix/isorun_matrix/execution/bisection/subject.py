@@ -92,8 +92,6 @@ class Subject:
         """A session in the environment of a release, which is created unless it exists.
 
         Args:
-            release: of the package.
-            progress: receives the events.
             model: in place of the subject's.
             more: arguments of the session; ``options`` are added to the subject's.
 

@@ -80,12 +80,9 @@ def run(
     """Run a spec on its machines.
 
     Args:
-        spec: has machines.
         source: the file that it was read from.
         out: receives the run of each machine in ``machines/NAME``.
         address: of the cluster, or ``auto``.
-        progress: receives the events of the preparation.
-        choice: what to do of it.
 
     Returns:
         The runs, and why machines stopped early, by their name.

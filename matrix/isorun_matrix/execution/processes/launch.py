@@ -113,8 +113,6 @@ def status(ended: Exit, folder: Path, time_limit: float) -> dict[str, Any]:
     """The status of a job that has ended.
 
     Args:
-        ended: how the process ended.
-        folder: of the job.
         time_limit: of the job, in seconds.
 
     Returns:

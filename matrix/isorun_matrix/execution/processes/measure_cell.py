@@ -38,10 +38,6 @@ _REPETITION = 0.2  # of the measured time, for repeating one set of feeds
 def measure(job: CellJob, folder: Path, pause: Callable[[Paused], None]) -> Measurement:
     """Measure a cell once, and write the raw samples into ``folder``.
 
-    Args:
-        job, folder: the job.
-        pause: lets other processes measure.
-
     Raises:
         BackendFailed: the runtime failed, or computes in another precision than required.
     """

@@ -23,7 +23,6 @@ def take_turns(
 
     Args:
         names: the cells, in the order in which they start.
-        start: starts the process of a cell.
         shuffle: the order of a turn, from the cells that have it and its number.
 
     Yields:

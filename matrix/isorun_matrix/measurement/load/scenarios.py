@@ -39,9 +39,6 @@ def measure(
     """Measure a target in a scenario: ``server`` by a search, the others five times.
 
     Args:
-        scenario: what to measure.
-        target: answers the requests.
-        rows: of a request.
         sets: how many sets of feeds there are.
         typical: the time of a request alone, in seconds.
         seed: of the arrivals and of the order of the feeds.

@@ -59,13 +59,7 @@ class Compared:
 
 
 def compare(run: Run, pairs: Sequence[Pair], measures: Measures = summary.TIME) -> list[Compared]:
-    """Compare the sides of each pair. The cells of a shape are a family.
-
-    Args:
-        run: has the cells of all pairs.
-        pairs: what to compare.
-        measures: what they are compared by.
-    """
+    """Compare the sides of each pair. The cells of a shape are a family."""
     cells = {cell.id: cell for cell in run.cells}
     return [
         compared

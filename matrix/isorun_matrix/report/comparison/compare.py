@@ -178,7 +178,6 @@ def regressions(comparison: Comparison, percent: float) -> list[tuple[str, int, 
     """The cells that are ok in the first run and got worse: id, number of the run (from 0), and how.
 
     Args:
-        comparison: of two or more runs.
         percent: how much the time may grow. Above that, the cell got worse if its verdict is ``slower``.
     """
     lines = []
