@@ -21,11 +21,9 @@ class CheckResult:
     """The result of one check.
 
     Attributes:
-        name: the check's name, with its parameters.
         capability: what it proves.
         outcome: ``passed``, ``failed``, ``known failure``, ``skipped``, or ``not run`` if the process had crashed or
             hung too often.
-        seconds: how long it took.
         message: why it failed, was skipped or was not run; the declared reason of a known failure.
         wrong: the kind of model whose outputs were found wrong; empty if it failed for another reason.
         exceptions: the names of the classes of what it raised, the narrowest first; or ``crash`` or ``timeout``.

@@ -37,7 +37,6 @@ class Opened(NamedTuple):
     """A session of compiled contexts.
 
     Attributes:
-        session: the session.
         operators: what ran where when it was compiled: the session itself reports ``EPContext`` nodes.
         found: whether the contexts were in the cache.
     """

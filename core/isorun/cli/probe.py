@@ -27,7 +27,6 @@ class ProbeResult:
     """The result of a probe.
 
     Attributes:
-        precision: the requested precision.
         ok: whether the output was right; ``None`` if the backend reports that it cannot do this here.
         error: the maximum error; ``None`` if there was no output.
         milliseconds: the time of the second run.

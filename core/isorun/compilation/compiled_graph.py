@@ -44,7 +44,6 @@ class CompiledGraph:
         recompilations: counts compilations after failed runs.
 
     Attributes:
-        lowered, lock: the arguments.
         counted: what it counts of indices outside their tables.
         executable: the plugin's, with any optional abilities.
         run: the executable's.

@@ -67,9 +67,6 @@ class CompiledModel:
         verify: called with a graph after every compilation; raises an error if the model's file has changed.
         recompilations: counts compilations after failed runs.
 
-    Attributes:
-        info: the description of the model.
-
     Raises:
         BackendFailed: the plugin raises an exception of its own, or returns something else than an executable.
         IsorunError: as :meth:`isorun.plugin.Backend.compile` says.

@@ -31,7 +31,6 @@ class Recompilations:
     """Counts how often a session's models were compiled again.
 
     Attributes:
-        count: how often.
         reason: the last failure.
     """
 

@@ -34,7 +34,6 @@ class Key(NamedTuple):
 
     Attributes:
         graph: the number of the graph's :class:`ShapedExecutable`.
-        bucket: its shape.
     """
 
     graph: int
@@ -61,9 +60,6 @@ class Shapes:
     Args:
         fix: makes the models that it compiles.
         compile_plainly: compiles a model as it is.
-
-    Attributes:
-        pool: the executables.
     """
 
     def __init__(

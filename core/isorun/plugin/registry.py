@@ -36,7 +36,6 @@ class Entry:
     """An installed backend.
 
     Attributes:
-        name: its name.
         target: its class, as ``module:Class``.
         distribution, version: what installed it; empty if that is unknown.
         refusal: why it cannot be used; empty if nothing is known against it.

@@ -39,7 +39,6 @@ class Resolved(NamedTuple):
     """A model compiled on the backend that was selected.
 
     Attributes:
-        model: the model.
         tuned: what ``precision="auto"`` measured; empty for a precision that was requested.
         skipped: the backends that were skipped, each with the reason.
         worker: where it runs; ``None`` for this process.

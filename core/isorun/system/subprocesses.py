@@ -191,7 +191,6 @@ class Child:
         channel: whether its standard input and output are a channel (:class:`isorun.system.channels.Parent` there).
 
     Attributes:
-        pid: its process id, and the id of its process group.
         channel: the channel, if it has one.
 
     Raises:

@@ -78,9 +78,6 @@ class _Common:
         cpu_ms: the time of all threads on cores, for each run; ``None`` if the kernel does not report it.
         energy: of a run, of the whole package or GPU; ``None`` without counters.
         device_ms: latency by the device's own events; ``None`` where the backend has none.
-        load_ms: opening the session.
-        first_run_ms: the first run.
-        warmup_runs: how many runs warmed up.
         steady: whether times were shown to be steady when the warm-up ended, in most of the rounds.
         load_average: the system's, before the session was opened; ``None`` where it has none.
         waited: the share of the measured time in which threads could have run and had no core; ``None`` if unknown.
@@ -135,7 +132,6 @@ class Round:
     Attributes:
         number: of the round, within the workload.
         position: of the cell in the shuffled order of the round.
-        started: date and time.
         p50: the median latency in milliseconds.
         used: whether the figures of the cell include it: a disturbed round is left out if another one is not.
         session_mib: what the session took in RAM at its peak, its worker included; ``None`` if unknown.

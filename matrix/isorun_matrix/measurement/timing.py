@@ -29,7 +29,6 @@ class WarmUp:
     """The runs before the measured ones.
 
     Attributes:
-        runs: how many.
         steady: whether they had stopped getting faster.
         typical: the median time of the last ones, in nanoseconds; 0 without any.
     """

@@ -20,7 +20,6 @@ class Column:
         path: the member of a cell or of its figures, such as ``latency_ms.p50``, or a method of the group.
         tables: where it is shown: ``terminal``, ``markdown``, ``html``, ``compare``, and in HTML ``parity`` and ``all``
             (the table of all cells).
-        show: formats the value.
         description: explains the header; shown as a tooltip in HTML.
     """
 

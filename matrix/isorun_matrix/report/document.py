@@ -19,7 +19,6 @@ class Table:
     """Rows under one header, a titled block after another, with columns of the same width.
 
     Attributes:
-        headers: of the columns.
         numeric: which columns are aligned to the right.
         blocks: rows by title, of texts with their styles.
     """

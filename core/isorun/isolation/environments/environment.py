@@ -26,8 +26,6 @@ class Environment:
     """An existing environment.
 
     Attributes:
-        name: its name.
-        folder: its folder.
         version: the version of its Python, such as ``3.11.7``.
         install: the requirements it was created with, as for pip; paths are absolute.
     """

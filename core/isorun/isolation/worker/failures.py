@@ -17,7 +17,6 @@ class RemoteError(Exception):
 
     Attributes:
         type: the name of its class.
-        message: its message.
         traceback: its formatted traceback.
     """
 

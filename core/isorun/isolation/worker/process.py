@@ -36,7 +36,6 @@ class WorkerProcess:
     Attributes:
         title: the same.
         trunk: the socket on which channels are opened.
-        pid: its process id.
         dead: whether it is known to have ended.
         about: the versions of Python and NumPy there.
 

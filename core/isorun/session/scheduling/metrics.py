@@ -22,8 +22,6 @@ class Histogram:
 
     Attributes:
         bounds: the inclusive upper bounds of all buckets but the last, which has none.
-        counts: the number of values in each bucket.
-        total: the sum of all values.
     """
 
     bounds: tuple[float, ...]

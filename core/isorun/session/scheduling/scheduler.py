@@ -46,11 +46,6 @@ class Scheduler:
     Args:
         closers: what the session closes when it releases its model; those of the lanes are added.
         max_queue: maximum number of waiting rows.
-
-    Attributes:
-        collator: assembles and splits batches.
-        recorder: counts requests and runs.
-        callbacks: runs callbacks.
     """
 
     def __init__(

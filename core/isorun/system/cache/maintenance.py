@@ -38,8 +38,6 @@ class Item:
     """Something in the cache that isorun created: an entry, the note of a fingerprint, or a backend's own cache.
 
     Attributes:
-        kind, key: its identity.
-        path: its file or folder.
         bytes: its size.
         models: the fingerprints of the model that it was made from, if recorded.
     """

@@ -31,7 +31,6 @@ class Subject:
 
     Attributes:
         model: the ONNX file, or the folder of a checkpoint.
-        backend: its name.
         package: the distribution whose releases are compared.
         install: what else is installed in each environment, as for pip.
         shape: of the feeds, such as ``8x128``.

@@ -28,9 +28,6 @@ class Process:
         module: of this package, whose main function does the job (:mod:`isorun_matrix.execution.processes.main`).
         job: a dataclass of :mod:`isorun_matrix.jobs`, as plain data.
         time_limit: in seconds, pauses not included.
-
-    Attributes:
-        folder: where the job works.
     """
 
     def __init__(self, results: RunFolder, module: str, job: Mapping[str, Any], time_limit: float) -> None:

@@ -26,7 +26,6 @@ class Latency:
     """Latencies of the runs of a session, in milliseconds.
 
     Attributes:
-        samples: how many runs.
         std: of the sample (n - 1); needs 2 runs.
         p50, p90, p95, p99: percentiles; ``None`` with fewer than :func:`samples_needed` runs. Earlier versions stored
             no p50 of a single one.

@@ -44,7 +44,6 @@ class ComparedCell:
     """A cell in every run.
 
     Attributes:
-        cell: identifies it.
         results: for each run the result; ``None`` where the run has no such cell.
         changes: for each run the change from the first; ``None`` where either was not measured or is not correct.
     """
