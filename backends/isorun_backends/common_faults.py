@@ -22,7 +22,7 @@ def nonzero_of_scalar(fault: Rows, *, refused: bool = False) -> Fault:
         "of a scalar",
         "a row of indices instead of none",
         "g (float x) => (int64[a, b] y) { y = NonZero (x) }",
-        applies=_is_scalar,
+        applies=lambda node, _: shape_of(node.inputs[0]) == [],
         rewrite=None if refused else _without_rows,
         feeds={"x": np.array(3, np.float32)},
     )
@@ -118,6 +118,20 @@ def flattened(fault: Rows, operator: str, opsets: range) -> Fault:
     )
 
 
+def local_response(fault: Rows, condition: str, result: str, applies: Condition) -> Fault:
+    """A local response normalization of each channel and the next, with a bias."""
+    squares = np.array([1 + 4, 4 + 9, 9], np.float32)
+    return fault(
+        *("LRN", condition, result),
+        "g (float[a, b, c, d] x) => (float[e, f, g, h] y) "
+        "{ y = LRN <size = 2, alpha = 2.0, beta = 1.0, bias = 2.0> (x) }",
+        applies=applies,
+        rewrite=_by_pool,
+        feeds={"x": np.array([1, 2, 3], np.float32).reshape(1, 3, 1, 1)},
+        expected=[(np.array([1, 2, 3], np.float32) / (2 + squares)).reshape(1, 3, 1, 1)],
+    )
+
+
 def is_half(node: ir.Node, _: int) -> bool:
     """Whether a node of one output computes in fp16, by its first input."""
     import onnx_ir as ir
@@ -156,6 +170,23 @@ def _as_matrix(op: Nodes, node: ir.Node) -> ir.Value:
     return op("Reshape", computed, op("Shape", x))
 
 
+@rewrite
+def _by_pool(op: Nodes, node: ir.Node) -> ir.Value:
+    """With the means of squares over channels, where those that do not exist count as zeros."""
+    (x,), size = node.inputs, attribute_of(node, "size")
+    assert x is not None
+    alpha, beta, bias = (
+        op.constant(attribute_of(node, name, default), dtype_of(x, np.float32))
+        for name, default in (("alpha", 1e-4), ("beta", 0.75), ("bias", 1.0))
+    )
+    channels = op("Unsqueeze", op("Reshape", op("Mul", x, x), op.constant([0, 0, -1])), op.constant([1]))
+    before = (size - 1) // 2
+    pads = [before, 0, size - 1 - before, 0]
+    means = op("AveragePool", channels, kernel_shape=[size, 1], pads=pads, count_include_pad=1)
+    scale = op("Mul", op("Reshape", means, op("Shape", x)), alpha)
+    return op("Div", x, op("Pow", op("Add", scale, bias), beta))
+
+
 def _axis(node: ir.Node) -> int:
     return node.attributes["axis"].as_int() if "axis" in node.attributes else 1
 
@@ -163,10 +194,6 @@ def _axis(node: ir.Node) -> int:
 def _couples_gates(node: ir.Node, _: int) -> bool:
     attribute = node.attributes.get("input_forget")
     return attribute is not None and (attribute.is_ref() or bool(attribute.value))
-
-
-def _is_scalar(node: ir.Node, _: int) -> bool:
-    return shape_of(node.inputs[0]) == []
 
 
 @rewrite

@@ -10,11 +10,11 @@ from isorun.plugin import Fault, KnownFaults
 from isorun_backends.common_faults import (
     flattened,
     ignores_lengths,
+    local_response,
     of_one_step,
     with_coupled_gates,
     without_lengths,
 )
-from isorun_backends.common_images import local_response
 from isorun_backends.nodes import (
     GATES,
     Nodes,

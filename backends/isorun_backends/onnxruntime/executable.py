@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from isorun.plugin import BackendFailed, Binding, Executable, Feeds, RuntimeReport, runtime_errors
-from isorun_backends.common_integers import WideFeeds
+from isorun_backends.common_types import WideFeeds
 from isorun_backends.onnxruntime import placement
 from isorun_backends.onnxruntime.session import versions
 

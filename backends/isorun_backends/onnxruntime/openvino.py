@@ -31,8 +31,8 @@ from isorun.plugin import (
     package_version,
     usable_cores,
 )
-from isorun_backends.common_integers import WideFeeds
 from isorun_backends.common_quantization import openvino_properties
+from isorun_backends.common_types import WideFeeds
 from isorun_backends.onnxruntime import error_probe, placement, plugin_packages, precision_probe
 from isorun_backends.onnxruntime.executable import PluginExecutable
 from isorun_backends.onnxruntime.session import OPTIONS, as_text, checked, open_session, session_options

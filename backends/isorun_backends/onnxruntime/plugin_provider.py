@@ -31,7 +31,7 @@ from isorun.plugin import (
     did_you_mean,
     package_owners,
 )
-from isorun_backends.common_integers import WideFeeds
+from isorun_backends.common_types import WideFeeds
 from isorun_backends.onnxruntime import (
     compiled_providers,
     context_cache,

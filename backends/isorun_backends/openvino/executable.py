@@ -20,7 +20,7 @@ from isorun.plugin import (
     check_fits,
     runtime_errors,
 )
-from isorun_backends.common_integers import WideFeeds
+from isorun_backends.common_types import WideFeeds
 
 if TYPE_CHECKING:
     import openvino

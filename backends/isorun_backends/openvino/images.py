@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from isorun.plugin import Fault
-from isorun_backends.common_images import local_response
+from isorun_backends.common_faults import local_response
 from isorun_backends.nodes import Nodes, attribute_of, differs, dtype_of, every, has, rewrite
 from isorun_backends.openvino import conditions
 from isorun_backends.openvino.row import fault
