@@ -40,12 +40,7 @@ _REFERENCE = "reference"
 class BackendUnderTest:
     """A backend by name, with a folder for the models and the cache of one run of the suite.
 
-    Args:
-        name: the backend's name.
-        environment: the isolated environment that it runs in; ``None`` for this process.
-        options: for ``Session(options=...)``, in every check.
-        big: whether to run the models that take minutes.
-        device: as for ``Session``, in every check that does not run on all.
+    The arguments are those of :class:`isorun_conformance.suite.Conformance`.
     """
 
     def __init__(

@@ -1,13 +1,5 @@
 """Backends that misbehave, each in one way, for tests of code that uses backends.
 
-==================  ==============================================================================================
-``fake-echo``       computes nothing: every output is the first feed
-``fake-failing``    raises ``when`` a model is compiled, run or closed; ``wrapped`` or not
-``fake-slow``       right, but ``seconds`` late
-``fake-lying``      right, but reports another precision, device, placement or version
-``fake-crashing``   crashes its process ``when`` a model is compiled, run or closed
-==================  ==============================================================================================
-
 isorun registers none of them. :func:`installed` does, for a while::
 
     with fakes.installed():
@@ -28,6 +20,7 @@ from contextlib import contextmanager, nullcontext
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import numpy as np
 
@@ -74,18 +67,14 @@ def installed(names: Mapping[str, str] = NAMES) -> Iterator[Path]:
         )
         lines = [f"[{registry.GROUP}]", *(f"{name} = {value}" for name, value in names.items())]
         (information / "entry_points.txt").write_text("\n".join([*lines, ""]), encoding="utf-8")
-        before = os.environ.get("PYTHONPATH")
-        os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [folder, before]))
+        children = os.pathsep.join(filter(None, [folder, os.environ.get("PYTHONPATH")]))
         sys.path.insert(0, folder)
         registry.refresh()
         try:
-            yield Path(folder)
+            with mock.patch.dict(os.environ, PYTHONPATH=children):
+                yield Path(folder)
         finally:
             sys.path.remove(folder)
-            if before is None:
-                del os.environ["PYTHONPATH"]
-            else:
-                os.environ["PYTHONPATH"] = before
             registry.refresh()
 
 

@@ -107,7 +107,6 @@ def of_type(onnx_type: str, dtype: np.dtype[Any], *, dynamic: bool) -> Formula:
     return Formula(
         f"type-{onnx_type}",
         dynamic,
-        4,
         graph=f"""g ({onnx_type}[ROWS, 3] x) => ({onnx_type}[ROWS, 3] y, {onnx_type}[ROWS, 6] z)
             {{ y = Identity (x)  z = Concat <axis = 1> (x, x) }}""",
         arrays=arrays,
@@ -120,7 +119,6 @@ def other_types(*, dynamic: bool) -> Formula:
     return Formula(
         "other-types",
         dynamic,
-        4,
         graph="""g (float[ROWS, 5] x) => (int64[ROWS] best, bool[ROWS, 5] positive, float[] total)
             {
                 best = ArgMax <axis = 1, keepdims = 0> (x)
@@ -139,7 +137,6 @@ def views(*, dynamic: bool) -> Formula:
     return Formula(
         "views",
         dynamic,
-        4,
         graph="""g (float[ROWS, 6] x) => (float[ROWS, 6] y, float[ROWS, 6] z, float[6, ROWS] t, float[6] w)
             <float[6] weight = {0, 1, 2, 3, 4, 5}>
             { y = Identity (x)  z = Identity (x)  t = Transpose <perm = [1, 0]> (x)  w = Identity (weight) }""",
@@ -153,7 +150,6 @@ def sequences() -> Formula:
     return Formula(
         "sequences",
         True,
-        4,
         graph="""g (seq(float[n, 3]) x) => (seq(float[n, 3]) y, float[k, 3] last)
             <int64 end = {-1}>
             { last = SequenceAt (x, end)  y = SequenceInsert (x, last) }""",
@@ -169,8 +165,6 @@ def default_value() -> Formula:
     default = np.array([1, 2, 3], np.float32)
     return Formula(
         "default-value",
-        False,
-        4,
         graph="""g (float[ROWS, 3] x, float[3] scale = {1, 2, 3}) => (float[ROWS, 3] y)
             { y = Mul (x, scale) }""",
         arrays=lambda random, rows: {"x": random.standard_normal((rows, 3), np.float32)},
@@ -183,7 +177,6 @@ def unused_input(*, dynamic: bool) -> Formula:
     return Formula(
         "unused-input",
         dynamic,
-        4,
         graph="""g (float[ROWS, 3] x, int64[ROWS] unused, float[ROWS, 3] a) => (float[ROWS, 3] y)
             { y = Sub (x, a) }""",
         arrays=lambda random, rows: {
@@ -223,8 +216,6 @@ def one_operator(name: str) -> Formula:
     """A model of one operator with one input and no weights."""
     return Formula(
         f"one-{name}",
-        False,
-        4,
         graph=f"g (float[4, 8] x) => (float[4, 8] y) {{ y = {name} (x) }}",
         arrays=lambda random, rows: {"x": random.standard_normal((rows, 8), np.float32)},
     )
@@ -246,8 +237,7 @@ def at_large_values(function: str) -> Formula:
     ends = np.array([[-300], [-89], [0], [89], [300], [1000]], np.float32)
     return Formula(
         f"large-{function}",
-        False,
-        6,
+        batch=6,
         graph=f"g (float[6, 8] x) => (float[6, 8] y) {{ y = {function} (x) }}",
         arrays=lambda random, rows: {"x": random.uniform(-20, 20, (rows, 8)).astype(np.float32) + ends},
         compute=lambda x: {"y": compute(x.astype(np.float64)).astype(np.float32)},
@@ -258,8 +248,6 @@ def equal_values() -> Formula:
     """Where each row is largest and smallest, which it is at several places: the first of them."""
     return Formula(
         "equal-values",
-        False,
-        4,
         graph="""g (float[ROWS, 9] x) => (int64[ROWS] most, int64[ROWS] least)
             { most = ArgMax <axis = 1, keepdims = 0> (x)  least = ArgMin <axis = 1, keepdims = 0> (x) }""",
         arrays=lambda random, rows: {"x": random.integers(0, 2, (rows, 9)).astype(np.float32)},
@@ -271,8 +259,6 @@ def branches() -> Formula:
     """``y`` is ``-x`` or ``|x|``, by a condition in the feeds."""
     return Formula(
         "branches",
-        False,
-        4,
         graph="""g (bool negative, float[ROWS, 3] x) => (float[ROWS, 3] y)
             {
                 y = If <
@@ -292,8 +278,6 @@ def doublings() -> Formula:
     """``x`` doubled, as often as a number in the feeds says."""
     return Formula(
         "doublings",
-        False,
-        4,
         graph="""g (int64 count, float[ROWS, 3] x) => (float[ROWS, 3] y)
             {
                 yes = Constant <value = bool {1}> ()
@@ -314,8 +298,6 @@ def places() -> Formula:
     """Where ``x`` is not zero: as many columns as there are such places."""
     return Formula(
         "places",
-        False,
-        4,
         graph="g (float[ROWS, 5] x) => (int64[2, found] y) { y = NonZero (x) }",
         arrays=lambda random, rows: {"x": (random.random((rows, 5)) < random.random()).astype(np.float32)},
         compute=lambda x: {"y": np.array(np.nonzero(x))},
@@ -334,8 +316,6 @@ def sums(onnx_type: str, dtype: np.dtype[Any]) -> Formula:
 
     return Formula(
         f"sums-{onnx_type}",
-        False,
-        4,
         graph=f"g ({onnx_type}[ROWS, 8] x, {onnx_type}[ROWS, 8] a) => ({onnx_type}[ROWS, 8] y) {{ y = Add (x, a) }}",
         arrays=arrays,
         compute=lambda x, a: {"y": x + a},

@@ -48,14 +48,9 @@ def run(
     """Run the suite on a backend.
 
     Args:
-        backend: the backend's name.
-        environment: the isolated environment that it runs in; ``None`` for the one of this process.
-        options: for ``Session(options=...)``, in every check.
-        big: whether to run bert-3l to bert-base too.
-        device: as for ``Session``, in every check.
+        backend, environment, options, big, device, known_failures: as for
+            :class:`isorun_conformance.suite.Conformance`.
         only: the capabilities whose checks run; empty for all.
-        known_failures: checks that fail, by name, besides those that the backend's table declares
-            (``Capabilities.faults``); one that passes, or raises another exception, has failed.
         seconds: the time limit of a check; ``None`` for :data:`SECONDS` or, with ``big``, :data:`BIG_SECONDS`.
         progress: called as each check starts, with its name, the number of checks that have ended, and of all.
 

@@ -112,8 +112,8 @@ class SampleModel(ABC):
     """
 
     name: str
-    dynamic: bool
-    batch: int
+    dynamic: bool = False
+    batch: int = 4
     sequence: int = 0
 
     def path(self, folder: Path) -> Path:
