@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import numpy as np
 import onnx
@@ -95,26 +96,22 @@ def wrong_node_tests(name: str, every: int = 1, at: Callable[[str], object] = la
         every: run one in so many.
         at: called with the name of each test before it runs.
     """
-    with warnings.catch_warnings(), tempfile.TemporaryDirectory(prefix="isorun-onnx-home-") as home:
+    with (
+        warnings.catch_warnings(),
+        tempfile.TemporaryDirectory(prefix="isorun-onnx-home-") as home,
+        mock.patch.dict(os.environ, ONNX_HOME=home),  # where its tests of whole models write
+    ):
         warnings.simplefilter("ignore")  # ONNX computes some expected values by overflowing on purpose
-        before = os.environ.get("ONNX_HOME")
-        os.environ["ONNX_HOME"] = home  # where its tests of whole models write
-        try:
-            from onnx.backend.test import BackendTest
+        from onnx.backend.test import BackendTest
 
-            groups = BackendTest(onnx_backend.adapter(name)).exclude("_cuda$").test_cases
-            for group in (cases for title, cases in groups.items() if title != _REAL_MODELS):
-                for test in unittest.TestLoader().getTestCaseNames(group)[::every]:
-                    at(test)
-                    result = unittest.TestResult()
-                    group(test).run(result)
-                    if result.failures:  # an error of isorun is in result.errors
-                        yield test.removesuffix("_cpu")
-        finally:
-            if before is None:
-                del os.environ["ONNX_HOME"]
-            else:
-                os.environ["ONNX_HOME"] = before
+        groups = BackendTest(onnx_backend.adapter(name)).exclude("_cuda$").test_cases
+        for group in (cases for title, cases in groups.items() if title != _REAL_MODELS):
+            for test in unittest.TestLoader().getTestCaseNames(group)[::every]:
+                at(test)
+                result = unittest.TestResult()
+                group(test).run(result)
+                if result.failures:  # an error of isorun is in result.errors
+                    yield test.removesuffix("_cpu")
 
 
 def _expected(fault: Fault, model: onnx.ModelProto) -> list[Any]:
