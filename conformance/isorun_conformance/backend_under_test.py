@@ -103,15 +103,13 @@ class BackendUnderTest:
         return [*registry.names(), *(f"{family}:{member}" for member in (colon and registry.members(family)) or ())]
 
     def run_script(self, doing: str, script: str, *arguments: str, seconds: float = 300, here: bool = False) -> Any:
-        """Run Python code in a new process of the interpreter that imports the backend.
+        """Run Python code in a new process of the interpreter that imports the backend. Returns the last line of its
+        stdout, parsed as JSON.
 
         Args:
             doing: what it does, for the message if it fails.
             seconds: its time limit.
             here: whether in this interpreter, also if the backend is in an environment.
-
-        Returns:
-            The last line of its stdout, parsed as JSON.
         """
         # A file, as an application's script: what it starts may import it again.
         with tempfile.NamedTemporaryFile("w", suffix=".py", dir=self.folder, delete=False, encoding="utf-8") as file:
@@ -296,16 +294,13 @@ class BackendUnderTest:
         tolerance: Tolerance | None = None,
         what: str = "",
     ) -> Parity:
-        """Check the outputs' types, and compare their values with the reference's.
+        """Check the outputs' types, and compare their values with the reference's. Returns the comparison.
 
         Args:
             outputs: by name; ``None`` to run the session.
             precision: whose tolerance applies; ``None`` for the first that the backend declares.
             tolerance: another tolerance.
             what: what the outputs are, for the message.
-
-        Returns:
-            The comparison, which has passed.
         """
         if outputs is None:
             before = {name: np.array(array) for name, array in feeds.items()}

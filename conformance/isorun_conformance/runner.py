@@ -118,11 +118,8 @@ class _Run:
         ]
 
     def _run_process(self) -> tuple[str, str, str]:
-        """Run the remaining checks.
-
-        Returns:
-            How the process ended if that was not expected, the end of its log, and what that is in a declaration.
-        """
+        """Run the remaining checks. Returns how the process ended if that was not expected, the end of its log, and
+        what that is in a declaration."""
         events = Path(self._settings.events)
         events.write_text("", encoding="utf-8")
         # No settings and plugins of pytest but these apply, whatever the user's folder and environment say.

@@ -139,11 +139,7 @@ def _measured(name: str, package: str, load_config: str) -> str:
 
 
 def _package(name: str) -> str:
-    """Which of the two packages provides it here.
-
-    Raises:
-        BackendUnavailable: neither.
-    """
+    """Which of the two packages provides it here, or raise ``BackendUnavailable``."""
     refusal = None
     if _has_plugin():
         try:

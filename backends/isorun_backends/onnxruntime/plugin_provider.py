@@ -225,11 +225,8 @@ class OrtEp(Backend):
     def _place(
         self, model: LoweredModel, session: onnxruntime.InferenceSession, provider: str, options: Mapping[str, Any]
     ) -> dict[str, dict[str, int]]:
-        """What runs where in a session of a model.
-
-        Raises:
-            UnsupportedModel: other nodes run on the CPU than those that are allowed to.
-        """
+        """What runs where in a session of a model; raises ``UnsupportedModel`` for a node that may not run on the
+        CPU."""
         nodes = placement.assigned(self.name, session)
         anywhere = None
         if any(node.provider != provider for node in nodes) and not options["allow_cpu_nodes"]:
@@ -253,11 +250,7 @@ class OrtEp(Backend):
                 raise
 
     def _chosen(self, config: CompileConfig, options: Mapping[str, Any]) -> Target:
-        """The provider on the devices that a session gets.
-
-        Raises:
-            BackendUnavailable: it has none of the requested kind.
-        """
+        """The provider on the devices that a session gets; raises ``BackendUnavailable`` if it has none of the kind."""
         if self._compiled is not None:
             return compiled_providers.target(self.name, self._compiled)
         package = plugin_packages.versions(self._module()) if self._member else {}
@@ -271,11 +264,8 @@ class OrtEp(Backend):
         return as_text(self.name, "provider", requested)
 
     def _measure(self, config: CompileConfig, target: Target, requested: Mapping[str, str]) -> str:
-        """The precision that the provider computes in, measured once.
-
-        Raises:
-            BackendUnavailable: it cannot compute a matrix product here.
-        """
+        """The precision that the provider computes in, measured once; raises ``BackendUnavailable`` if it cannot
+        compute."""
         typed = config.precision in self.capabilities.typed
         model = precision_probe.TYPED.get(config.precision) if typed else None
         key = (target.provider, config.device, model, *sorted(requested.items()))
@@ -324,11 +314,7 @@ class OrtEp(Backend):
         return plugin_packages.library_devices(self.name, library, options["ep_name"])
 
     def _module(self) -> str:
-        """The module of this member.
-
-        Raises:
-            BackendUnavailable: its package is not installed.
-        """
+        """The module of this member; raises ``BackendUnavailable`` if its package is not installed."""
         if self._found is None:
             raise BackendUnavailable(
                 self.name, f"its package is not installed{self._known()}", "Install it, or choose another backend."

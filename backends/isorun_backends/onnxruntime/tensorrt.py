@@ -288,11 +288,7 @@ def _preload() -> None:
 
 
 def _require_library(name: str) -> None:
-    """Report a missing TensorRT library: ONNX Runtime does not.
-
-    Raises:
-        BackendUnavailable: it cannot be loaded.
-    """
+    """Raise ``BackendUnavailable`` if TensorRT's library cannot be loaded: ONNX Runtime does not report it."""
     needed = needed_major()
     if needed is None:
         return

@@ -27,10 +27,7 @@ def require(name: str) -> Any:
 
 
 def capture(name: str, stream: int, work: Callable[[], None]) -> Callable[[], None]:
-    """Record work on a stream as a CUDA graph.
-
-    Returns:
-        A function that launches the graph on the stream.
+    """Record work on a stream as a CUDA graph, and return what launches it there.
 
     Raises:
         BackendUnavailable: cuda-bindings does not import.
@@ -57,11 +54,7 @@ def capture(name: str, stream: int, work: Callable[[], None]) -> Callable[[], No
 
 
 def _checked(answer: tuple[Any, ...]) -> Any:
-    """The result of a call, which returns an error code first.
-
-    Raises:
-        BackendFailed: the code is not 0.
-    """
+    """The result of a call, which returns an error code first; raises ``BackendFailed`` if that is not 0."""
     code, *values = answer
     if int(code) != 0:
         raise BackendFailed(f"CUDA returned {code!r}")

@@ -47,11 +47,7 @@ _PIPE_CLOSED = 141  # as a shell counts a program that SIGPIPE ended
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run the command line.
-
-    Returns:
-        The exit code.
-    """
+    """Run the command line, and return the exit code."""
     _open_streams()
     if argv is not None:
         return _main(list(argv))

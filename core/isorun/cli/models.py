@@ -170,11 +170,8 @@ def keep_settings(graph: ir.Model, model: Path, output: Path) -> None:
 
 
 def copy_text_files(model: Path, output: Path) -> Path | None:
-    """Copy what a model needs to read text next to a file made from it.
-
-    Returns:
-        The tokenizer, or the vocabulary in its place; ``None`` if the model has none.
-    """
+    """Copy what a model needs to read text next to a file made from it. Returns the tokenizer, or the vocabulary in its
+    place; ``None`` if the model has none."""
     from isorun.models.checkpoint import VOCABULARIES
 
     copies = {

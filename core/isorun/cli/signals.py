@@ -54,11 +54,8 @@ def interrupting() -> Iterator[Interruption]:
 
 
 def handle(handler: Callable[[int, FrameType | None], object]) -> bool:
-    """Set the handler of those signals that are not ignored, as ``nohup`` ignores one.
-
-    Returns:
-        Whether there are any.
-    """
+    """Set the handler of those signals that are not ignored, as ``nohup`` ignores one, and return whether any is
+    set."""
     numbers = [getattr(signal, name) for name in _NAMES if hasattr(signal, name)]
     handled = [number for number in numbers if signal.getsignal(number) is not signal.SIG_IGN]
     for number in handled:

@@ -155,16 +155,13 @@ class CompiledModel:
         return self._checked(graph, "run_on_device()", output_names, results, feeds, zeros)
 
     def run_bound(self, feeds: Feeds, outputs: Mapping[str, Any], bindings: Bindings) -> list[Any]:
-        """Run once on arrays that stay bound.
+        """Run once on arrays that stay bound. Returns the outputs in the order of their binding.
 
         The graph is chosen at every run, since the contents of feeds may change. All graphs write to the same arrays.
 
         Args:
             feeds, outputs: as for :meth:`isorun.plugin.SupportsBinding.bind`; feeds have been validated.
             bindings: those of these arrays, empty at first.
-
-        Returns:
-            The outputs in the order of their binding.
         """
         method = "a binding's run()"
         graph, zeros = self._choose(feeds)

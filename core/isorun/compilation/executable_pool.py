@@ -62,16 +62,13 @@ class ExecutablePool(Generic[_K, _T]):
     def using(
         self, key: _K, compile_one: Callable[[], tuple[_T, int]], alternative: Callable[[_K], float | None]
     ) -> Iterator[tuple[_K, _T]]:
-        """Use the executable of a key, compiled if there is none.
+        """Use the executable of a key, compiled if there is none. Yields the key of the one that is used, and itself.
 
         If there is no room for another one, the best alternative is used, or else the least recently used is closed.
 
         Args:
             compile_one: returns one and its size in bytes.
             alternative: how much worse the executable of another key is; ``None`` if it will not do.
-
-        Returns:
-            The key of the executable that is used, and the executable.
         """
         key, entry = self._acquire(key, compile_one, alternative)
         assert entry.executable is not None

@@ -82,11 +82,8 @@ class ChildProcess:
             self.exited.set()
 
     def kill(self) -> bool:
-        """Send the signal without waiting, since the garbage collector may call this in any thread.
-
-        Returns:
-            Whether there is a process of this parent's to wait for.
-        """
+        """Send the signal without waiting, since the garbage collector may call this in any thread. Returns whether
+        there is a process of this parent's to wait for."""
         if self._popen is None or os.getpid() != self._owner:
             return False
         with self._reaping:

@@ -39,14 +39,11 @@ def resolved(folder: Path, location: str, homes: Iterable[Path]) -> Path | None:
 
 
 def inside(folder: Path, location: str) -> Path:
-    """A path that a file of a model names, or a file of the model.
+    """``folder / location``, a path that a file of a model names, or a file of the model; it need not exist.
 
     Args:
         folder: the model's folder.
         location: relative to it; ``""`` for the folder itself.
-
-    Returns:
-        ``folder / location``; it need not exist.
 
     Raises:
         InvalidModel: the path leads out of the folder.

@@ -159,15 +159,12 @@ def ask(
     env: Mapping[str, str] | None = None,
     log: Path | None = None,
 ) -> tuple[list[dict[str, Any]], Exit]:
-    """Run a module that reports events by :func:`tell`.
+    """Run a module that reports events by :func:`tell`. Returns the events in order, and how the process ended.
 
     Args:
         module, arguments, python: as for :func:`python_module`. The module's first argument is the file of its events:
             a plugin may write to standard output, or close it.
         timeout, env, log: as for :func:`run`.
-
-    Returns:
-        The events in order, and how the process ended.
     """
     with tempfile.TemporaryDirectory(prefix="isorun-events-") as folder:
         path = Path(folder) / "events"

@@ -25,10 +25,7 @@ _lock = threading.Lock()
 
 
 def import_runtime(package: str) -> Any:
-    """Import a runtime without its telemetry, unless it was imported before.
-
-    Returns:
-        The module.
+    """Import a runtime without its telemetry, unless it was imported before, and return it.
 
     Raises:
         InvalidArgument: ``$ISORUN_RUNTIME_TELEMETRY`` is neither 0 nor 1.

@@ -121,11 +121,7 @@ def check(
 
 
 def _check_output(output: Path, folders: Sequence[Path]) -> None:
-    """Refuse a file that cannot be written, or that has results: reports may be beside them.
-
-    Raises:
-        IsorunError: it is one.
-    """
+    """Raise ``IsorunError`` for a file that cannot be written, or that has results: reports may be beside them."""
     from isorun.cli import models
     from isorun_matrix.results.layout import RUN
 

@@ -102,12 +102,8 @@ class Preparation:
     def for_machines(self) -> tuple[dict[str, PreparedModel], dict[str, str]]:
         """Fetch or build the models, and compute the references, of a run on other machines.
 
-        Returns:
-            The models by name, and the keys of the references by workload.
-
-        Raises:
-            SpecError: a model or a reference cannot be prepared.
-        """
+        Returns the models by name, and the keys of the references by workload; raises ``SpecError`` if one cannot be
+        prepared."""
         self._require_own()
         self.record()
         models = {}

@@ -29,7 +29,7 @@ from isorun_matrix.spec.spec import Spec
 
 
 def run(spec: Spec, source: Path, folder: RunFolder, progress: Lines, choice: Choice) -> Run:
-    """Run every cell of a spec that lacks rounds.
+    """Run every cell of a spec that lacks rounds, and return the run with all results.
 
     Args:
         spec: what to compare.
@@ -37,9 +37,6 @@ def run(spec: Spec, source: Path, folder: RunFolder, progress: Lines, choice: Ch
         folder: receives each result when its process ends.
         progress: receives the events.
         choice: what to do of it.
-
-    Returns:
-        The run with all results.
 
     Raises:
         SpecError: the folder cannot be used.

@@ -85,17 +85,14 @@ def measure(
     usage: Usage,
     counters: Counters,
 ) -> Iterator[int]:
-    """Measure the turns. A turn that was disturbed is measured again, for five seconds in all at most.
+    """Measure the turns, and yield before each how many are left. A turn that was disturbed is measured again, for five
+    seconds in all at most.
 
     Args:
-        runs: receives the runs.
         threads: as for :meth:`Usage.shares`.
         processes: this one and its descendants.
         usage: receives what was counted in all turns.
         counters: of energy.
-
-    Yields:
-        Before each turn, how many are left.
     """
     left = _MAX_DISCARDED
     for index, turn in enumerate(turns):

@@ -207,11 +207,8 @@ def _read(record: Path) -> tuple[str, tuple[str, ...]]:
 
 
 def _delete(folder: Path) -> None:
-    """Delete an environment, complete or not, if the folder exists.
-
-    Raises:
-        EnvironmentBroken: isorun did not create it. Nothing is deleted.
-    """
+    """Delete an environment, complete or not, if the folder exists; raises ``EnvironmentBroken`` if it is not
+    isorun's."""
     if not os.path.lexists(folder):
         return
     if problem := _not_ours(folder):

@@ -160,11 +160,8 @@ class Lanes:
                 stack.callback(request.future.cancel)
 
     def _start_threads(self, least: int = 0) -> None:
-        """Start threads up to ``least``, and one more if requests wait and none rests.
-
-        Raises:
-            IsorunError: the system starts no further one, and there are fewer than ``least``, or none.
-        """
+        """Start threads up to ``least``, and one more if requests wait and none rests. Raises ``IsorunError`` if the
+        system starts no further one, and there are fewer than ``least``, or none."""
         useful = max(least, len(self._threads) + 1 if len(self._queue) > self._resting else 0)
         while (index := len(self._threads)) < min(useful, len(self._warmups)):
             try:

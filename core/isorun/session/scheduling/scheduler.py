@@ -184,11 +184,7 @@ class Scheduler:
         self._resolved.model.check_open()
 
     def close(self) -> bool:
-        """Wait for submitted requests.
-
-        Returns:
-            Whether this call closed it; ``False`` if it was closed before.
-        """
+        """Wait for submitted requests. Returns whether this call closed it; ``False`` if it was closed before."""
         with self._lock:
             if self._closed or self._resolved.model.closed:
                 return False

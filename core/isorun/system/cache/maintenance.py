@@ -100,10 +100,7 @@ def check_used(root: Path) -> None:
 
 
 def clear(root: Path) -> dict[Path, str]:
-    """Remove everything that isorun created, except what is in use.
-
-    Returns:
-        What looks like an entry but was left, with the reason.
+    """Remove everything that isorun created, except what is in use. Returns what was left, with the reason.
 
     Raises:
         CacheError: the folder is not empty and isorun has never used it as a cache; or it is not trusted.
@@ -200,14 +197,11 @@ def _usefulness(item: Item) -> tuple[bool, int]:
 
 
 def remove(root: Path, fingerprint: str, folder: Path | None = None) -> tuple[list[Item], dict[Path, str]]:
-    """Remove everything that was made from a model.
+    """Remove everything that was made from a model. Returns what was removed, and what was left, with the reason.
 
     Args:
         fingerprint: SHA-256 of the model (``provenance.fingerprint``).
         folder: the entry with the model itself, if it was built from a checkpoint.
-
-    Returns:
-        What was removed, and what was left, with the reason.
     """
     items = list(survey(root))
     # Its fingerprints with other outputs.

@@ -38,11 +38,7 @@ class ByOutputs:
     progress: Lines
 
     def __call__(self, release: str) -> Step:
-        """Run both releases.
-
-        Raises:
-            IsorunError: the good release does not run the model.
-        """
+        """Run both releases; raises ``IsorunError`` if the good one does not run the model."""
         expected = self._expected
         try:
             parities = self._compare(*self._run(release, self.subject.model), expected)

@@ -137,12 +137,8 @@ def run(
 
 
 def _require_reachable(address: str) -> None:
-    """Ray itself would try for minutes to reach an address at which nothing answers.
-
-    Raises:
-        OSError: nothing does.
-        ValueError: it is not ``HOST:PORT``.
-    """
+    """Raise ``OSError`` if nothing answers at an address, and ``ValueError`` if it is not ``HOST:PORT``. Ray itself
+    would try for minutes."""
     if address != "auto":
         host, _, port = address.rpartition(":")
         if not host or not port.isdecimal():
@@ -151,11 +147,8 @@ def _require_reachable(address: str) -> None:
 
 
 def _require_node() -> None:
-    """Ray itself would wait for a minute for a node on this host, and name another cause.
-
-    Raises:
-        ValueError: no node runs here.
-    """
+    """Raise ``ValueError`` if no node runs on this host. Ray itself would wait for a minute for one, and name another
+    cause."""
     if not Path("/proc/self/comm").exists():  # no Linux: Ray tells, later
         return
     for path in Path("/proc").glob("[0-9]*/comm"):
@@ -169,11 +162,7 @@ def _require_node() -> None:
 
 
 def _match(spec: Spec, nodes: Sequence[Mapping[str, Any]]) -> dict[str, Mapping[str, Any]]:
-    """A node for each machine; those with the most requirements choose first.
-
-    Raises:
-        SpecError: no node is left for a machine.
-    """
+    """A node for each machine; those with the most requirements choose first. ``SpecError`` if none is left for one."""
     alive = [node for node in nodes if node["Alive"]]
     assigned: dict[str, Mapping[str, Any]] = {}
     problems = []
@@ -225,11 +214,7 @@ def _members(nodes: Mapping[str, Mapping[str, Any]]) -> Iterator[list[_Member]]:
 
 
 def _check(spec: Spec, members: Sequence[_Member], progress: Lines) -> None:
-    """Look at every machine before anything runs.
-
-    Raises:
-        SpecError: with the problems of all of them, and their remedies.
-    """
+    """Look at every machine before anything runs; raises ``SpecError`` with the problems of all, and their remedies."""
     problems = []
     deadline = time.monotonic() + _START_SECONDS
     for member in members:

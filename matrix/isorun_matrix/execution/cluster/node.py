@@ -49,15 +49,13 @@ class Node:
         return preflight.look(backends, (self._work, self._cache.root), self._parent)
 
     def prepare(self, run: str, prepared: Mapping[str, Files], stored: Mapping[str, str]) -> set[str]:
-        """Receive the prepared run: ``run.json`` and references.
+        """Receive the prepared run: ``run.json`` and references. Returns the folders that this node lacks, of the
+        results that the driver has.
 
         Args:
             run: identifies the run of a machine, on whatever node: what is left of an earlier session is used.
             prepared: the files of each folder.
             stored: the digests of the results that the driver has.
-
-        Returns:
-            Of those results, the folders that this node lacks.
         """
         self._work /= run
         self._folder = RunFolder(self._work / "run")
@@ -72,14 +70,8 @@ class Node:
         self._folder.receive(place, files)
 
     def receive_model(self, fingerprint: str, files: Mapping[str, tuple[str, Sequence[Any]]]) -> bool:
-        """Store the files of a model: for each name its SHA-256, and its parts in Ray's object store.
-
-        Returns:
-            Whether they were not here yet.
-
-        Raises:
-            IsorunError: a file is not the one that was sent.
-        """
+        """Store the files of a model: for each name its SHA-256, and its parts in Ray's object store. Returns whether
+        they were not here yet; raises ``IsorunError`` if a file is not the one that was sent."""
 
         import ray
 

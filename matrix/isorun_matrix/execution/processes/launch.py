@@ -46,11 +46,8 @@ class Process:
         self._child.kill()
 
     def proceed(self) -> Paused | None:
-        """Let it work until it pauses, ends, or reaches its time limit.
-
-        Returns:
-            What it reports when it pauses; ``None`` once it has ended.
-        """
+        """Let it work until it pauses, ends, or reaches its time limit. Returns what it reports when it pauses;
+        ``None`` once it has ended."""
         start = time.monotonic()
         limit = start + self._time_limit - self._worked
         end = limit + _GRACE_SECONDS
@@ -87,13 +84,10 @@ def run_job(
     time_limit: float,
     step: Callable[[int], None] = lambda left: None,  # noqa: ARG005
 ) -> tuple[Path, dict[str, Any]]:
-    """Run a job without a pause. The arguments are those of :class:`Process`.
+    """Run a job without a pause. Returns its folder, and how it ended. The arguments are those of :class:`Process`.
 
     Args:
         step: called where the job could pause, with the number of turns that are left.
-
-    Returns:
-        The folder of the job, and how it ended.
     """
     with Process(results, module, job, time_limit) as process:
         while (paused := process.proceed()) is not None:
@@ -107,15 +101,9 @@ def now() -> str:
 
 
 def status(ended: Exit, folder: Path, time_limit: float) -> dict[str, Any]:
-    """The status of a job that has ended.
-
-    Args:
-        time_limit: of the job, in seconds.
-
-    Returns:
-        The members of :class:`isorun_matrix.results.records.JobResult` from ``status`` to ``result``. ``log`` is given
-        only where it says more than the reason.
-    """
+    """The status of a job that has ended, whose time limit is in seconds: the members of
+    :class:`isorun_matrix.results.records.JobResult` from ``status`` to ``result``. ``log`` is given only where it says
+    more than the reason."""
     path = folder / OUTCOME
     outcome: dict[str, Any] = json.loads(path.read_text(encoding="utf-8")) if path.is_file() else {}
     finished = " after the work was finished" if outcome else ""

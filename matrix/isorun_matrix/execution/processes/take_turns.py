@@ -15,7 +15,7 @@ _MEMORY = 0.5  # of what is available, for sessions that are open at once
 def take_turns(
     names: Sequence[str], start: Callable[[str], Process], shuffle: Callable[[Sequence[str], int], Sequence[str]]
 ) -> Iterator[tuple[str, Process]]:
-    """Measure the cells of a round.
+    """Measure the cells of a round, and yield each with its process, once that has ended.
 
     A cell that uses an accelerator, which would idle between turns, is measured at once. When the open sessions take
     half of the memory, they have their turns and finish before the next cell starts (on Linux; elsewhere the memory is
@@ -24,9 +24,6 @@ def take_turns(
     Args:
         names: the cells, in the order in which they start.
         shuffle: the order of a turn, from the cells that have it and its number.
-
-    Yields:
-        Each cell with its process, once that has ended.
     """
     available = available_mib()
     pending, budget = [*names], math.inf if available is None else _MEMORY * available

@@ -40,14 +40,11 @@ class ChangePoint(NamedTuple):
 
 
 def change_points(medians: Sequence[float | None], cells: int = 1) -> list[ChangePoint]:
-    """The changes of a cell.
+    """The changes of a cell in their order; none if fewer than :data:`FEWEST` runs count.
 
     Args:
         medians: of the runs, the oldest first, all above 0; ``None`` for a run that does not count.
         cells: how many cells are looked at; the more, the larger a change must be.
-
-    Returns:
-        The changes in their order; none if fewer than :data:`FEWEST` runs count.
     """
     runs = [index for index, median in enumerate(medians) if median is not None]
     times = np.log([median for median in medians if median is not None])

@@ -157,11 +157,7 @@ def compare(runs: Sequence[Run], history: Sequence[Run] = ()) -> Comparison:
 
 
 def _of_the_same(first: Run, history: Sequence[Run]) -> Iterator[Run]:
-    """Runs with those of their cells that measured the same as the first.
-
-    Raises:
-        SpecError: a run has none.
-    """
+    """Runs with those of their cells that measured the same as the first. ``SpecError`` if a run has none."""
     subjects = {cell.id: summary.subject(first, cell) for cell in first.cells}
     for run in history:
         cells = [cell for cell in run.cells if summary.subject(run, cell) in (None, subjects.get(cell.id))]
