@@ -17,11 +17,8 @@ _LIMIT = 2**31
 
 
 def check_types(name: str, info: ModelInfo) -> None:
-    """Reject a model with inputs or outputs of a type that NumPy lacks, such as bf16, fp8 and 4-bit integers.
-
-    Raises:
-        UnsupportedModel: one has such a type.
-    """
+    """Raise ``UnsupportedModel`` for inputs or outputs of a type that NumPy lacks, such as bf16, fp8 and 4-bit
+    integers."""
     for kind, specs in (("input", info.inputs), ("output", info.outputs)):
         for spec in specs:
             elements = re.findall(r"tensor\((\w+)\)", spec.type)

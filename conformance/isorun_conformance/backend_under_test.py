@@ -323,11 +323,7 @@ class BackendUnderTest:
 
 
 class WrongOutputs(AssertionError):
-    """Outputs that differ from the reference's.
-
-    Attributes:
-        model: the kind of model.
-    """
+    """Outputs of a kind of model that differ from the reference's."""
 
     def __init__(self, message: str, model: SampleModel) -> None:
         super().__init__(message)

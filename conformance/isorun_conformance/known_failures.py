@@ -17,11 +17,8 @@ _FIELDS = tuple(field.name for field in fields(KnownFailure))
 
 
 def read(path: Path) -> dict[str, KnownFailure]:
-    """Known failures from a TOML file, or a JSON file by its suffix: a table for each check.
-
-    Raises:
-        IsorunError: the file cannot be read, or a table is invalid.
-    """
+    """Known failures from a TOML file, or a JSON file by its suffix: a table for each check. Raises ``IsorunError`` if
+    the file cannot be read, or a table is invalid."""
     try:
         text = path.read_text(encoding="utf-8-sig")
         tables = json_files.parse(text) if path.suffix == ".json" else tomllib.loads(text)
@@ -68,11 +65,7 @@ def of(check: str, declared: Mapping[str, KnownFailure]) -> KnownFailure | None:
 
 
 def require_checks(declared: Iterable[str], checks: Iterable[str]) -> None:
-    """Check that each name is that of a check, or of its function.
-
-    Raises:
-        IsorunError: one is not; with the nearest.
-    """
+    """Raise ``IsorunError`` for a name that is not that of a check, nor of its function; with the nearest."""
     names = {name for full in checks for name in (full, function(full))}
     for name in declared:
         if name not in names:

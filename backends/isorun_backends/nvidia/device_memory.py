@@ -34,11 +34,7 @@ def is_installed() -> bool:
 
 
 def open_memory(name: str, device: int) -> DeviceMemory:
-    """The memory of a GPU.
-
-    Raises:
-        BackendUnavailable: pycuda is not installed or does not import.
-    """
+    """The memory of a GPU. Raises ``BackendUnavailable`` if pycuda is not installed or does not import."""
     if not is_installed():
         raise BackendUnavailable(name, "the package 'pycuda' is not installed", INSTALL)
     try:
@@ -52,11 +48,7 @@ def open_memory(name: str, device: int) -> DeviceMemory:
 
 
 class Allocation:
-    """Device memory, freed with its last reference.
-
-    Attributes:
-        address: of its first byte.
-    """
+    """Device memory from an address on, freed with its last reference."""
 
     def __init__(self, address: int) -> None:
         self.address = address

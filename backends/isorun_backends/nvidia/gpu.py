@@ -34,11 +34,7 @@ def availability() -> Availability:
 
 
 def select(name: str, index: int) -> cuda_driver.Gpu:
-    """The GPU of an index.
-
-    Raises:
-        BackendUnavailable: there is none.
-    """
+    """The GPU of an index. Raises ``BackendUnavailable`` if there is none."""
     gpus = cuda_driver.driver().gpus
     if index >= len(gpus):
         raise BackendUnavailable(
@@ -70,11 +66,8 @@ class GpuExecutable(Executable):
 
 
 def check_device(what: str, array: DeviceArray, index: int) -> None:
-    """Reject an array that is not on the GPU of an index.
-
-    Raises:
-        InvalidFeeds: it is on another GPU, or its library does not say on which of several it is.
-    """
+    """Raise ``InvalidFeeds`` for an array on another GPU than that of an index, or whose library does not say on which
+    of several it is."""
     if array.device_id is None and len(cuda_driver.driver().gpus) > 1:
         raise InvalidFeeds(
             f"{what} does not say on which GPU it is, and there are several. Pass an array with `__dlpack_device__`, "

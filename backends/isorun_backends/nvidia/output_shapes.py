@@ -35,11 +35,7 @@ def output_shapes(info: ModelInfo, sizes: Mapping[str, int]) -> dict[str, tuple[
 
 
 def require_known_shapes(info: ModelInfo) -> None:
-    """Reject a model with an output whose shape the shapes of its inputs do not give.
-
-    Raises:
-        UnsupportedModel: as :func:`output_shapes`.
-    """
+    """Raise ``UnsupportedModel`` for an output whose shape the shapes of the inputs do not give."""
     symbols = (size for spec in info.required for size in spec.shape or () if isinstance(size, str))
     output_shapes(info, dict.fromkeys(symbols, 1))
 

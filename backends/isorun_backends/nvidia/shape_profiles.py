@@ -26,11 +26,7 @@ Range = tuple[list[int], list[int], list[int]]
 
 @dataclass(frozen=True)
 class Profile:
-    """One optimization profile.
-
-    Attributes:
-        sizes: by the name of a symbolic dimension.
-    """
+    """One optimization profile: its sizes by the name of a symbolic dimension."""
 
     sizes: Mapping[str, Size]
 

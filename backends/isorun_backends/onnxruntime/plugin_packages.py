@@ -148,11 +148,8 @@ def versions(module: str) -> Mapping[str, str]:
 
 
 def declared(name: str, module: str) -> Mapping[str, Any]:
-    """What a provider's package declares in :data:`DECLARATION`, or isorun for it. Nothing is imported.
-
-    Raises:
-        BackendUnavailable: the file is not TOML.
-    """
+    """What a provider's package declares in :data:`DECLARATION`, or isorun for it. Nothing is imported. Raises
+    ``BackendUnavailable`` if the file is not TOML."""
     package = module.partition(".")[0]
     candidates = [*(folder / DECLARATION for folder in _folders(package)), _DECLARATIONS / f"{package}.toml"]
     path = next((path for path in candidates if path.is_file()), None)

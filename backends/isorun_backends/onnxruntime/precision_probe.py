@@ -40,11 +40,7 @@ def numbers(rows: int, columns: int, step: int) -> np.ndarray:
 
 
 def require(name: str, requested: str, computed: str) -> None:
-    """Reject a provider that does not compute in the requested precision.
-
-    Raises:
-        BackendUnavailable: with both.
-    """
+    """Raise ``BackendUnavailable`` for a provider that does not compute in the requested precision, with both."""
     if computed != requested:
         raise BackendUnavailable(
             name,

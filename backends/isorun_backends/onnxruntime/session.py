@@ -186,11 +186,7 @@ def title() -> str:
 
 
 def require_placement(name: str, remedy: str = "Use a build of ONNX Runtime 1.24 or newer.") -> None:
-    """Reject a build that cannot report which provider runs which node.
-
-    Raises:
-        BackendUnavailable: it is older than 1.24.
-    """
+    """Raise ``BackendUnavailable`` for a build older than 1.24, which cannot report which provider runs which node."""
     import_runtime("onnxruntime")
     from onnxruntime.capi.onnxruntime_inference_collection import InferenceSession
 

@@ -97,11 +97,8 @@ class Target:
         return {"PERFORMANCE_HINT": "LATENCY", **own.get(self._plugins[0], {}), _PER_DEVICE: by_device}
 
     def check(self, compiled: openvino.CompiledModel) -> dict[str, str]:
-        """The precision of each device that runs a compiled model now, which must be what was requested.
-
-        Raises:
-            BackendFailed: it is another one.
-        """
+        """The precision of each device that runs a compiled model now; raises ``BackendFailed`` if it is not what was
+        requested."""
         if self._is_list:
             reported = compiled.get_property(_PER_DEVICE)
             actual = {device: properties[_PRECISION].to_string() for device, properties in reported.items()}
@@ -178,11 +175,8 @@ class Target:
 
 
 def members(name: str, core: openvino.Core, device: str) -> list[str]:
-    """The plugins' devices that a device in canonical form stands for: for ``auto``, all in this machine.
-
-    Raises:
-        BackendUnavailable: one is not in this machine.
-    """
+    """The plugins' devices that a device in canonical form stands for: for ``auto``, all in this machine. Raises
+    ``BackendUnavailable`` if one is not in this machine."""
     if device == "cpu":
         return ["CPU"]  # without loading the plugins of others, which load drivers
     available = core.available_devices

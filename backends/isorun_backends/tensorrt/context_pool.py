@@ -27,11 +27,8 @@ class ContextPool:
 
     @contextmanager
     def taken(self, key: ContextKey) -> Iterator[ExecutionContext]:
-        """A context for one run. One whose run fails is not used again.
-
-        Raises:
-            BackendFailed: the pool is closed.
-        """
+        """A context for one run. One whose run fails is not used again. Raises ``BackendFailed`` if the pool is
+        closed."""
         context = self._reserve(key)
         try:
             if context is None:

@@ -10,11 +10,7 @@ from isorun.plugin import BackendFailed, BackendUnavailable
 
 
 def require(name: str) -> Any:
-    """The module of CUDA's runtime.
-
-    Raises:
-        BackendUnavailable: cuda-bindings does not import.
-    """
+    """The module of CUDA's runtime. Raises ``BackendUnavailable`` if cuda-bindings does not import."""
     try:
         from cuda.bindings import runtime
     except ImportError as error:

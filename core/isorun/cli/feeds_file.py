@@ -12,11 +12,7 @@ from isorun.errors import InvalidFeeds
 
 
 def load(path: Path) -> dict[str, np.ndarray]:
-    """The feeds in a file.
-
-    Raises:
-        InvalidFeeds: it is not an ``.npz`` file of plain arrays.
-    """
+    """The feeds in a file. Raises ``InvalidFeeds`` if it is not an ``.npz`` file of plain arrays."""
     if path.suffix != ".npy" and not zipfile.is_zipfile(path):  # NumPy would try to unpickle it
         raise InvalidFeeds(f"{path} is not an .npz file. Write one with numpy.savez(path, NAME=array, ...)")
     try:

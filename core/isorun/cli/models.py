@@ -31,11 +31,8 @@ Model = Annotated[
 
 
 def model_path(name: str, cache: Cache) -> Path:
-    """The ONNX file or checkpoint folder for a model's name; a hub id is downloaded.
-
-    Raises:
-        InvalidModel: there is no such file; the message suggests the closest name in its folder.
-    """
+    """The ONNX file or checkpoint folder for a model's name; a hub id is downloaded. Raises ``InvalidModel`` if there
+    is no such file, with the closest name in its folder."""
     if not name:
         raise InvalidModel("The name of the model is empty. Pass an ONNX file, a folder, or a name to fetch")
     path = expanded(name)

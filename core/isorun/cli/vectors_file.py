@@ -74,11 +74,7 @@ class VectorsFile:
             raise
 
     def add(self, rows: np.ndarray) -> None:
-        """Save more rows.
-
-        Raises:
-            IsorunError: they are more than ``lines``, or cannot be written.
-        """
+        """Save more rows. Raises ``IsorunError`` if they are more than ``lines``, or cannot be written."""
         if self.done + len(rows) > self.lines:
             raise IsorunError(f"The text file changed while being read: it has more than {self.lines} lines. Try again")
         content = np.ascontiguousarray(rows, np.float32)

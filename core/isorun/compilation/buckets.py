@@ -30,11 +30,7 @@ class Bucket(NamedTuple):
     shapes: tuple[tuple[str, tuple[int, ...]], ...]
 
     def contains(self, other: Bucket, *, longer: bool) -> bool:
-        """Whether requests of another bucket can run in this one.
-
-        Args:
-            longer: whether their rows may be padded.
-        """
+        """Whether requests of another bucket, whose rows may be padded if ``longer``, can run in this one."""
         fits = self.length >= other.length if longer else self.length == other.length
         return fits and self.batch >= other.batch and self.shapes == other.shapes
 

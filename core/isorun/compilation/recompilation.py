@@ -28,11 +28,7 @@ class CompiledElsewhere(Protocol):
 
 
 class Recompilations:
-    """Counts how often a session's models were compiled again.
-
-    Attributes:
-        reason: the last failure.
-    """
+    """Counts how often a session's models were compiled again, and keeps the reason of the last time."""
 
     def __init__(self) -> None:
         self.count: int = 0

@@ -17,11 +17,7 @@ from isorun.types import INDEX_ERRORS, Feeds, ModelInfo, RuntimeReport, StaticSh
 
 
 class SingleRows(Executable):
-    """An executable of which each row is a run.
-
-    Raises:
-        UnsupportedModel: rows cannot be told apart.
-    """
+    """An executable of which each row is a run. Raises ``UnsupportedModel`` if rows cannot be told apart."""
 
     def __init__(self, executable: Executable, backend: str, info: ModelInfo) -> None:
         self._executable, self._info = executable, info

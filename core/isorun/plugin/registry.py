@@ -172,11 +172,7 @@ def get(name: str) -> Backend:
 
 
 def entry(name: str) -> Entry:
-    """The entry of an installed backend, or of a member of one.
-
-    Raises:
-        BackendNotFound: it is not installed.
-    """
+    """The entry of an installed backend, or of a member of one. Raises ``BackendNotFound`` if it is not installed."""
     check_text(name, "backend")
     family = name.partition(":")[0]
     for candidate in entries():

@@ -64,11 +64,8 @@ class Resolved(NamedTuple):
         return self.model.config
 
     def compile_again(self, threads: int) -> CompiledModel:
-        """Compile the same model for another number of threads.
-
-        Raises:
-            As :meth:`isorun.compilation.compiler.Compiler.compile`.
-        """
+        """Compile the same model for another number of threads, as
+        :meth:`isorun.compilation.compiler.Compiler.compile`."""
         config = replace(self.config, threads=threads)
         return self.compiler.compile(self.backend, config, self.samples)
 

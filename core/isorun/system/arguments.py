@@ -59,11 +59,7 @@ def check_flag(value: Any, name: str, *, optional: bool = False) -> Any:
 
 
 def check_text(value: Any, name: str, *, optional: bool = False) -> None:
-    """Reject what is no text, nor ``None`` where that is allowed.
-
-    Raises:
-        InvalidType: it is something else.
-    """
+    """Raise ``InvalidType`` for what is no text, nor ``None`` where that is allowed."""
     if not (optional and value is None) and not isinstance(value, str):
         raise InvalidType(f"{name} must be a str{' or None' if optional else ''}, got {value!r}")
 
@@ -81,21 +77,13 @@ def check_choice(value: Any, name: str, choices: Iterable[str]) -> None:
 
 
 def check_path(value: Any, name: str) -> None:
-    """Reject what is no path, or an empty one, which would be the current folder.
-
-    Raises:
-        InvalidType: it is something else.
-    """
+    """Raise ``InvalidType`` for what is no path, or an empty one, which would be the current folder."""
     if not isinstance(value, str | os.PathLike) or not os.fspath(value) or "\0" in str(value):
         raise InvalidType(f"{name} must be a path, got {value!r}")
 
 
 def check_items(value: Any, name: str, items: str) -> None:
-    """Reject what is no collection or iterator of items: a text or a mapping is one item.
-
-    Raises:
-        InvalidType: it is something else.
-    """
+    """Raise ``InvalidType`` for what is no collection or iterator of items: a text or a mapping is one item."""
     if isinstance(value, str | bytes | Mapping):
         raise InvalidType(f"{name} must be a list of {items}, got a single {type(value).__name__}. Put it in a list")
     if not _has_items(value):
@@ -103,11 +91,7 @@ def check_items(value: Any, name: str, items: str) -> None:
 
 
 def check_list(value: Any, name: str, items: str) -> None:
-    """As :func:`check_items`, and reject what has no length.
-
-    Raises:
-        InvalidType: it is something else.
-    """
+    """As :func:`check_items`, also for what has no length."""
     check_items(value, name, items)
     if not isinstance(value, Sequence):
         raise InvalidType(f"{name} must be a list of {items}, got {type(value).__name__}. Make a list of it")

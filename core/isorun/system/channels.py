@@ -24,19 +24,12 @@ class Channel:
         threading.Thread(target=_read, args=(reader, self._lines), daemon=True, name="isorun-channel").start()
 
     def send(self, message: str) -> None:
-        """Send a line.
-
-        Raises:
-            OSError: the child has ended.
-        """
+        """Send a line. Raises ``OSError`` if the child has ended."""
         os.write(self._writer, f"{message}\n".encode())
 
     def receive(self, timeout: float) -> str:
-        """The next line; empty once the child has closed its side.
-
-        Raises:
-            TimeoutError: there was none within so many seconds.
-        """
+        """The next line; empty once the child has closed its side. Raises ``TimeoutError`` if there was none within so
+        many seconds."""
         try:
             return self._lines.get(timeout=timeout).decode().rstrip("\n")
         except queue.Empty:

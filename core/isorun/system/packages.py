@@ -92,11 +92,8 @@ def package_version(package: str) -> str | None:
 
 
 def require(what: str, *packages: str, extra: str = "graph") -> None:
-    """Reject an operation whose packages are not installed.
-
-    Raises:
-        IsorunError: with the missing packages and the command that installs them.
-    """
+    """Raise ``IsorunError`` if packages that an operation needs are not installed, with the command that installs
+    them."""
     if missing := [package for package in packages if not is_importable(package)]:
         raise IsorunError(
             f"{what} requires {' and '.join(missing)}, which {'is' if len(missing) == 1 else 'are'} not installed. "

@@ -26,11 +26,7 @@ def lines(path: Path) -> Iterator[str]:
 
 
 def texts(path: Path) -> list[str]:
-    """The lines of a file that are not blank.
-
-    Raises:
-        InvalidArgument: the file is not UTF-8, or has no such line.
-    """
+    """The lines of a file that are not blank. Raises ``InvalidArgument`` if there is none, or the file is not UTF-8."""
     read = [line for line in lines(path) if line.strip()]
     if not read:
         raise InvalidArgument(f"{path} has no text. Put one text on each line")

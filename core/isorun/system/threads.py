@@ -40,11 +40,7 @@ class Condition(threading.Condition):
 
 
 def check(threads: Any) -> int | None:
-    """Reject an invalid number of threads, and return a valid one.
-
-    Raises:
-        InvalidArgument: it is neither ``None`` nor an integer from 1 to 1024.
-    """
+    """The number of threads; ``InvalidArgument`` if it is neither ``None`` nor an integer from 1 to 1024."""
     if threads is None:
         return None
     if not (is_number(threads, Integral) and 1 <= threads <= MOST):
@@ -55,11 +51,7 @@ def check(threads: Any) -> int | None:
 
 
 def start(target: Callable[..., object], *arguments: Any, name: str, daemon: bool = True) -> threading.Thread:
-    """Start a thread.
-
-    Raises:
-        IsorunError: the system starts no further one.
-    """
+    """Start a thread. Raises ``IsorunError`` if the system starts no further one."""
     thread = threading.Thread(target=target, args=arguments, name=name, daemon=daemon)
     try:
         thread.start()

@@ -103,11 +103,8 @@ def run(
 
 
 def folder_of(out: Path | None, name: str, *, resume: bool) -> Path:
-    """The folder of a run: ``out``, else a new one for the run that starts now.
-
-    Raises:
-        typer.BadParameter: a run is to be continued, and no folder is given.
-    """
+    """The folder of a run: ``out``, else a new one for the run that starts now. Raises ``typer.BadParameter`` if a run
+    is to be continued, and no folder is given."""
     from datetime import datetime
 
     if resume and out is None:

@@ -39,11 +39,8 @@ class Plan:
         return ", ".join(f"{count} {name}{'' if count == 1 else 's'}" for name, count in counts.items())
 
     def select(self, patterns: Sequence[str]) -> set[str]:
-        """The ids of the cells that match a pattern: shell wildcards, or the start of an id.
-
-        Raises:
-            SpecError: a pattern matches no cell.
-        """
+        """The ids of the cells that match a pattern: shell wildcards, or the start of an id. Raises ``SpecError`` for a
+        pattern that matches none."""
         names: set[str] = set()
         ids = [cell.id for cell in self.cells if not cell.control]
         for pattern in patterns:

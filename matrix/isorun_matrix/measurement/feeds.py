@@ -84,11 +84,7 @@ def save(path: Path, groups: Mapping[str, Mapping[str, np.ndarray]]) -> None:
 
 
 def load(path: Path, group: str) -> Arrays:
-    """One group of a file that :func:`save` wrote.
-
-    Raises:
-        InvalidFeeds: the file is missing or damaged.
-    """
+    """One group of a file that :func:`save` wrote. Raises ``InvalidFeeds`` if the file is missing or damaged."""
     prefix = f"{group}/"
     try:
         with path.open("rb") as file, np.load(file, allow_pickle=False) as arrays:

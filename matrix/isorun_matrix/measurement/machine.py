@@ -40,11 +40,8 @@ _VARIABLES = (
 
 @dataclass(frozen=True)
 class Cpu:
-    """The processor, and its features that matter to inference (``flags``).
-
-    Attributes:
-        affinity: the cores that this process may use, such as ``0-3,8``.
-    """
+    """The processor, its features that matter to inference (``flags``), and the cores that this process may use, such
+    as ``0-3,8`` (``affinity``)."""
 
     model: str
     architecture: str

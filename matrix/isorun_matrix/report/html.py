@@ -13,11 +13,8 @@ from isorun_matrix.results.records import STATUSES, Run
 
 
 def render(*runs: Run, overview: Overview | None = None) -> str:
-    """The report of one or more runs. Cells of different runs are never ranked against each other.
-
-    Args:
-        overview: of the machines that the runs are of, in the same order, to show first.
-    """
+    """The report of one or more runs, below an overview of the machines that they are of, in the same order. Cells of
+    different runs are never ranked against each other."""
     from plotly.offline import get_plotlyjs
 
     environment = jinja2.Environment(

@@ -27,11 +27,8 @@ Problem = tuple[str, str]
 
 
 def problems(folder: RunFolder) -> Iterator[Problem]:
-    """What is wrong with a run: where, and what.
-
-    Raises:
-        SpecError: a file is missing or damaged, or of another schema.
-    """
+    """What is wrong with a run: where, and what. Raises ``SpecError`` if a file is missing or damaged, or of another
+    schema."""
     record = folder.record()
     for place in folder.jobs():
         for file, problem in _changes(folder.path / place, RUN if place == "." else RESULT):

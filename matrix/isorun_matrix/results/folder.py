@@ -117,11 +117,7 @@ class RunFolder:
         return self.path / "cells" / name
 
     def require_folder(self, place: Path) -> None:
-        """Check that a folder can be written to.
-
-        Raises:
-            SpecError: its path contains a symbolic link or a file.
-        """
+        """Raise ``SpecError`` for a folder whose path contains a symbolic link or a file."""
         below = place.relative_to(self.path)
         for path in (self.path / part for part in reversed([below, *below.parents])):
             if path.is_symlink() or (path.exists() and not path.is_dir()):
@@ -129,11 +125,8 @@ class RunFolder:
                 raise SpecError(f"{path} is {what}; expected a folder. Remove it, or choose another --out.")
 
     def require_own(self, place: Path) -> None:
-        """Check that the folder of a job may be replaced.
-
-        Raises:
-            SpecError: it holds files and no record of a job, or its path contains a symbolic link.
-        """
+        """Raise ``SpecError`` for the folder of a job that holds files and no record of one, or with a symbolic link in
+        its path."""
         self.require_folder(place)
         # A process that was killed while it wrote a record leaves a part of it.
         parts = (f".{JOB}.", f".{RESULT}.")
@@ -188,11 +181,7 @@ class RunFolder:
         return self.cell(name) / key[:_KEY]
 
     def read(self, place: Path, kind: type[Result]) -> Result | None:
-        """The result in the folder of a job; ``None`` if there is none.
-
-        Raises:
-            SpecError: the file is damaged, as for the other results.
-        """
+        """The result in the folder of a job; ``None`` if there is none. Raises ``SpecError`` if a file is damaged."""
         return reader.read(place / RESULT, kind) if (place / RESULT).exists() else None
 
     def reference_of(self, cell: PlannedCell) -> ReferenceResult | None:
@@ -250,11 +239,8 @@ class RunFolder:
         return _sealed(run.model_dump(mode="json"))
 
     def run(self) -> Run:
-        """The run with all its results.
-
-        Raises:
-            SpecError: this is not the folder of a run, or one of its files is damaged.
-        """
+        """The run with all its results. Raises ``SpecError`` if this is not the folder of a run, or a file is
+        damaged."""
         record = self.record()
         return Run(
             folder=encodable(str(self.path)),
@@ -267,11 +253,7 @@ class RunFolder:
         )
 
     def cell_of_run(self, name: str) -> CellResult:
-        """One cell of the run.
-
-        Raises:
-            SpecError: as :meth:`run` says.
-        """
+        """One cell of the run, as :meth:`run`."""
         record = self.record()
         return self._assembled(next(cell for cell in record.cells if cell.id == name), record.spec)
 
@@ -300,11 +282,8 @@ class RunFolder:
         return {path.name: path.read_bytes() for path in sorted((self.path / place).iterdir()) if path.is_file()}
 
     def receive(self, place: str, files: Mapping[str, bytes]) -> None:
-        """Store a folder of another copy of this run: its :meth:`files`.
-
-        Raises:
-            SpecError: the path leads out of this folder, or is not that of a job.
-        """
+        """Store a folder of another copy of this run: its :meth:`files`. Raises ``SpecError`` for a path that leads out
+        of this folder, or is not that of a job."""
         target = self.path / place
         if ".." in target.parts or any(Path(name).name != name for name in files):
             raise SpecError(f"Cannot store {place}: the path leads out of {self.path}")
@@ -319,11 +298,7 @@ class RunFolder:
         self._move(work, target)
 
     def record(self) -> RunRecord:
-        """``run.json``.
-
-        Raises:
-            SpecError: this is not the folder of a run, or the file is damaged.
-        """
+        """``run.json``. Raises ``SpecError`` if this is not the folder of a run, or the file is damaged."""
         if not self.has_run():
             if several := sorted(place.parent for place in self.path.glob(f"{MACHINES}/*/{RUN}")):
                 names = " or ".join(map(str, several))
@@ -333,11 +308,8 @@ class RunFolder:
 
 
 def require_outside_runs(folder: Path) -> None:
-    """Check that a folder for results is not inside a run, of which it would become a part, nor below a file.
-
-    Raises:
-        SpecError: it is.
-    """
+    """Raise ``SpecError`` for a folder for results that is inside a run, of which it would become a part, or below a
+    file."""
     for parent in folder.resolve().parents:
         if (parent / RUN).exists():
             raise SpecError(f"{folder} is inside {parent}, the folder of a run. Choose another --out.")
@@ -346,11 +318,8 @@ def require_outside_runs(folder: Path) -> None:
 
 
 def require_distinct(runs: Iterable[Run]) -> None:
-    """Check that no run counts twice.
-
-    Raises:
-        SpecError: two are of the same folder, or have a measurement in common, as copies have.
-    """
+    """Raise ``SpecError`` for a run that counts twice: two of the same folder, or with a measurement in common, as
+    copies have."""
     known: list[Run] = []
     for run in runs:
         for counted in known:

@@ -36,11 +36,8 @@ def is_of_several(path: Path) -> bool:
 
 
 def folders(path: Path) -> dict[str, RunFolder]:
-    """The folders of the machines by their names; for the run of one machine, its folder alone.
-
-    Raises:
-        SpecError: no machine has results.
-    """
+    """The folders of the machines by their names; for the run of one machine, its folder alone. Raises ``SpecError`` if
+    no machine has results."""
     if not is_of_several(path):
         return {path.name: RunFolder(path)}
     places = (place for place in sorted((path / MACHINES).iterdir()) if not place.name.startswith("."))
@@ -51,11 +48,8 @@ def folders(path: Path) -> dict[str, RunFolder]:
 
 
 def read(path: Path) -> MachineRuns:
-    """The runs in a folder, in the order of the spec's machines, others after them.
-
-    Raises:
-        SpecError: it has none, or a file is damaged.
-    """
+    """The runs in a folder, in the order of the spec's machines, others after them. Raises ``SpecError`` if it has
+    none, or a file is damaged."""
     own = folders(path)
     runs_by_name = {name: folder.run() for name, folder in own.items()}
     names = dict.fromkeys(name for run in runs_by_name.values() for name in run.spec.machines if name in runs_by_name)

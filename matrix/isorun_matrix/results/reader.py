@@ -25,11 +25,7 @@ _SHOWN = 200  # characters of a message about a file's content
 
 
 def read(path: Path, kind: type[Content]) -> Content:
-    """A record from a file.
-
-    Raises:
-        SpecError: the file cannot be read, is damaged, or is of another schema.
-    """
+    """A record from a file. Raises ``SpecError`` if the file cannot be read, is damaged, or is of another schema."""
     content = _object(path)
     if content.get("schema") != SCHEMA:
         schema = content.get("schema")
@@ -47,11 +43,7 @@ def read(path: Path, kind: type[Content]) -> Content:
 
 
 def read_samples(path: Path) -> np.ndarray:
-    """The samples of a round: (runs,), nanoseconds.
-
-    Raises:
-        SpecError: the file is missing or damaged.
-    """
+    """The samples of a round: (runs,), nanoseconds. Raises ``SpecError`` if the file is missing or damaged."""
     try:
         samples = feeds.load(path, "latency")["ns"]
     except (InvalidFeeds, KeyError) as error:
@@ -62,11 +54,7 @@ def read_samples(path: Path) -> np.ndarray:
 
 
 def job_of(folder: Path) -> dict[str, Any]:
-    """The job in a folder, as plain data.
-
-    Raises:
-        SpecError: the file cannot be read or is damaged.
-    """
+    """The job in a folder, as plain data. Raises ``SpecError`` if the file cannot be read or is damaged."""
     job = _object(folder / JOB).get("job")
     if not isinstance(job, dict):
         raise SpecError(f"{folder / JOB} is damaged: expected a job. {_remedy(folder / JOB)}")
@@ -80,11 +68,8 @@ def seal(content: Mapping[str, Any]) -> str:
 
 
 def is_sealed(path: Path) -> bool:
-    """Whether a record is what was written; not of versions that wrote no seal.
-
-    Raises:
-        SpecError: the file cannot be read or is damaged.
-    """
+    """Whether a record is what was written; not of versions that wrote no seal. Raises ``SpecError`` if the file cannot
+    be read or is damaged."""
     content = _object(path)
     return content.get("seal") == seal(content)
 

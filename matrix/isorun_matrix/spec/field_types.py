@@ -68,11 +68,8 @@ class OrString(Strict):
 
 
 def located(value: str, info: ValidationInfo) -> Path:
-    """A path in a spec; relative paths start at the spec's folder.
-
-    Raises:
-        ValueError: the system cannot look it up.
-    """
+    """A path in a spec; relative paths start at the spec's folder. Raises ``ValueError`` if the system cannot look it
+    up."""
     path = folder(info) / expanded(value)
     try:
         path.stat()

@@ -15,11 +15,7 @@ from isorun_matrix.spec.shapes import Shapes
 
 
 def existing_file(value: str, info: ValidationInfo) -> Path:
-    """The path of a file in a spec.
-
-    Raises:
-        ValueError: there is no such file.
-    """
+    """The path of a file in a spec. Raises ``ValueError`` if there is none."""
     path = located(value, info)
     if not path.is_file():
         raise ValueError(f"file not found: {path}{near_file(path)}")

@@ -30,11 +30,7 @@ def _read_labels(value: Any, info: ValidationInfo) -> Any:
 
 
 def labels_of(items: list[Any]) -> Labels:
-    """The labels of a spec.
-
-    Raises:
-        InvalidArgument: they are no labels, of several kinds, or too few.
-    """
+    """The labels of a spec. Raises ``InvalidArgument`` if they are no labels, of several kinds, or too few."""
     return labels.parse({f"item {number}": item for number, item in enumerate(items, start=1)}, "labels")
 
 

@@ -231,11 +231,8 @@ class Spec(Strict):
             yield ("exclude",), "no cell is left to run. Narrow exclude or widen include."
 
     def combinations(self, *, selected: bool = True) -> Iterator[tuple[str, Shape, Variant, str]]:
-        """Each cell: the model, the shape, the backend and the precision.
-
-        Args:
-            selected: whether ``include`` and ``exclude`` count.
-        """
+        """Each cell: the model, the shape, the backend and the precision; if ``selected``, as ``include`` and
+        ``exclude`` say."""
         for model in self.models:
             for shape in self.shapes_of(model):
                 for variant in self.variants:

@@ -12,11 +12,8 @@ from packaging.version import InvalidVersion, Version
 
 
 def too_old(packages: Mapping[str, str]) -> list[str]:
-    """The packages of an environment whose versions isorun does not support, with the supported ones.
-
-    Args:
-        packages: version by distribution.
-    """
+    """The packages of an environment, by distribution, whose versions isorun does not support, with the supported
+    ones."""
     needed = dict(_needed())
     problems = []
     for name, version in packages.items():

@@ -94,11 +94,8 @@ class Masks(NamedTuple):
         return "packed" if self.packing else self.forms[0]
 
     def form(self, feeds: Feeds) -> str:
-        """The form that these feeds run in.
-
-        Raises:
-            InvalidFeeds: the caller asked for one that is not right for the mask.
-        """
+        """The form that these feeds run in. Raises ``InvalidFeeds`` if the caller asked for one that is not right for
+        the mask."""
         mask = None if self.name is None else feeds.get(self.name)
         if mask is None:  # the model has no input for it, or its default is used, which is not known here
             if self.name is not None and self.wanted not in ("auto", "plain"):
@@ -153,11 +150,8 @@ def allows(form: str, mask: np.ndarray, packing: Packing | None = None) -> bool:
 
 
 def forms(path: Path) -> Forms:
-    """Lower a model to each form that it can take.
-
-    Args:
-        path: the ONNX file of a model in the fused form, or of any other. It is only read, and not its weights.
-    """
+    """Lower a model, in the fused form or any other, to each form that it can take. Only its ONNX file is read, and not
+    its weights."""
     from isorun.plugin import fused
 
     model, folder = fused.read(path), path.parent

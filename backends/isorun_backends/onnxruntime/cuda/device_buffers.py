@@ -67,11 +67,7 @@ class DeviceBuffers:
             return [self._outputs[name].host(self._shapes[name]).copy() for name in names]
 
     def times(self, feeds: Feeds, runs: int) -> np.ndarray:
-        """Milliseconds on the device, without copies of feeds and outputs.
-
-        Args:
-            feeds: of this shape.
-        """
+        """Milliseconds on the device for feeds of this shape, without copies of feeds and outputs."""
         with self._memory.current():
             self._copy_in(feeds)
             for _ in range(_WARM_UPS):

@@ -143,11 +143,7 @@ class CudaExecutable(GpuExecutable):
             return work() if self._thread is None else self._thread.submit(work).result()
 
     def session(self, form: str) -> onnxruntime.InferenceSession:
-        """The session of a form, opened at the first use.
-
-        Raises:
-            BackendFailed: the executable is closed.
-        """
+        """The session of a form, opened at the first use. Raises ``BackendFailed`` if the executable is closed."""
         session = self._sessions.get(form)
         if session is None:
             with self._lock:

@@ -132,11 +132,8 @@ def require_cudnn(name: str) -> None:
 
 
 def diagnose(name: str, provider: str) -> list[Finding]:
-    """The library that an installed provider lacks. Loads libraries: to be called in a process of its own.
-
-    Args:
-        provider: ``cuda`` or ``tensorrt``.
-    """
+    """The library that an installed provider, ``cuda`` or ``tensorrt``, lacks. Loads libraries: to be called in a
+    process of its own."""
     active = builds.build()
     if active is None or not active.library(provider).is_file():
         return []

@@ -15,10 +15,7 @@ from isorun.types import Finding
 
 
 def examine(*, operators: bool = False) -> list[Finding]:
-    """All findings: of this installation, the cache and every environment.
-
-    Args:
-        operators: test the known faults of the installed runtimes too, which takes minutes.
-    """
+    """All findings: of this installation, the cache and every environment; if ``operators``, of the known faults
+    of the installed runtimes too, which takes minutes."""
     findings = [*installation.findings(), *entries.findings(Cache()), *isolated.findings()]
     return [*findings, *(installation.operator_findings() if operators else ())]

@@ -46,11 +46,8 @@ class Environment:
         return f"the environment {self.name!r}"
 
     def check(self) -> None:
-        """Reject an environment whose base interpreter was removed or moved.
-
-        Raises:
-            EnvironmentBroken: with the commands that create it again.
-        """
+        """Raise ``EnvironmentBroken``, with the commands that create it again, if its base interpreter was removed or
+        moved."""
         if missing := self.missing():
             raise EnvironmentBroken(
                 f"The interpreter of the environment {self.name!r} is missing: {missing}. {self.remedy()}"

@@ -35,11 +35,7 @@ _LOG_CHECK_INTERVAL = 1024  # requests of a channel
 
 
 def main(number: int) -> None:
-    """Serve until the other side is gone.
-
-    Args:
-        number: the file descriptor of the inherited socket.
-    """
+    """Serve the inherited socket of a file descriptor until the other side is gone."""
     faulthandler.enable(all_threads=False)  # so that the log ends with the place of a crash
     trunk = socket.socket(fileno=number)
     incoming = wire.Receiver(trunk, files=True)

@@ -45,11 +45,7 @@ class Packing:
         self.size: int = 0
 
     def describe(self, value: Any) -> dict[str, Any]:
-        """The description of a value.
-
-        Raises:
-            TypeError: it is not a type of ONNX.
-        """
+        """The description of a value. Raises ``TypeError`` if it is not a type of ONNX."""
         if isinstance(value, np.ndarray | np.generic):
             return self._array(value)
         if value is None or isinstance(value, bool | int | float | str):

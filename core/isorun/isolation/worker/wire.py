@@ -92,11 +92,7 @@ class Receiver:
         self.file: int | None = None
 
     def receive(self) -> tuple[int, int, bytes]:
-        """The next frame: kind, number, text.
-
-        Raises:
-            Closed: the other side is gone.
-        """
+        """The next frame: kind, number, text. Raises :class:`Closed` if the other side is gone."""
         try:
             length, kind, number = _HEADER.unpack(self._exactly(_HEADER.size, self._files))
             return kind, number, bytes(self._exactly(length))

@@ -107,11 +107,7 @@ def sealed(content: dict[str, Any]) -> bytes:
 
 
 def unsealed(text: bytes) -> dict[str, Any]:
-    """The content of :func:`sealed` JSON.
-
-    Raises:
-        ValueError, KeyError, TypeError: it is damaged.
-    """
+    """The content of :func:`sealed` JSON. Raises ``ValueError``, ``KeyError`` or ``TypeError`` if it is damaged."""
     read = json_files.parse(text)
     content = read["content"]
     if read["sha256"] != _checksum(content) or not isinstance(content, dict):
@@ -132,11 +128,8 @@ def expanded(path: str | os.PathLike[str]) -> Path:
 
 
 def size_in_bytes(text: str) -> int:
-    """The number of bytes in a size such as ``20GB``, ``512MiB`` or ``1000``.
-
-    Raises:
-        ValueError: it is not a size.
-    """
+    """The number of bytes in a size such as ``20GB``, ``512MiB`` or ``1000``. Raises ``ValueError`` for anything
+    else."""
     match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*(?:([kmgt])(i?)b?|b)?\s*", text, re.IGNORECASE)
     if match is None:
         raise ValueError(f"expected a size such as 20GB, got {text!r}")
@@ -145,11 +138,7 @@ def size_in_bytes(text: str) -> int:
 
 
 def write_atomically(path: Path, content: bytes, mode: int = 0o666) -> None:
-    """Write a file so that readers see the old content or the new, never a part.
-
-    Args:
-        mode: the file's permissions, less the umask.
-    """
+    """Write a file, with a mode less the umask, so that readers see the old content or the new, never a part."""
     part = path.with_name(f".{path.name}.{os.getpid()}-{threading.get_ident()}")
     try:
         with open(part, "wb", opener=lambda name, flags: os.open(name, flags, mode)) as file:

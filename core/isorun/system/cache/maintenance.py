@@ -87,11 +87,8 @@ def damaged(
 
 
 def check_used(root: Path) -> None:
-    """Refuse to remove anything from a folder with files that isorun has never used as a cache.
-
-    Raises:
-        CacheError: it is one.
-    """
+    """Raise ``CacheError`` for a folder with files that isorun has never used as a cache: nothing is removed from
+    it."""
     if root.is_dir() and any(root.iterdir()) and not (root / files.MARKER).is_file():
         raise CacheError(
             f"Nothing was removed from {root}: it has no {files.MARKER}, so isorun has not used it as a cache. Set "
@@ -126,11 +123,8 @@ def clear(root: Path) -> dict[Path, str]:
 
 
 def trim_after(root: Path, limit: int | None, added: int) -> None:
-    """:func:`trim` after an entry was added, unless there is room by the last measurement: it reads the whole cache.
-
-    Args:
-        added: the size of the entry in bytes.
-    """
+    """:func:`trim` after an entry of so many bytes was added, unless there is room by the last measurement: it reads
+    the whole cache."""
     measured, room = _room.get((root, limit), (0.0, 0))
     if room > added and time.monotonic() - measured < _MEASURED_FOR:
         _room[root, limit] = measured, room - added

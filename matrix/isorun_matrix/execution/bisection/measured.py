@@ -51,11 +51,8 @@ class ByMeasure:
     resumed: bool = False
 
     def __call__(self, release: str) -> Step:
-        """Measure a release, together with the good one and the bad one.
-
-        Raises:
-            BackendUnavailable: the good release, or later the bad one, does not run the model.
-        """
+        """Measure a release, together with the good one and the bad one. Raises ``BackendUnavailable`` if the good one,
+        or later the bad one, does not run the model."""
         for rounds in (self.rounds, 2 * self.rounds):
             again = self.resumed and rounds == self.rounds
             compared = self._measure(list(dict.fromkeys((self.good, release, self.bad))), rounds, again=again)

@@ -68,11 +68,7 @@ class Record:
 
     @contextmanager
     def writing(self) -> Iterator[None]:
-        """Lock the folder and store what is known.
-
-        Raises:
-            SpecError: another process uses it.
-        """
+        """Lock the folder and store what is known. Raises ``SpecError`` if another process uses it."""
         self._path.parent.mkdir(parents=True, exist_ok=True)
         try:
             lock = FileLock(self._path.with_name(".lock")).acquire(timeout=0)

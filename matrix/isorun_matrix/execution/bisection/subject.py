@@ -121,11 +121,7 @@ class Subject:
                 raise InvalidArgument(problem)
 
     def require_feeds(self, info: ModelInfo) -> None:
-        """Check that the model accepts feeds of the shape.
-
-        Raises:
-            InvalidFeeds: it does not.
-        """
+        """Raise ``InvalidFeeds`` if the model does not accept feeds of the shape."""
         try:
             for feeds in self.cases(info).values():
                 FeedChecker(info, any_mask=True).check(feeds)

@@ -9,11 +9,8 @@ _OOM = "oom_score_adj"
 
 
 def adopt(process: int) -> None:
-    """Give this thread the niceness, and this process the score for the OOM killer, of another process.
-
-    Raises:
-        OSError: this user may not.
-    """
+    """Give this thread the niceness, and this process the score for the OOM killer, of another process. Raises
+    ``OSError`` if this user may not."""
     os.setpriority(os.PRIO_PROCESS, 0, os.getpriority(os.PRIO_PROCESS, process))
     score = Path(f"/proc/{process}/{_OOM}").read_text(encoding="utf-8")
     Path(f"/proc/self/{_OOM}").write_text(score, encoding="utf-8")
