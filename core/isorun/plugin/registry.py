@@ -104,6 +104,10 @@ _registered: dict[str, type[Backend]] = {}
 def register(name: str, backend: type[Backend]) -> None:
     """Register a backend in this process, without installing a distribution. Child processes do not have it.
 
+    Args:
+        name: its name.
+        backend: its class.
+
     Raises:
         InvalidArgument: the name is invalid or taken, or the class is not a valid backend.
     """

@@ -25,7 +25,13 @@ _lock = threading.Lock()
 
 
 def import_runtime(package: str) -> Any:
-    """Import a runtime without its telemetry, unless it was imported before, and return it.
+    """Import a runtime without its telemetry, unless it was imported before.
+
+    Args:
+        package: its name, such as ``onnxruntime``.
+
+    Returns:
+        The module.
 
     Raises:
         InvalidArgument: ``$ISORUN_RUNTIME_TELEMETRY`` is neither 0 nor 1.

@@ -138,7 +138,13 @@ def size_in_bytes(text: str) -> int:
 
 
 def write_atomically(path: Path, content: bytes, mode: int = 0o666) -> None:
-    """Write a file, with a mode less the umask, so that readers see the old content or the new, never a part."""
+    """Write a file so that readers see the old content or the new, never a part.
+
+    Args:
+        path: the file.
+        content: what to write.
+        mode: the file's permissions, less the umask.
+    """
     part = path.with_name(f".{path.name}.{os.getpid()}-{threading.get_ident()}")
     try:
         with open(part, "wb", opener=lambda name, flags: os.open(name, flags, mode)) as file:
