@@ -10,26 +10,6 @@ Every child
 - writes stderr and stdout to a file, never to a pipe: a child that prints a lot cannot block, and a grandchild that
   keeps the file open cannot delay the exit.
 
-Run one of isorun's modules with a time limit, and read what it reports by :func:`tell`::
-
-    events, exit = ask("isorun.cli.doctor.child", "names", timeout=120)
-    if not exit.ok:
-        raise BackendFailed(f"the process {exit.how}: {exit.last_line}")
-
-Run an installer and report the end of its log::
-
-    exit = run(guarded(["uv", "venv", str(folder)]), env=variables)
-    if not exit.ok:
-        raise EnvironmentBroken(f"`uv venv` {exit.how}:\\n{exit.log}")
-
-Keep a server running that talks over an inherited socket::
-
-    command = python_module("isorun.isolation.worker", str(theirs.fileno()), python=python)
-    child = Child(command, pass_fds=[theirs.fileno()])
-    ...
-    child.kill()
-    exit = child.wait()
-
 The parent blocks without polling, so it takes no processor time from a child that is measured.
 """
 
