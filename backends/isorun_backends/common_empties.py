@@ -20,11 +20,8 @@ Keep = Callable[[Nodes, "ir.Value | None", Sequence["ir.Value"], Sequence[list[A
 
 
 def recurrent_of_nothing(fault: Rows, operator: str, keep: Keep | None = None) -> Fault:
-    """A recurrent layer of a batch of no rows, or of no steps.
-
-    Args:
-        keep: adds what a runtime needs behind an ``If``, by its condition, its outputs and their known sizes.
-    """
+    """A recurrent layer of a batch of no rows, or of no steps. ``keep`` adds what a runtime needs behind an ``If``, by
+    its condition, its outputs and their known sizes."""
     weights = f"float[1, {GATES[operator] * 2}, 2] w"
     return fault(
         operator,

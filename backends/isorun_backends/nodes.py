@@ -169,11 +169,7 @@ def where_below(op: Nodes, value: ir.Value | None, limit: int, substitute: int) 
 
 
 class Rows:
-    """Makes the rows of a table.
-
-    Args:
-        versions: of the runtime in which the faults were seen.
-    """
+    """Makes the rows of a table, of the versions of a runtime in which the faults were seen."""
 
     def __init__(self, versions: str) -> None:
         self._versions = versions

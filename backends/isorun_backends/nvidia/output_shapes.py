@@ -11,11 +11,8 @@ from isorun.plugin import ModelInfo, UnsupportedModel
 
 
 def output_shapes(info: ModelInfo, sizes: Mapping[str, int]) -> dict[str, tuple[tuple[int, ...], np.dtype[Any]]]:
-    """Shape and dtype of each output, in the model's order.
-
-    Raises:
-        UnsupportedModel: an output has a dimension that is not in ``sizes``, or elements without a fixed size.
-    """
+    """Shape and dtype of each output, in the model's order. Raises ``UnsupportedModel`` for a dimension that is not in
+    ``sizes``, or elements without a fixed size."""
     shapes = {}
     for spec in info.outputs:
         if spec.dtype is None:

@@ -99,10 +99,7 @@ def observed(sizes: Mapping[str, int], limits: Mapping[str, int | None]) -> Prof
 
 def select(profiles: Sequence[Profile], sizes: Mapping[str, int]) -> int:
     """The index of the profile for a run of these sizes: of those that contain it, the one with the closest optimum.
-
-    Raises:
-        InvalidFeeds: no profile contains it; the message lists them all.
-    """
+    Raises ``InvalidFeeds`` with all of them if none does."""
     matching = [index for index, profile in enumerate(profiles) if profile.contains(sizes)]
     if not matching:
         requested = " ".join(f"{name}={size}" for name, size in sizes.items())

@@ -218,11 +218,8 @@ def provider_options(
 
 
 def with_engines(cache: Cache, key: str, fingerprint: str, open_in: Callable[[Path], _T]) -> _T:
-    """What opens engines, from their folder in the cache. The one process that holds the lock builds them.
-
-    Args:
-        open_in: loads the engines in a folder, or builds them there.
-    """
+    """What opens engines, from their folder in the cache: ``open_in`` loads them there, or builds them in the one
+    process that holds the lock."""
     built: list[_T] = []
 
     def build(folder: Path) -> dict[str, Any]:

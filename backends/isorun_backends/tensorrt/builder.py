@@ -65,11 +65,8 @@ def build(
 
 
 def start(name: str, create: Callable[[], _T]) -> _T:
-    """Create a builder or a runtime, which initializes CUDA.
-
-    Raises:
-        BackendUnavailable: CUDA does not start. The bindings raise a ``TypeError`` without a reason.
-    """
+    """Create a builder or a runtime, which initializes CUDA. Raises ``BackendUnavailable`` if CUDA does not start,
+    where the bindings raise a ``TypeError`` without a reason."""
     log = Log()
     try:
         return create()

@@ -12,11 +12,8 @@ from isorun_backends.tensorrt.execution_contexts import ContextKey, ExecutionCon
 
 
 class ContextPool:
-    """The contexts of one executable, created as runs need them.
-
-    Args:
-        limit: the maximum number of contexts of a profile; a recorded shape has one. Further runs wait for one.
-    """
+    """The contexts of one executable, created as runs need them: up to ``limit`` of a profile, and one of a recorded
+    shape. Further runs wait for one."""
 
     def __init__(self, name: str, create: Callable[[ContextKey], ExecutionContext], limit: int) -> None:
         self._name, self._create, self._limit = name, create, limit

@@ -26,11 +26,8 @@ _Check = TypeVar("_Check", bound=Callable[..., Any])
 
 
 def proves(capability: str) -> Callable[[_Check], _Check]:
-    """Mark a check with the capability that it proves.
-
-    Args:
-        capability: as the report names it; ``{precision}`` is replaced by the check's parameter of that name.
-    """
+    """Mark a check with the capability that it proves, as the report names it; ``{precision}`` is replaced by the
+    check's parameter of that name."""
 
     def mark(check: _Check) -> _Check:
         check.proves = capability  # type: ignore[attr-defined]

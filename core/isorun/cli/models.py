@@ -64,11 +64,8 @@ def names(listed: str) -> list[str]:
 
 
 def check_input(path: Path, what: str, suffixes: Collection[str] = ()) -> None:
-    """Reject a missing file, a folder, or a pipe, which cannot be read twice.
-
-    Args:
-        suffixes: of files that may be suggested in its place; its own suffix by default.
-    """
+    """Reject a missing file, a folder, or a pipe, which cannot be read twice. Files of some suffixes, by default its
+    own, are suggested in its place."""
     if path.is_dir():
         raise IsorunError(f"{path} is a folder; {what} must be a file")
     if path.exists() and not path.is_file():

@@ -91,11 +91,8 @@ class Buckets:
         return Bucket(batch, self._round(1) if self.by_token else 0, tuple(shapes))
 
     def parts(self, feeds: Feeds) -> list[Part]:
-        """The parts of a request.
-
-        Raises:
-            InvalidFeeds: the backend does not support so many rows, or rows of this length.
-        """
+        """The parts of a request. Raises ``InvalidFeeds`` if the backend does not support so many rows, or rows of this
+        length."""
         rows, length = self._size(feeds, self.by_row, 0), self._size(feeds, self.by_token, 1)
         self._check_limits(feeds, rows)
         rounded = [None if size is None else 0 for size in (rows, length)]

@@ -136,11 +136,8 @@ class CompiledModel:
         return self._checked(graph, "run()", output_names, results, feeds, zeros)
 
     def run_on_device(self, output_names: Sequence[str], feeds: Feeds) -> list[DeviceArray]:
-        """As :meth:`run`, with outputs in device memory.
-
-        Raises:
-            BackendUnavailable: the backend does not support it.
-        """
+        """As :meth:`run`, with outputs in device memory. Raises ``BackendUnavailable`` if the backend does not support
+        it."""
         self.backend.refuse_device_arrays("device_outputs=True")
         graph, zeros = self._choose(feeds)
         if graph.counted:

@@ -21,11 +21,8 @@ _ndarray = np.ndarray  # a global name is found faster than an attribute
 
 
 class OutputCheck:
-    """Compares results with what the model declares. A run like the one before it is compared with that alone.
-
-    Args:
-        precision: the session's; in fp64, outputs of any floating-point type are float64.
-    """
+    """Compares results with what the model declares; in fp64, outputs of any floating-point type are float64. A run
+    like the one before it is compared with that alone."""
 
     def __init__(self, info: ModelInfo, precision: str = "fp32") -> None:
         tensors = [spec for spec in info.inputs if spec.type.startswith("tensor(")]  # others are lists or None
@@ -44,11 +41,8 @@ class OutputCheck:
         self._last = _Run((), (), (), ())  # the last run that was right; replaced as a whole, since threads share it
 
     def problem(self, output_names: Sequence[str], results: Any, feeds: Feeds, *, on_device: bool = False) -> str:
-        """What is wrong with results, in words that follow "must return"; empty if they are right.
-
-        Args:
-            on_device: whether they may be in device memory.
-        """
+        """What is wrong with results, which may be in device memory if ``on_device``, in words that follow "must
+        return"; empty if they are right."""
         fed = feeds.get(self._batch_input)
         fed_shape = () if fed is None else fed.shape
         names, last_fed, dtypes, shapes = self._last

@@ -30,11 +30,8 @@ _numbers = itertools.count()
 
 
 class Key(NamedTuple):
-    """Identifies an executable in the pool of a model.
-
-    Attributes:
-        graph: the number of the graph's :class:`ShapedExecutable`.
-    """
+    """Identifies an executable in the pool of a model, by the number of the graph's :class:`ShapedExecutable` and a
+    shape."""
 
     graph: int
     bucket: Bucket
@@ -78,11 +75,7 @@ class Shapes:
         )
 
     def executable(self, model: LoweredModel) -> Executable:
-        """An executable of a lowered model, for any shape that it accepts.
-
-        Raises:
-            UnsupportedModel: an input is not a tensor.
-        """
+        """An executable of a lowered model, for any shape that it accepts, as :class:`ShapedExecutable`."""
         fixed = {spec.name: sizes for spec in model.info.inputs if (sizes := spec.fixed_shape) is not None}
         if len(fixed) == len(model.info.inputs):
             return self.compile_plainly(self.fix(model, fixed).model)
@@ -104,11 +97,8 @@ class Shapes:
 
 
 class ShapedExecutable(Executable):
-    """An executable for any shape, of executables of one shape each.
-
-    Raises:
-        UnsupportedModel: an input is not a tensor.
-    """
+    """An executable for any shape, of executables of one shape each. Raises ``UnsupportedModel`` if an input is not a
+    tensor."""
 
     def __init__(self, shapes: Shapes, model: LoweredModel) -> None:
         name = shapes.backend.name

@@ -47,11 +47,8 @@ class Description:
 
     @classmethod
     def of(cls, backend: Backend, distribution: str = "", *, probe: bool = True) -> Self:
-        """Describe a backend of this process.
-
-        Args:
-            probe: whether to load what only loading can tell (:meth:`Backend.probe`).
-        """
+        """Describe a backend of this process; with ``probe``, load what only loading can tell
+        (:meth:`Backend.probe`)."""
         known: dict[str, Any] = {
             "name": backend.name,
             "module": backend.__module__,

@@ -10,11 +10,8 @@ from isorun.types.faults import KnownFaults
 
 
 def of(backend: Backend) -> KnownFaults:
-    """The known faults of a backend; those of a backend in an isolated environment too.
-
-    Raises:
-        BackendUnavailable: the table cannot be imported in this process, which prepares the backend's graphs.
-    """
+    """The known faults of a backend; those of a backend in an isolated environment too. Raises ``BackendUnavailable``
+    if the table cannot be imported in this process, which prepares the backend's graphs."""
     declared = backend.capabilities.faults
     if not declared:
         return KnownFaults()

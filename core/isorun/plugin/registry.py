@@ -196,10 +196,7 @@ def members(name: str) -> tuple[str, ...] | None:
 
 def requestable(name: str) -> tuple[str, ...]:
     """The members of a family that may be requested: those on this machine, and those that can say why they are not.
-
-    Raises:
-        BackendNotFound, BackendUnavailable: as :func:`members`.
-    """
+    Raises errors as :func:`members`."""
     return _requestable(*_class(name, name))
 
 
@@ -252,21 +249,14 @@ def ask_availability(backend: Backend, *, probe: bool = True) -> Availability:
 
 
 def version(backend: Backend) -> str | None:
-    """The version of a backend's runtime.
-
-    Raises:
-        BackendUnavailable: as :func:`ask`.
-    """
+    """The version of a backend's runtime. Raises ``BackendUnavailable`` as :func:`ask`."""
     answer: str | None = ask(backend, "version", str | None)
     return answer
 
 
 def accelerators(backend: Backend, device: str) -> tuple[str, ...]:
-    """The GPUs or NPUs that a device of a backend may be.
-
-    Raises:
-        BackendUnavailable: there is no such device, or as :func:`ask`.
-    """
+    """The GPUs or NPUs that a device of a backend may be. Raises ``BackendUnavailable`` if there is no such device, or
+    as :func:`ask`."""
     names = ask(backend, "accelerators", tuple | list, device)
     if not all(isinstance(name, str) for name in names):
         reason = f"its accelerators() must return names, got {names!r}"

@@ -11,11 +11,7 @@ from typing import BinaryIO
 
 
 class Channel:
-    """The parent's side.
-
-    Args:
-        reader, writer: descriptors, which are closed with this object.
-    """
+    """The parent's side. Its descriptors are closed with this object."""
 
     def __init__(self, reader: int, writer: int) -> None:
         self._lines: queue.SimpleQueue[bytes] = queue.SimpleQueue()

@@ -27,11 +27,8 @@ def is_relative(location: str) -> bool:
 
 
 def resolved(folder: Path, location: str, homes: Iterable[Path]) -> Path | None:
-    """The target of a path below a folder; ``None`` if it is in none of some folders.
-
-    Raises:
-        OSError, RuntimeError: the path cannot be resolved, for instance because of a loop of links.
-    """
+    """The target of a path below a folder; ``None`` if it is in none of some folders. Raises ``OSError`` or
+    ``RuntimeError`` if it cannot be resolved, for instance because of a loop of links."""
     if not is_relative(location):
         return None
     target = (folder / location).resolve()

@@ -158,11 +158,8 @@ def shared_folder() -> Path:
 
 
 def lock(descriptor: int, *, wait: bool) -> None:
-    """Lock a file for this process alone, until the descriptor is closed.
-
-    Raises:
-        BlockingIOError: another process has it, unless this waits for it.
-    """
+    """Lock a file for this process alone, until the descriptor is closed. Raises ``BlockingIOError`` if another process
+    has it, unless this waits for it."""
     if sys.platform == "win32":
         while True:
             os.lseek(descriptor, _LOCKED, os.SEEK_SET)

@@ -18,11 +18,8 @@ Content = TypeVar("Content", bound=BaseModel)
 
 
 def replaced(models: Mapping[str, Mapping[str, Any]], items: Sequence[str]) -> dict[str, dict[str, Any]]:
-    """The models, as plain data, that have another file or folder; ``items`` are ``NAME=PATH``.
-
-    Raises:
-        SpecError: an item has another form, or there is no such model.
-    """
+    """The models, as plain data, that have another file or folder; ``items`` are ``NAME=PATH``. Raises ``SpecError``
+    for one of another form, or if there is no such model."""
     changed = {}
     for item in items:
         name, _, place = item.partition("=")
@@ -54,11 +51,8 @@ def load(path: Path, models: Sequence[str]) -> tuple[Spec, Mapping[str, str]]:
 
 
 def validated(content: Mapping[str, Any], why: str, kind: type[Content]) -> Content:
-    """A spec, or a part of one, from plain data.
-
-    Raises:
-        SpecError: it is invalid: ``why``, and each problem.
-    """
+    """A spec, or a part of one, from plain data. Raises ``SpecError``, with ``why`` and each problem, if it is
+    invalid."""
     try:
         return kind.model_validate(content)
     except ValidationError as error:

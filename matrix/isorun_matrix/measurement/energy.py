@@ -24,11 +24,8 @@ class _Zone:
 
 
 class Counters:
-    """The counters that this process can read; there may be none. Those of RAPL often need root.
-
-    Attributes:
-        names: what is counted, such as ``package-0`` and ``gpu-0``.
-    """
+    """The counters that this process can read, by names such as ``package-0`` and ``gpu-0``; there may be none. Those
+    of RAPL often need root."""
 
     def __init__(self, powercap: Path = _POWERCAP) -> None:
         self._zones = [zone for folder in sorted(powercap.glob("intel-rapl:*")) if (zone := _zone(folder))]

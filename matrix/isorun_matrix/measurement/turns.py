@@ -67,11 +67,8 @@ class Usage:
         self.joules += joules
 
     def shares(self, threads: int | None) -> tuple[float | None, float | None]:
-        """The share of the time in which threads waited for a core, and that which a hypervisor took.
-
-        Args:
-            threads: how many compute; ``None`` for as many as there are usable cores.
-        """
+        """The share of the time in which threads, by default as many as there are usable cores, waited for a core, and
+        that which a hypervisor took."""
         _, waited, _, _ = self.counted.shares(self.duration * (threads or usable_cores()))
         _, _, stolen, _ = self.counted.shares(self.duration * (os.cpu_count() or 1))
         return waited, stolen

@@ -47,11 +47,8 @@ _KEY = 16  # characters of a key in a path
 
 
 class RunFolder:
-    """The folder of one run.
-
-    Attributes:
-        written: the folders (as in :meth:`jobs`) that were written since this list was cleared.
-    """
+    """The folder of one run. ``written`` has the folders (as in :meth:`jobs`) that were written since it was
+    cleared."""
 
     def __init__(self, path: Path) -> None:
         self.path = path.absolute()

@@ -61,11 +61,8 @@ class _Loader(yaml.SafeLoader):
 
 
 def read(path: Path) -> tuple[yaml.MappingNode, dict[str, Any], list[Problem]]:
-    """The mapping in a YAML file, as nodes that know their lines and as data, and what no spec can have.
-
-    Raises:
-        SpecError: the file cannot be read, is not YAML, or contains data that no spec can have.
-    """
+    """The mapping in a YAML file, as nodes that know their lines and as data, and what no spec can have. Raises
+    ``SpecError`` if the file cannot be read, is not YAML, or contains data that no spec can have."""
     loader = _loader(path)
     try:
         root = loader.get_single_node()

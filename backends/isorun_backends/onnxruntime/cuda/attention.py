@@ -192,11 +192,8 @@ def _packed(model: ir.Model, in_order: Sequence[ir.Node], folder: Path) -> Forms
 
 
 def _lowered(model: ir.Model, form: str, folder: Path, *, padded: bool = False) -> bytes:
-    """A model in one form, serialized: com.microsoft, with what that form has in its place.
-
-    Args:
-        padded: whether tokens are in rows, so that the kernel of embeddings can count positions itself.
-    """
+    """A model in one form, serialized: com.microsoft, with what that form has in its place. If it is ``padded``, tokens
+    are in rows, so that the kernel of embeddings can count positions itself."""
     from onnx_ir.passes.common import RemoveUnusedNodesPass
 
     from isorun.plugin import fused

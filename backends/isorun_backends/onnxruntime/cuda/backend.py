@@ -250,11 +250,8 @@ def _cpu_nodes(nodes: list[placement.Node], shapes: frozenset[str]) -> dict[str,
 
 
 def further_options(name: str, options: Mapping[str, Any]) -> dict[str, str]:
-    """The provider's options that the caller gives.
-
-    Raises:
-        InvalidOption: they select a GPU: feeds and outputs would be on another one.
-    """
+    """The provider's options that the caller gives. Raises ``InvalidOption`` if they select a GPU: feeds and outputs
+    would be on another one."""
     further = as_text(name, "provider_options", options["provider_options"])
     if "device_id" in further:
         raise InvalidOption(

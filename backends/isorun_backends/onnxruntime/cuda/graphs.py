@@ -36,11 +36,8 @@ Key = tuple[str, tuple[tuple[str, tuple[int, ...]], ...]]
 
 
 class Graphs:
-    """The graphs of one model, by form and shape. To be used by one thread.
-
-    Args:
-        limit: how many shapes are kept. Further shapes run without a graph: ONNX Runtime cannot release one.
-    """
+    """The graphs of one model, by form and shape, up to a limit. Further shapes run without a graph: ONNX Runtime
+    cannot release one. To be used by one thread."""
 
     def __init__(self, kind: str, index: int, info: ModelInfo, limit: int, memory: DeviceMemory, stream: int) -> None:
         self._kind, self._index, self._info, self._limit = kind, index, info, limit

@@ -24,11 +24,8 @@ def declaring() -> Iterator[str]:
 
 
 def findings(name: str, at: Callable[[str], object]) -> Iterator[Finding]:
-    """What has changed since a backend's table was written: rows, and the node tests of the ONNX project.
-
-    Args:
-        at: called with each step before it begins.
-    """
+    """What has changed since a backend's table was written: rows, and the node tests of the ONNX project. Calls ``at``
+    with each step before it begins."""
     from isorun.cli.doctor import operator_tests
 
     backend = registry.get(name)

@@ -93,11 +93,8 @@ class Worker:
             ) from error.__cause__
 
     def connection(self) -> Connection:
-        """The running worker; started if necessary.
-
-        Raises:
-            EnvironmentBroken: it cannot be started, or runs other versions than the worker before it.
-        """
+        """The running worker; started if necessary. Raises ``EnvironmentBroken`` if it cannot be started, or runs other
+        versions than the worker before it."""
         with self._lock:
             if self._closed:
                 raise IsorunError("This session is closed. Open another.")

@@ -52,11 +52,8 @@ class Channel:
         self._described: dict[bytes, list[dict[str, Any]]] = {}
 
     def ask(self, method: str, arguments: dict[str, Any], seconds: float | None = None) -> Any:
-        """Call a method of the worker's :class:`isorun.isolation.worker.server.Server`.
-
-        Raises:
-            WorkerTimeout: no reply within so many seconds. The worker was killed.
-        """
+        """Call a method of the worker's :class:`isorun.isolation.worker.server.Server`. Raises ``WorkerTimeout`` if
+        there is no reply within so many seconds: the worker was killed."""
         text = json.dumps({"method": method, "arguments": arguments}).encode()
         self._start(seconds)
         _, _, reply = self._exchange(wire.ASK, 0, text)
@@ -67,11 +64,8 @@ class Channel:
     def run(
         self, executable: int, output_names: Sequence[str] | None, feeds: Feeds, seconds: float | None = None
     ) -> list[Any]:
-        """Run once: see :meth:`isorun.plugin.backend.Executable.run`.
-
-        Raises:
-            WorkerTimeout: it took more than so many seconds. The worker was killed.
-        """
+        """Run once: see :meth:`isorun.plugin.backend.Executable.run`. Raises ``WorkerTimeout`` if it took more than so
+        many seconds: the worker was killed."""
         self._start(seconds)
         try:
             request, arrays = self._request(executable, output_names, feeds)

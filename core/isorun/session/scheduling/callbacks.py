@@ -13,11 +13,7 @@ _logger = logging.getLogger("isorun")
 
 
 class Callbacks:
-    """Calls functions, each on a thread of its own.
-
-    Args:
-        limit: the maximum number of callbacks that are due or have not returned.
-    """
+    """Calls functions, each on a thread of its own, up to a limit of those that are due or have not returned."""
 
     def __init__(self, limit: int) -> None:
         self.limit = limit

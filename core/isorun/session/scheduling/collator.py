@@ -71,11 +71,8 @@ class Collator:
         )
 
     def row(self, output_names: Sequence[str] | None, feeds: Any) -> Request:
-        """Validate a single request: every input without a batch axis, or with one of size 1.
-
-        Raises:
-            InvalidFeeds: the model does not accept it, or it has more than one row.
-        """
+        """Validate a single request: every input without a batch axis, or with one of size 1. Raises ``InvalidFeeds``
+        if the model does not accept it, or it has more than one row."""
         if not isinstance(feeds, Mapping):
             self._checker.check(feeds)  # raises, and says what is expected
         rows, keep_axis = {}, False

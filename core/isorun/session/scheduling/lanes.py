@@ -68,11 +68,7 @@ class Lanes:
         _alive.add(self)
 
     def check_room(self, rows: int) -> None:
-        """Reject a call of so many rows now if :meth:`put` would, before anything is done for it.
-
-        Raises:
-            QueueFull: too many requests are waiting.
-        """
+        """Raise ``QueueFull`` for a call of so many rows now if :meth:`put` would, before anything is done for it."""
         with self._arrived:
             admitted = self._queue.admits(rows)
         if not admitted:

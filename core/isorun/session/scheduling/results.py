@@ -75,11 +75,8 @@ class Results(Iterator[Any]):
 
 
 class _Reader:
-    """Submits the requests of an iterable on one thread, and hands out their futures on another.
-
-    Args:
-        window: maximum number of tokens in flight.
-    """
+    """Submits the requests of an iterable on one thread, up to a number of tokens in flight, and hands out their
+    futures on another."""
 
     def __init__(self, lanes: Lanes, call: Call, request: Callable[[Feeds], Request], window: int) -> None:
         self._lanes = lanes

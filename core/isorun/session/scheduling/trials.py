@@ -27,11 +27,7 @@ _logger = logging.getLogger("isorun")
 
 
 class Trials:
-    """Tries batches: see the module.
-
-    Args:
-        exact: whether results are those of fp32 or better.
-    """
+    """Tries batches: see the module. ``exact`` says whether results are those of fp32 or better."""
 
     def __init__(self, collator: Collator, *, exact: bool) -> None:
         self._collator = collator

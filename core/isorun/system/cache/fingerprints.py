@@ -13,11 +13,8 @@ _ATTEMPTS = 3
 
 
 def stored(note: Path, main: Path) -> str | None:
-    """The fingerprint in a note, if the note is valid and of ``main``, and none of its files has changed.
-
-    Raises:
-        CacheError: the note is not trusted.
-    """
+    """The fingerprint in a note, if the note is valid and of ``main``, and none of its files has changed. Raises
+    ``CacheError`` if the note is not trusted."""
     trust.check(note)
     try:
         known = files.unsealed(note.read_bytes())

@@ -39,11 +39,7 @@ def why_distrusted(status: os.stat_result, uid: int, private_groups: Collection[
 
 
 def check(path: Path) -> None:
-    """Accept a file or folder if it is trusted or does not exist.
-
-    Raises:
-        CacheError: it is not trusted, or cannot be read; with the owner and the remedy.
-    """
+    """Raise ``CacheError``, with the owner and the remedy, unless a file or folder is trusted or does not exist."""
     try:
         status = path.lstat()
         check_status(path, status)

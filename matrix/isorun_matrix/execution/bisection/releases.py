@@ -34,11 +34,8 @@ def between(package: str, good: str, bad: str) -> list[str]:
 
 
 def available(package: str) -> list[str]:
-    """The releases of a package for this Python and system, without pre-releases, the oldest first.
-
-    Raises:
-        IsorunError: pip is not installed or cannot find the package.
-    """
+    """The releases of a package for this Python and system, without pre-releases, the oldest first. Raises
+    ``IsorunError`` if pip is not installed or cannot find the package."""
     listing = run(
         guarded([sys.executable, "-m", "pip", "index", "versions", "--disable-pip-version-check", package]),
         capture_output=True,

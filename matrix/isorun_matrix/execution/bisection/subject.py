@@ -54,11 +54,8 @@ class Subject:
         return "-".join(filter(None, (self.package, release, more)))
 
     def spec(self, releases: Sequence[str], rounds: int) -> Spec:
-        """A matrix of releases, whose labels they are.
-
-        Raises:
-            SpecError: the shape, the precision or another member is invalid.
-        """
+        """A matrix of releases, whose labels they are. Raises ``SpecError`` if the shape, the precision or another
+        member is invalid."""
         source = {"checkpoint" if self.model.is_dir() else "path": str(self.model.absolute())}
         widest = "fp64" if "fp64" in registry.get(self.reference).capabilities.precisions else "fp32"
         return rerun.validated(
@@ -107,12 +104,8 @@ class Subject:
         )
 
     def require_settings(self) -> None:
-        """Check the settings of one of isorun's backends, which is the same in each environment. What a plugin supports
-        depends on its release.
-
-        Raises:
-            InvalidArgument: the backend does not support one of them.
-        """
+        """Raise ``InvalidArgument`` for settings that one of isorun's backends, which is the same in each environment,
+        does not support. What a plugin supports depends on its release."""
         if not any(entry.own for entry in registry.entries() if entry.name == self.backend.partition(":")[0]):
             return
         entry = Entry(name=self.backend, precisions=[self.precision], threads=self.threads, options=dict(self.options))

@@ -17,12 +17,8 @@ def adopt(process: int) -> None:
 
 
 def variables(process: int) -> dict[str, str]:
-    """The variables that a node was started with: Ray sets OMP_NUM_THREADS and hides GPUs from its workers, and
-    preloads an allocator into its own processes.
-
-    Raises:
-        OSError: they cannot be read.
-    """
+    """The variables that a node was started with, or ``OSError``: Ray sets OMP_NUM_THREADS and hides GPUs from its
+    workers, and preloads an allocator into its own processes."""
     content = Path(f"/proc/{process}/environ").read_bytes()
     variables = dict(os.fsdecode(item).partition("=")[::2] for item in content.split(b"\0") if b"=" in item)
     kept = [

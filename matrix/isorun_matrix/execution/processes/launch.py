@@ -84,11 +84,8 @@ def run_job(
     time_limit: float,
     step: Callable[[int], None] = lambda left: None,  # noqa: ARG005
 ) -> tuple[Path, dict[str, Any]]:
-    """Run a job without a pause. Returns its folder, and how it ended. The arguments are those of :class:`Process`.
-
-    Args:
-        step: called where the job could pause, with the number of turns that are left.
-    """
+    """Run a job without a pause, and return its folder and how it ended. ``step`` is called where it could pause, with
+    the number of turns that are left; the other arguments are those of :class:`Process`."""
     with Process(results, module, job, time_limit) as process:
         while (paused := process.proceed()) is not None:
             step(paused.turns)

@@ -36,11 +36,8 @@ _REPETITION = 0.2  # of the measured time, for repeating one set of feeds
 
 
 def measure(job: CellJob, folder: Path, pause: Callable[[Paused], None]) -> Measurement:
-    """Measure a cell once, and write the raw samples into ``folder``.
-
-    Raises:
-        BackendFailed: the runtime failed, or computes in another precision than required.
-    """
+    """Measure a cell once, and write the raw samples into ``folder``. Raises ``BackendFailed`` if the runtime failed,
+    or computes in another precision than required."""
     cell, reference, files = job.cell, job.reference, Path(job.reference_folder)
     names = feeds.timed(reference.cases)
     timed = [feeds.load(files / FEEDS, name) for name in names]

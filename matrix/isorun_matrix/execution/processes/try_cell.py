@@ -17,11 +17,7 @@ from isorun_matrix.results.layout import FEEDS, REFERENCE_OUTPUTS, SEARCH
 
 
 def attempt(job: CellJob, *_: object) -> Trial:
-    """Try a cell.
-
-    Raises:
-        BackendFailed: the runtime failed, or computes in another precision than required.
-    """
+    """Try a cell. Raises ``BackendFailed`` if the runtime failed, or computes in another precision than required."""
     feeds_file, expected = (Path(job.reference_folder) / name for name in (FEEDS, REFERENCE_OUTPUTS))
     with open_session(job) as session:
         require_precision(job.cell, session.provenance.precision)

@@ -69,11 +69,7 @@ def samples_needed(percentile: int) -> int:
 
 
 def latency(samples: np.ndarray) -> Latency:
-    """Summarize raw samples.
-
-    Args:
-        samples: (runs,), nanoseconds, in the order in which they were taken; at least one.
-    """
+    """Summarize raw samples: (runs,), nanoseconds, in the order in which they were taken; at least one."""
     count = len(samples)
     times = np.asarray(samples, dtype=np.float64) / _NS_PER_MS
     needed = {"std": 2, **{f"p{percentile}": samples_needed(percentile) for percentile in PERCENTILES}}

@@ -60,11 +60,8 @@ class ComparedCell:
 
 @dataclass(frozen=True)
 class Comparison:
-    """Runs compared with the first, and how much sessions differ.
-
-    Attributes:
-        differences: of each run from the first: ``{name: (value there, value here)}``.
-    """
+    """Runs compared with the first, how much sessions differ, and the ``differences`` of each run from the first:
+    ``{name: (value there, value here)}``."""
 
     runs: Sequence[Run]
     differences: Sequence[Mapping[str, tuple[Any, Any]]]
