@@ -280,7 +280,6 @@ ROWS = (
         applies=may_have_no_frame,
         rewrite=require_frame,
         feeds={"x": np.ones((1, 16, 1), np.float32), "n": np.array(0)},
-        expected=[],
         invalid=True,
         ends_process=True,
     ),

@@ -94,7 +94,6 @@ ROWS = (
         applies=may_slice_down_to_greatest,
         rewrite=slice_to_smaller,
         feeds={"x": np.arange(4, dtype=np.float32), "e": np.array([_GREATEST])},
-        expected=[np.zeros(0, np.float32)],
     ),
     fault(
         "GridSample",
@@ -114,13 +113,11 @@ ROWS = (
         "g (float[a, b] x) => (float[a, 1] y) <int64[1] i = {1}> { y = ReduceMax (x, i) }",
         opset=18,
         feeds={"x": np.array([[1, np.nan]], np.float32)},
-        expected=[np.array([[np.nan]], np.float32)],
     ),
     fault_before_1_32(
         *("TopK", "NaN and other numbers", "a number where NaN is the greatest"),
         "g (float[a, b] x) => (float[a, 1] y) <int64[1] k = {1}> { y, i = TopK (x, k) }",
         feeds={"x": np.array([[1, np.nan]], np.float32)},
-        expected=[np.array([[np.nan]], np.float32)],
     ),
     fault(
         "ScatterElements",

@@ -157,7 +157,6 @@ ROWS = (
         "g (float[n] x) => (float[n] y) { q = Cast <to = 19> (x) y = Cast <to = 1> (q) }",
         opset=19,
         feeds={"x": np.array([1e5, -2], np.float32)},
-        expected=[np.array([57344, -2], np.float32)],
     ),
     fault(
         "Relu",
@@ -219,7 +218,6 @@ ROWS = (
         rewrite=rewrites.slice_from_computed,
         feeds={"x": np.arange(3, dtype=np.float32), "a": np.array([0])},
         ends_process=True,
-        expected=[np.array([1, 2], np.float32)],
     ),
     fault(
         "Pad",
@@ -237,7 +235,6 @@ ROWS = (
         applies=conditions.computes_step,
         feeds={"x": np.array(0), "l": np.array(5), "d": np.array(0)},
         ends_process=True,
-        expected=[],
     ),
     fault(
         "Range",

@@ -26,7 +26,6 @@ def _row(operator: str, graph: str, feeds: dict[str, np.ndarray], opset: int = 1
         applies=_reads_text,
         opset=opset,
         feeds=feeds,
-        expected=[],
         ends_process=True,
     )
 

@@ -84,9 +84,11 @@ def try_row(name: str, fault: Fault, *, with_raw: bool = True) -> Tested:
             with Session(path, name, cache_dir=cache.root) as opened:
                 return opened.run(None, fault.feeds)
 
-        expected = _expected(fault, model)
+        def outcome(run: Callable[[], list[Any]], *, invalid: bool = False) -> str:
+            return _outcome(run, lambda: _expected(fault, model), invalid=invalid)
+
         with_raw = with_raw and not fault.ends_process
-        return Tested(_outcome(raw, expected) if with_raw else "", _outcome(session, expected, invalid=fault.invalid))
+        return Tested(outcome(raw) if with_raw else "", outcome(session, invalid=fault.invalid))
 
 
 def wrong_node_tests(name: str, every: int = 1, at: Callable[[str], object] = lambda _: None) -> Iterator[str]:
@@ -123,13 +125,13 @@ def _expected(fault: Fault, model: onnx.ModelProto) -> list[Any]:
         return list(ReferenceEvaluator(model).run(None, dict(fault.feeds)))
 
 
-def _outcome(run: Callable[[], list[Any]], expected: list[Any], *, invalid: bool = False) -> str:
+def _outcome(run: Callable[[], list[Any]], expected: Callable[[], list[Any]], *, invalid: bool = False) -> str:
     try:
         results = run()
     except UnsupportedModel:
         return "refused"
     except IsorunError as error:
         return "error" if invalid else f"{type(error).__name__}: {error}"
-    pairs = list(zip(results, expected, strict=True))
+    pairs = list(zip(results, expected(), strict=True))
     close = (np.allclose(result, value, rtol=1e-4, atol=1e-5, equal_nan=True) for result, value in pairs)
     return "right" if all(np.shape(a) == np.shape(b) for a, b in pairs) and all(close) else "wrong"
