@@ -135,7 +135,7 @@ def unregister(name: str) -> None:
     if _registered.pop(name, None) is not None:
         return
     if name.partition(":")[0] not in names():
-        raise BackendNotFound(name, sorted(_registered))
+        raise BackendNotFound(name, names())
     raise InvalidArgument(
         f"The backend {name!r} was not registered by this program: {entry(name).owner} provides it. To do without it, "
         f"name other backends, or uninstall the distribution"

@@ -167,8 +167,9 @@ def test_only_what_was_registered_is_unregistered():
     taken = r"'mine' already exists\. Choose another name, or unregister\(\)"
     with backends.registered(mine=Right), pytest.raises(InvalidArgument, match=taken):
         registry.register("mine", Right)
-    with pytest.raises(BackendNotFound, match="'mine'"):
+    with pytest.raises(BackendNotFound, match="'mine'") as caught:
         registry.unregister("mine")
+    assert caught.value.installed == tuple(registry.names())
 
 
 @pytest.mark.parametrize("call", [registry.get, registry.unregister, lambda name: registry.register(name, Right)])
