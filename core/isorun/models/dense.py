@@ -273,7 +273,7 @@ def unpack(path: Path, digest: str, kinds: Sequence[str]) -> list[Layer]:
         ) from error
     if sha256(content) != digest:
         raise InvalidModel(f"{path} belongs to another model, or is damaged. Build the model again: isorun build")
-    tensors = _tensors(content, str(path))
+    tensors = _tensors(path)
     layers: list[Layer] = []
     for index, kind in enumerate(kinds):
         weight = tensors[f"{index}.weight"]
@@ -300,7 +300,7 @@ def tensors_of(path: Path, integers: Collection[str] = ()) -> Mapping[str, Array
         InvalidModel: it is missing or damaged.
     """
     if path.is_file():
-        return _tensors(path.read_bytes(), str(path), integers)
+        return _tensors(path, integers)
     pickled = path.with_name(PICKLED)
     if not pickled.is_file():
         raise InvalidModel(f"There is no {path}")
@@ -313,16 +313,17 @@ def _unpickled(path: Path, integers: Collection[str] = ()) -> Mapping[str, Array
     return _floats({name: opened.get_tensor(name) for name in opened.keys()}, str(path), integers)  # noqa: SIM118
 
 
-def _tensors(content: bytes, name: str, integers: Collection[str] = ()) -> Mapping[str, Array]:
+def _tensors(path: Path, integers: Collection[str] = ()) -> Mapping[str, Array]:
     """The tensors of a safetensors file as float32."""
-    from safetensors import SafetensorError
-    from safetensors.numpy import load
+    import ml_dtypes  # noqa: F401  # registers bfloat16, which `safe_open` then reads and `safetensors.numpy` does not
+    from safetensors import SafetensorError, safe_open
 
     try:
-        tensors = load(content)
-    except (SafetensorError, KeyError, TypeError, ValueError) as error:
-        raise InvalidModel(f"{name} does not contain the weights of a layer: {error!r}") from error
-    return _floats(tensors, name, integers)
+        with safe_open(path, framework="numpy") as opened:
+            tensors = {name: opened.get_tensor(name) for name in opened.keys()}  # noqa: SIM118
+    except (SafetensorError, OSError, AttributeError, TypeError, ValueError) as error:
+        raise InvalidModel(f"{path} does not contain the weights of a layer: {error!r}") from error
+    return _floats(tensors, str(path), integers)
 
 
 def _floats(tensors: Mapping[str, npt.NDArray[Any]], name: str, integers: Collection[str]) -> Mapping[str, Array]:

@@ -10,6 +10,7 @@ import time
 from pathlib import Path
 from typing import Any
 
+import ml_dtypes
 import numpy as np
 import pytest
 
@@ -212,6 +213,18 @@ def test_rejects_dense_weights_of_another_type(folder: Path) -> None:
     write_dense(folder, {"linear.weight": (16, 32), "linear.bias": (16,)}, np.int64)
     with pytest.raises(InvalidModel, match="floating-point type, got int64"):
         sentences.read(folder)
+
+
+@pytest.mark.parametrize("dtype", [np.float16, ml_dtypes.bfloat16, np.float64])
+def test_reads_dense_weights_of_each_floating_point_type(folder: Path, dtype: type) -> None:
+    shapes = {"linear.weight": (16, 32), "linear.bias": (16,)}
+    write_dense(folder, shapes)
+    exact, *_ = sentences.read(folder).layers
+    write_dense(folder, shapes, dtype)
+    layer, *_ = sentences.read(folder).layers
+    for name, tensor in layer.tensors.items():
+        assert tensor.dtype == np.float32
+        np.testing.assert_array_equal(tensor, exact.tensors[name].astype(dtype).astype(np.float32))
 
 
 @pytest.mark.parametrize("path", ["../other/1_Pooling", "/other", "a/../../other", "..", "C:\\other", "a\0b"])
