@@ -294,6 +294,12 @@ def test_the_transformer_is_where_modules_json_says(folder: Path) -> None:
     assert sentences.read(folder).max_tokens == 17
 
 
+def test_reads_the_older_name_of_the_tokenizer_s_limit(folder: Path) -> None:
+    write(folder / "config.json", {**json.loads((folder / "config.json").read_text()), "max_position_embeddings": 64})
+    write(folder / "tokenizer_config.json", {"max_len": 17})
+    assert sentences.token_limit(folder) == 17
+
+
 @pytest.mark.parametrize("name", ACTIVATIONS)
 def test_activations(name: str) -> None:
     values = np.array([-200, -7, -1, -0.5, 0, 0.5, 1, 7, 200], np.float32)
