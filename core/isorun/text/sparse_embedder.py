@@ -132,7 +132,8 @@ class SparseEmbedder(PromptedModel):
         return self._vectors(await self._arows(items, partial(self._finish, maximum=maximum)))
 
     def decode(self, vectors: Iterable[SparseVector], top_k: int | None = None) -> list[list[tuple[str, float]]]:
-        """The words of vectors with their weights, the heaviest first.
+        """The words of vectors with their weights, the heaviest first. A row that the model has above its tokenizer's
+        vocabulary is an empty word.
 
         Args:
             vectors: the result of :meth:`embed`, or some of its vectors.
@@ -157,9 +158,9 @@ class SparseEmbedder(PromptedModel):
 
     def _word(self, index: int) -> str:
         word = self.tokenizer.library.id_to_token(index)
-        if word is None:
+        if word is None and index >= self.dimension:
             raise InvalidArgument(f"vectors has a value for {index}, which is not the number of a word")
-        return str(word)
+        return word or ""
 
     def _dimension(self) -> int:
         shape = self.output.shape or ()

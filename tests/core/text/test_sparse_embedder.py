@@ -63,6 +63,22 @@ def test_words_of_vectors(retrieval: Path, retrieved: list[str]) -> None:
             embedder.decode(stray)
 
 
+def test_a_row_above_the_vocabulary_is_an_empty_word(retrieval: Path, retrieved: list[str], tmp_path: Path) -> None:
+    folder = shutil.copytree(retrieval / "splade", tmp_path / "splade")
+    with isorun.SparseEmbedder(folder, backend="ort-cpu") as embedder:
+        vectors, last = embedder.embed(retrieved[:3]), embedder.dimension - 1
+    path = folder / "tokenizer.json"
+    document = json.loads(path.read_text(encoding="utf-8"))
+    vocabulary = document["model"]["vocab"]
+    vocabulary.pop(next(word for word, number in vocabulary.items() if number == last))
+    path.write_text(json.dumps(document), encoding="utf-8")
+    with isorun.SparseEmbedder(folder, backend="ort-cpu") as embedder:
+        decoded = embedder.decode(vectors)
+    words = [[word for word, _ in row] for row in decoded]
+    assert [("" in row) for row in words] == [last in row.indices for row in vectors]
+    assert any("" in row for row in words)
+
+
 @pytest.mark.sampled(3)
 @pytest.mark.parametrize("kind", tiny.MASKS)
 @pytest.mark.parametrize("padding", ["keep", "remove"])
