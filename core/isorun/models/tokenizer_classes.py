@@ -82,7 +82,7 @@ def build(path: Path, settings: TokenizerSettings, *, plain: bool = False) -> Bu
             library.encode_special_tokens = bool(settings.fields.get("split_special_tokens"))
             tokens.add_to(library)
         if pipeline is not None:
-            _set_processor(library, settings, tokens.texts)
+            _set_processor(library, settings, tokens.texts, has_file=not vocabulary_files.is_vocabulary(path))
         if settings.kind == "Qwen2Tokenizer":
             library.add_tokens([tokenizers.AddedToken(text, special=True) for text in tokens.contents])
         ids = map(library.token_to_id, tokens.contents)
@@ -229,8 +229,10 @@ def _keep_processor(library: tokenizers.Tokenizer, document: Mapping[str, Any]) 
         library.post_processor = Tokenizer.from_str(json.dumps(file)).post_processor
 
 
-def _set_processor(library: tokenizers.Tokenizer, settings: TokenizerSettings, texts: _Texts) -> None:
-    """The post-processor of a class, where it does not keep the file's."""
+def _set_processor(
+    library: tokenizers.Tokenizer, settings: TokenizerSettings, texts: _Texts, *, has_file: bool
+) -> None:
+    """The post-processor of a class, where it does not keep that of ``tokenizer.json``, if there is one."""
     from tokenizers import processors
 
     kind, fields = settings.kind or "", settings.fields
@@ -256,15 +258,17 @@ def _set_processor(library: tokenizers.Tokenizer, settings: TokenizerSettings, t
         first = last = texts["eos_token"]
         single, pair = ["$A", last], ["$A", last, "$B", last]
     elif kind == "GPTNeoXTokenizer" or (kind in _BARE and library.post_processor is None):
-        library.post_processor = processors.TemplateProcessing(single="$A", pair="$A $B:1", special_tokens=[])
-        return
+        added = {name for name in ("bos_token", "eos_token") if fields.get(f"add_{name}") and not has_file}
+        first, last = (texts.get(name, "") if name in added else "" for name in ("bos_token", "eos_token"))
+        single = [piece for piece in (first, "$A", last) if piece]
+        pair = [*single, *(f"{piece}:1" for piece in (first, "$B", last) if piece)]
     elif kind in ("BertTokenizer", "DistilBertTokenizer", "DebertaV2Tokenizer") or library.post_processor is None:
         first, last = texts["cls_token"], texts["sep_token"]
         single = [f"{first}:0", "$A:0", f"{last}:0"]
         pair = [*single, "$B:1", f"{last}:1"]
     else:
         return
-    specials = [(text, number(text)) for text in dict.fromkeys((first, last))]
+    specials = [(text, number(text)) for text in dict.fromkeys((first, last)) if text]
     library.post_processor = processors.TemplateProcessing(single=single, pair=pair, special_tokens=specials)
 
 

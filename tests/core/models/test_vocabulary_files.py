@@ -47,13 +47,40 @@ def test_word_pieces_are_those_of_a_tokenizer_file(kind: str, settings: dict[str
     assert own.encodings(["abc"], None, offsets=True)[0].tokens == ["[CLS]", "a", "##b", "##c", "[SEP]"]
 
 
-def test_byte_pairs(tmp_path: Path) -> None:
+def byte_pairs(folder: Path, kind: str, **settings: Any) -> Path:
     words = ["<s>", "<pad>", "</s>", "<unk>", "<mask>", "h", "e", "l", "o", "Ġ", "he", "ll", "hell", "hello", "Ġhello"]
-    (tmp_path / "vocab.json").write_text(json.dumps({word: number for number, word in enumerate(words)}))
-    (tmp_path / "merges.txt").write_text("#version: 0.2\nh e\nl l\nhe ll\nhell o\nĠ hello\n", encoding="utf-8")
-    (tmp_path / "config.json").write_text(json.dumps({"model_type": "roberta"}))
-    encoding = Tokenizer.beside(tmp_path).encodings(["hello hello"], None, offsets=True)[0]
+    (folder / "vocab.json").write_text(json.dumps({word: number for number, word in enumerate(words)}))
+    (folder / "merges.txt").write_text("#version: 0.2\nh e\nl l\nhe ll\nhell o\nĠ hello\n", encoding="utf-8")
+    (folder / "config.json").write_text(json.dumps({"model_type": kind}))
+    if settings:
+        (folder / "tokenizer_config.json").write_text(json.dumps(settings))
+    return folder
+
+
+def test_byte_pairs(tmp_path: Path) -> None:
+    encoding = Tokenizer.beside(byte_pairs(tmp_path, "roberta")).encodings(["hello hello"], None, offsets=True)[0]
     assert encoding.tokens == ["<s>", "hello", "Ġhello", "</s>"]
+
+
+@pytest.mark.parametrize(
+    ("flags", "single", "types"),
+    [
+        ({}, "hello", [0, 1]),
+        ({"add_bos_token": True}, "<s> hello", [0, 0, 1, 1]),
+        ({"add_eos_token": True}, "hello </s>", [0, 0, 1, 1]),
+        ({"add_bos_token": True, "add_eos_token": True}, "<s> hello </s>", [0, 0, 0, 1, 1, 1]),
+    ],
+)
+@pytest.mark.parametrize("kind", ["GPT2Tokenizer", "Qwen2Tokenizer", "GPTNeoXTokenizer"])
+def test_ends_that_the_settings_add(
+    kind: str, flags: dict[str, bool], single: str, types: list[int], tmp_path: Path
+) -> None:
+    """As transformers 5.24 adds them to a vocabulary, and not to a ``tokenizer.json``."""
+    special = {"bos_token": "<s>", "eos_token": "</s>", "unk_token": "<unk>"}
+    tokenizer = Tokenizer.beside(byte_pairs(tmp_path, "nomic_bert", tokenizer_class=kind, **special, **flags))
+    text, pair = tokenizer.encodings(["hello", ("hello", "hello")], None, offsets=True)
+    assert (text.tokens, pair.tokens) == (single.split(), single.split() * 2)
+    assert pair.type_ids == types
 
 
 def test_a_file_built_from_such_a_checkpoint_keeps_the_vocabulary(tmp_path: Path) -> None:
