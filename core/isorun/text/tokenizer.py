@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -11,7 +12,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from isorun.errors import InvalidType
+from isorun.errors import InvalidFeeds, InvalidType
 from isorun.models import text_reader
 from isorun.models.sentence_settings import SentenceSettings
 from isorun.models.tokenizer import Text, feeds_of
@@ -160,8 +161,15 @@ class Tokenizer:
         return Tokenized(encodings, self._reader.batch(encodings), self._reader.library.id_to_token)
 
     def decode(self, ids: Sequence[int], *, skip_special_tokens: bool = True) -> str:
-        """The text of token ids."""
-        return self._reader.decode([int(number) for number in ids], skip_special_tokens=skip_special_tokens)
+        """The text of token ids.
+
+        Raises:
+            InvalidFeeds: an item is not a token id.
+        """
+        try:
+            return self._reader.decode(list(map(operator.index, ids)), skip_special_tokens=skip_special_tokens)
+        except (TypeError, OverflowError) as error:
+            raise InvalidFeeds(f"ids must be a list of token ids, got {ids!s:.80}") from error
 
     def count(self, text: Text) -> int:
         """The number of tokens of a text or a pair, special tokens included, before any cut."""

@@ -90,7 +90,14 @@ def test_decodes(folder: Path) -> None:
     tokenizer = Tokenizer(folder)
     ids = [token.id for token in tokenizer.encode(["a b"])[0]]
     assert (tokenizer.decode(ids), tokenizer.decode(ids, skip_special_tokens=False)) == ("a b", "[CLS] a b [SEP]")
+    assert tokenizer.decode(np.array(ids, np.uint16)) == "a b"
     assert tokenizer.special_tokens["mask_token"] == "[MASK]"
+
+
+@pytest.mark.parametrize("ids", [[-100, 5], [2**40], ["a"], [[2, 5]], np.array([[2, 5]]), [1.5], 3])
+def test_rejects_what_is_no_list_of_token_ids(ids: Any, folder: Path) -> None:
+    with pytest.raises(isorun.InvalidFeeds, match="ids must be a list of token ids"):
+        Tokenizer(folder).decode(ids)
 
 
 def test_wrong_arguments(folder: Path) -> None:
