@@ -67,27 +67,27 @@ def test_subclasses_may_have_attributes_of_their_own() -> None:
 
 
 def test_refuses_options_that_isorun_does_not_know(monkeypatch: pytest.MonkeyPatch) -> None:
-    given = ort.SessionOptions()
+    session_options = ort.SessionOptions()
     monkeypatch.setattr(options, "_IGNORED", ())
-    given.logid = "mine"
+    session_options.logid = "mine"
     with pytest.raises(InvalidArgument, match=r"does not support logid\. Its effect on results is unknown"):
-        options.translate(given)
-    given = ort.SessionOptions()
+        options.translate(session_options)
+    session_options = ort.SessionOptions()
     monkeypatch.setattr(options, "_IGNORED_METHODS", ())
-    given.add_free_dimension_override_by_name("batch", 1)
+    session_options.add_free_dimension_override_by_name("batch", 1)
     with pytest.raises(InvalidArgument, match="does not support add_free_dimension_override_by_name"):
-        options.translate(given)
+        options.translate(session_options)
 
 
 def test_run_options_without_effect_on_results() -> None:
     model = onnx.parser.parse_model(
         '<ir_version: 8, opset_import: ["": 17]> g (float[N] x) => (float[N] y) { y = Neg (x) }'
     )
-    given = ort.RunOptions()
-    given.logid, given.only_execute_path_to_fetches = "mine", True
-    given.add_run_config_entry("memory.enable_memory_arena_shrinkage", "cpu:0")
+    run_options = ort.RunOptions()
+    run_options.logid, run_options.only_execute_path_to_fetches = "mine", True
+    run_options.add_run_config_entry("memory.enable_memory_arena_shrinkage", "cpu:0")
     with ort.InferenceSession(model.SerializeToString()) as session:
-        assert session.run(None, {"x": [1.0]}, given)[0].tolist() == [-1.0]
-        given.terminate = True
+        assert session.run(None, {"x": [1.0]}, run_options)[0].tolist() == [-1.0]
+        run_options.terminate = True
         with pytest.raises(InvalidArgument, match=r"does not support terminate\. The run was not started"):
-            session.run(None, {"x": [1.0]}, given)
+            session.run(None, {"x": [1.0]}, run_options)

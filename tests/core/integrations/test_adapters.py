@@ -20,9 +20,9 @@ from isorun.errors import InvalidArgument, InvalidFeeds, InvalidModel
 
 
 def module(name: str, **members: Any) -> ModuleType:
-    made = ModuleType(name)
-    vars(made).update(members)
-    return made
+    created = ModuleType(name)
+    vars(created).update(members)
+    return created
 
 
 class Base:
@@ -48,8 +48,8 @@ def adapters(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
         module("chromadb.utils"),
         module("chromadb.utils.embedding_functions", register_embedding_function=lambda kind: kind),
     ]
-    for each in modules:
-        monkeypatch.setitem(sys.modules, each.__name__, each)
+    for fake in modules:
+        monkeypatch.setitem(sys.modules, fake.__name__, fake)
     names = [f"isorun.integrations.{name}" for name in ("sentence_transformers", "langchain", "chroma")]
     for name in names:
         monkeypatch.delitem(sys.modules, name, raising=False)

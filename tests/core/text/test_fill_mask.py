@@ -21,8 +21,8 @@ def test_fillings(family: str, tasks: Path) -> None:
     texts = expected["texts"]
     with isorun.FillMask(folder, backend="ort-cpu") as filler:
         for key, arguments in (("filled", {"top_k": 4}), ("among", {"top_k": 3, "targets": expected["targets"]})):
-            for found in (filler.fill(texts, **arguments), asyncio.run(filler.afill(texts, **arguments))):
-                for masks, entries in zip(found, expected[key], strict=True):
+            for results in (filler.fill(texts, **arguments), asyncio.run(filler.afill(texts, **arguments))):
+                for masks, entries in zip(results, expected[key], strict=True):
                     rows = entries if isinstance(entries[0], list) else [entries]
                     for fillings, row in zip(masks, rows, strict=True):
                         assert [(filling.word, filling.id, filling.text) for filling in fillings] == [

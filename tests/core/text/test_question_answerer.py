@@ -35,8 +35,8 @@ def test_answers(family: str, tasks: Path, pairs: list[tuple[str, str]]) -> None
             settings, json.loads((folder / "expected.json").read_text(encoding="utf-8")), strict=True
         ):
             later = asyncio.run(answerer.aanswer(pairs, top_k=3, **arguments))
-            for found in (answerer.answer(pairs, top_k=3, **arguments), later):
-                for answers, entries in zip(found, expected, strict=True):
+            for results in (answerer.answer(pairs, top_k=3, **arguments), later):
+                for answers, entries in zip(results, expected, strict=True):
                     assert [(answer.text, answer.start, answer.end) for answer in answers] == [
                         (entry["answer"], entry["start"], entry["end"]) for entry in entries
                     ]

@@ -45,20 +45,20 @@ def expected(family: str, tasks: Path) -> dict[str, list]:
     return dict(json.loads((tasks / f"{family}-entities" / "expected.json").read_text(encoding="utf-8")))
 
 
-def assert_same(found: list[Entity], expected: list[dict]) -> None:
-    assert [(entity.label, entity.word, entity.start, entity.end) for entity in found] == [
+def assert_same(classified: list[Entity], expected: list[dict]) -> None:
+    assert [(entity.label, entity.word, entity.start, entity.end) for entity in classified] == [
         (entry.get("entity", entry.get("entity_group")), entry["word"], entry["start"], entry["end"])
         for entry in expected
     ]
-    assert [entity.score for entity in found] == pytest.approx([entry["score"] for entry in expected], abs=1e-5)
+    assert [entity.score for entity in classified] == pytest.approx([entry["score"] for entry in expected], abs=1e-5)
 
 
 @pytest.mark.parametrize("strategy", STRATEGIES)
 def test_entities(classifier, expected, texts, strategy):
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", TruncationWarning)
-        found = classifier.classify(texts, strategy=strategy)
-    for entities, entries in zip(found, expected[strategy], strict=True):
+        classified = classifier.classify(texts, strategy=strategy)
+    for entities, entries in zip(classified, expected[strategy], strict=True):
         assert_same(entities, entries)
         if strategy == "none":
             assert [entity.position for entity in entities] == [entry["index"] for entry in entries]
@@ -66,8 +66,8 @@ def test_entities(classifier, expected, texts, strategy):
 
 @pytest.mark.parametrize("number", [0, 1])
 def test_windows_of_a_long_text(classifier, expected, texts, number):
-    (found,) = classifier.classify(texts[-1:], stride=(0, 8)[number])
-    assert_same(found, expected["windows"][number])
+    (classified,) = classifier.classify(texts[-1:], stride=(0, 8)[number])
+    assert_same(classified, expected["windows"][number])
 
 
 def test_any_order_and_async(classifier, texts):
@@ -80,7 +80,7 @@ def test_any_order_and_async(classifier, texts):
     for position, entities in enumerate(plain):
         for others in (again[position], later[position]):
             assert [entity[:1] + entity[2:] for entity in others] == [entity[:1] + entity[2:] for entity in entities]
-            assert [entity.score for entity in others] == pytest.approx([each.score for each in entities], abs=1e-5)
+            assert [entity.score for entity in others] == pytest.approx([entity.score for entity in entities], abs=1e-5)
     assert asyncio.run(classifier.aclassify([])) == classifier.classify([]) == []
 
 
@@ -133,12 +133,12 @@ def test_an_added_token_is_the_vocabularys_word_whatever_it_takes(tmp_path: Path
     assert [token.text for token in Tokenizer(folder).encode([text])[0][1:-1]] == ["a", "word", "b", "<ent>", "c"]
     with isorun.TokenClassifier(folder, backend="ort-cpu") as classifier:
         (tokens,) = classifier.classify([text], strategy="none")
-        (found,) = classifier.classify([text], strategy="first")
+        (classified,) = classifier.classify([text], strategy="first")
     assert [(token.word, token.start, token.end) for token in tokens[2:4]] == [("b", 7, 8), ("<ent>", 8, 14)]
     firsts = [*tokens[:2], tokens[2]._replace(word="b <ent>", end=14), tokens[4]]
     groups = [list(group) for _, group in itertools.groupby(firsts, lambda token: token.label)]
-    assert [entity[:1] + entity[2:5] for entity in found] == [
+    assert [entity[:1] + entity[2:5] for entity in classified] == [
         (group[0].label, " ".join(token.word for token in group), group[0].start, group[-1].end) for group in groups
     ]
     scores = [np.mean([token.score for token in group]) for group in groups]
-    assert [entity.score for entity in found] == pytest.approx(scores, abs=1e-6)
+    assert [entity.score for entity in classified] == pytest.approx(scores, abs=1e-6)

@@ -35,7 +35,7 @@ class PreparesShapesTwice(Flawed):
     capabilities = _SAFE
 
     def run(self, output_names, feeds):
-        shapes = tuple(each.shape for each in feeds.values())
+        shapes = tuple(array.shape for array in feeds.values())
         self.kept = self.kept or {}
         if shapes in self.kept:
             return self.right(output_names, feeds)

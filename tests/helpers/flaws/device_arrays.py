@@ -25,14 +25,14 @@ class OnDevice(Flawed):
     capabilities = replace(HONEST, device_arrays=True)
 
     def run(self, output_names, feeds):
-        fed = {name: _at(each) if isinstance(each, DeviceArray) else each for name, each in feeds.items()}
+        fed = {name: _at(array) if isinstance(array, DeviceArray) else array for name, array in feeds.items()}
         return self.right(output_names, fed)
 
     def run_on_device(self, output_names, feeds):
-        return [_left(each) for each in self.run(output_names, feeds)]
+        return [_left(array) for array in self.run(output_names, feeds)]
 
     def bind(self, feeds, outputs):
-        assert all(each is ON_DEVICE for each in outputs.values())
+        assert all(array is ON_DEVICE for array in outputs.values())
         return Bound(self, feeds, list(outputs))
 
 
@@ -66,7 +66,7 @@ class ReusesDeviceMemory(OnDevice):
             self.kept = results
         for kept, result in zip(self.kept, results, strict=True):
             kept[...] = result
-        return [_left(each) for each in self.kept]
+        return [_left(array) for array in self.kept]
 
 
 @backend

@@ -57,15 +57,15 @@ def changing(change, kind=None):
     """A backend that changes each feed, or those of a type."""
     return reading(
         lambda feeds: {
-            name: change(each) if kind is None or each.dtype == kind else each for name, each in feeds.items()
+            name: change(array) if kind is None or array.dtype == kind else array for name, array in feeds.items()
         }
     )
 
 
 IgnoresStrides = changing(unstrided)
 IgnoresStridesOfTokens = changing(unstrided, np.int64)
-TakesNegativesForZero = changing(lambda each: np.maximum(each, 0), np.int64)
-ComputesInInt32 = changing(lambda each: each.astype(np.int32).astype(np.int64), np.int64)
+TakesNegativesForZero = changing(lambda array: np.maximum(array, 0), np.int64)
+ComputesInInt32 = changing(lambda array: array.astype(np.int32).astype(np.int64), np.int64)
 
 
 class Keeping(Flawed):
@@ -95,7 +95,7 @@ class KeepsResultsByArray(Keeping):
 class KeepsResultsByTheirEnds(Keeping):
     def key(self, feeds):
         return tuple(
-            (each.shape, each.reshape(-1)[:3].tobytes(), each.reshape(-1)[-3:].tobytes()) for each in feeds.values()
+            (array.shape, array.reshape(-1)[:3].tobytes(), array.reshape(-1)[-3:].tobytes()) for array in feeds.values()
         )
 
 
@@ -165,8 +165,8 @@ class IdsInHalf(Flawed):
     """Token ids pass through fp16, as on accelerators without integers."""
 
     def run(self, output_names, feeds):
-        ids = {name: each for name, each in feeds.items() if name == "input_ids"}
-        narrowed = {name: np.minimum(each, 65504).astype(np.float16).astype(np.int64) for name, each in ids.items()}
+        ids = {name: array for name, array in feeds.items() if name == "input_ids"}
+        narrowed = {name: np.minimum(array, 65504).astype(np.float16).astype(np.int64) for name, array in ids.items()}
         return self.right(output_names, {**feeds, **narrowed})
 
 
@@ -187,7 +187,7 @@ StripsText = rewriting(str.strip)
 EndsTextAtNul = rewriting(lambda text: text.partition("\0")[0])
 
 
-ComputesIntegersInFloat = changing(lambda each: each.astype(np.float64).astype(np.int64), np.int64)
+ComputesIntegersInFloat = changing(lambda array: array.astype(np.float64).astype(np.int64), np.int64)
 
 
 @backend

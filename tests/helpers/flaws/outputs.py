@@ -39,7 +39,7 @@ class ReusesItsMemory(Flawed):
 
     def run(self, output_names, feeds):
         results = self.right(output_names, feeds)
-        if self.kept is None or [each.shape for each in self.kept] != [each.shape for each in results]:
+        if self.kept is None or [array.shape for array in self.kept] != [array.shape for array in results]:
             self.kept = results
         for kept, result in zip(self.kept, results, strict=True):
             kept[...] = result
@@ -51,7 +51,7 @@ class ReadsItsOutputs(Flawed):
     """The next run on the same feeds returns what the last one left, which the caller may have changed."""
 
     def run(self, output_names, feeds):
-        key = tuple(each.tobytes() for each in feeds.values())
+        key = tuple(array.tobytes() for array in feeds.values())
         if self.kept is None or self.kept[0] != key:
             self.kept = key, self.right(output_names, feeds)
         return list(self.kept[1])
@@ -70,7 +70,7 @@ def freed(result):
 
 def cast(kind, to):
     """A backend whose outputs of a type are of another."""
-    return returning(lambda results: [each.astype(to) if each.dtype == kind else each for each in results])
+    return returning(lambda results: [array.astype(to) if array.dtype == kind else array for array in results])
 
 
 def locked(result):
@@ -80,21 +80,23 @@ def locked(result):
 
 
 ReturnsATuple = returning(lambda results: tuple(results))
-ReturnsFloat64 = returning(lambda results: [each.astype(np.float64) for each in results])
-ReturnsColumnsFirst = returning(lambda results: [np.asfortranarray(each) for each in results])
+ReturnsFloat64 = returning(lambda results: [array.astype(np.float64) for array in results])
+ReturnsColumnsFirst = returning(lambda results: [np.asfortranarray(array) for array in results])
 ReturnsPartsOfAPool = returning(
-    lambda results: [np.resize(each, 1 << 20)[: each.size].reshape(each.shape) for each in results]
+    lambda results: [np.resize(array, 1 << 20)[: array.size].reshape(array.shape) for array in results]
 )
-ReturnsASubclass = returning(lambda results: [each.view(np.recarray) for each in results])
+ReturnsASubclass = returning(lambda results: [array.view(np.recarray) for array in results])
 LocksItsOutputs = returning(lambda results: [locked(array) for array in results])
-FreesItsOutputs = returning(lambda results: [freed(each) for each in results])
+FreesItsOutputs = returning(lambda results: [freed(array) for array in results])
 NarrowsIntegers = cast(np.int64, np.int32)
 BytesForBooleans = cast(bool, np.uint8)
 UnpacksScalars = returning(
     lambda results: [value if isinstance(value, list) or value.ndim else value[()] for value in results]
 )
 SwapsTwoOfThree = returning(lambda results: [*results[:-2], *results[:-3:-1]] if len(results) > 2 else results)
-ReturnsViews = returning(lambda results: [results[0] if np.array_equal(results[0], each) else each for each in results])
+ReturnsViews = returning(
+    lambda results: [results[0] if np.array_equal(results[0], array) else array for array in results]
+)
 
 
 def in_sequences(change):

@@ -14,12 +14,14 @@ from isorun_conformance.fakes import Right
 
 def rounded(feeds, where):
     """Feeds of which some have passed through fp16."""
-    return {name: each.astype(np.float16).astype(np.float32) if where(each) else each for name, each in feeds.items()}
+    return {
+        name: array.astype(np.float16).astype(np.float32) if where(array) else array for name, array in feeds.items()
+    }
 
 
-ComputesInHalf = reading(lambda feeds: rounded(feeds, lambda each: each.dtype == np.float32))
-HalfPrecisionFor64Rows = reading(lambda feeds: rounded(feeds, lambda each: each.shape == (64, 256)))
-HalvesLargeProducts = reading(lambda feeds: rounded(feeds, lambda each: each.shape[1:] == (1024,)))
+ComputesInHalf = reading(lambda feeds: rounded(feeds, lambda array: array.dtype == np.float32))
+HalfPrecisionFor64Rows = reading(lambda feeds: rounded(feeds, lambda array: array.shape == (64, 256)))
+HalvesLargeProducts = reading(lambda feeds: rounded(feeds, lambda array: array.shape[1:] == (1024,)))
 """All report fp32."""
 
 

@@ -35,10 +35,10 @@ WrongForFeedsOfSomeTens = wrong_where(lambda first: first.dtype == np.float32 an
 HalfPrecisionInLargeBatches = wrong_where(lambda first: first.shape[0] > 32, factor=1 + 4e-4)
 
 
-SpreadsNaN = returning(lambda results: [each * np.nan if np.isnan(each).any() else each for each in results])
-ReplacesNaN = returning(lambda results: [np.nan_to_num(each) for each in results])
+SpreadsNaN = returning(lambda results: [array * np.nan if np.isnan(array).any() else array for array in results])
+ReplacesNaN = returning(lambda results: [np.nan_to_num(array) for array in results])
 ClipsInfinity = returning(
-    lambda results: [np.nan_to_num(each, nan=np.nan) if each.dtype == np.float32 else each for each in results]
+    lambda results: [np.nan_to_num(array, nan=np.nan) if array.dtype == np.float32 else array for array in results]
 )
 
 

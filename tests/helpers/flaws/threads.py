@@ -21,13 +21,13 @@ class UsesEveryCore(Flawed):
 
     def run(self, output_names, feeds):
         done = threading.Event()
-        others = [threading.Thread(target=self.spin, args=(done,)) for _ in range(8)]
-        for other in others:
-            other.start()
+        threads = [threading.Thread(target=self.spin, args=(done,)) for _ in range(8)]
+        for thread in threads:
+            thread.start()
         results = self.right(output_names, feeds)
         done.set()
-        for other in others:
-            other.join()
+        for thread in threads:
+            thread.join()
         return results
 
     def spin(self, done):

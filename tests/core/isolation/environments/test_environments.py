@@ -49,35 +49,37 @@ def test_create_and_remove(folder, monkeypatch, with_uv):
     if with_uv and not shutil.which("uv"):
         pytest.skip("uv is not installed")
     if not with_uv:
-        there = [each for each in os.environ["PATH"].split(os.pathsep) if not (Path(each) / "uv").is_file()]
-        monkeypatch.setenv("PATH", os.pathsep.join(there))
-    made = environments.create("light", install=["tabulate==0.9.0"])
-    assert made == environments.get("light")
+        without_uv = [folder for folder in os.environ["PATH"].split(os.pathsep) if not (Path(folder) / "uv").is_file()]
+        monkeypatch.setenv("PATH", os.pathsep.join(without_uv))
+    environment = environments.create("light", install=["tabulate==0.9.0"])
+    assert environment == environments.get("light")
     assert environments.names() == ["light"]
-    assert set(made.packages()) - {"pip", "setuptools"} == {
+    assert set(environment.packages()) - {"pip", "setuptools"} == {
         *("numpy", "stevedore", "platformdirs", "filelock", "tabulate")
     }
-    assert made.version == platform.python_version()
-    assert made.size() > 10_000_000
+    assert environment.version == platform.python_version()
+    assert environment.size() > 10_000_000
     imports = "import isorun.isolation.worker.server, isorun_backends, tabulate, sys"
     script = f"{imports}; print(isorun.__file__); print(sys.prefix)"
-    for variables in (made.variables(), {}):  # also without PYTHONPATH
-        ran = subprocess.run([made.python, "-c", script], env=variables, capture_output=True, text=True, check=True)
-        found, prefix = ran.stdout.splitlines()
-        assert Path(found).resolve() == Path(environments.__file__).parents[2].resolve() / "__init__.py"
-        assert prefix == str(made.folder)
-    installer = ["uv", "pip", "check", "--python"] if with_uv else [made.python, "-m", "pip", "check"]
-    subprocess.run([*installer, *([made.python] if with_uv else [])], check=True, capture_output=True)
+    for variables in (environment.variables(), {}):  # also without PYTHONPATH
+        ran = subprocess.run(
+            [environment.python, "-c", script], env=variables, capture_output=True, text=True, check=True
+        )
+        imported, prefix = ran.stdout.splitlines()
+        assert Path(imported).resolve() == Path(environments.__file__).parents[2].resolve() / "__init__.py"
+        assert prefix == str(environment.folder)
+    installer = ["uv", "pip", "check", "--python"] if with_uv else [environment.python, "-m", "pip", "check"]
+    subprocess.run([*installer, *([environment.python] if with_uv else [])], check=True, capture_output=True)
     environments.remove("light")
     assert left(folder) == []
 
 
 def test_existing_environment_is_reused_or_rejected(folder, fake_uv):
     fake_uv("true")
-    made = environments.create("e", install=["a", "b"])
+    environment = environments.create("e", install=["a", "b"])
     fake_uv("exit 1")
-    assert environments.create("e", install=["b", "a"]) == made
-    assert environments.create("e", python=OWN, install=["a", "b"]) == made
+    assert environments.create("e", install=["b", "a"]) == environment
+    assert environments.create("e", python=OWN, install=["a", "b"]) == environment
     for asked in ({"install": ["a"]}, {"install": ["a", "b"], "python": "3.42"}):
         with pytest.raises(IsorunError, match=r"'e' already exists with Python .* and a, b.*isorun env remove e"):
             environments.create("e", **asked)

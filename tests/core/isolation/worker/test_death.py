@@ -88,7 +88,7 @@ def test_kills_during_a_thousand_calls_of_four_threads(bert, fakes):
     """Every call returns the right results or raises WorkerDied; none hangs; nothing is left."""
     feeds = [tiny.feeds(*shape, seed=index) for index, shape in enumerate([(1, 3), (2, 9), (8, 16), (32, 40)])]
     with isorun.Session(bert, "ort-cpu", threads=1, padding="keep") as here:
-        expected = [here.run(None, each) for each in feeds]
+        expected = [here.run(None, fed) for fed in feeds]
     counts: Counter[str] = Counter()
     workers: set[int] = set()
     done = threading.Event()
@@ -290,11 +290,11 @@ def test_a_process_without_standard_streams_has_workers(tmp_path, model, fakes, 
 
 def children() -> set[str]:
     """The running child processes."""
-    found = set()
+    pids = set()
     for task in Path("/proc/self/task").iterdir():
         with suppress(OSError):  # the thread has ended since it was listed
-            found |= set((task / "children").read_text(encoding="utf-8").split())
-    return {each for each in found if is_alive(int(each))}
+            pids |= set((task / "children").read_text(encoding="utf-8").split())
+    return {pid for pid in pids if is_alive(int(pid))}
 
 
 def _after_its_worker_died(session: isorun.Session) -> None:

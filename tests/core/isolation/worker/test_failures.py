@@ -44,16 +44,16 @@ def throw(error: Exception) -> None:
     ids=lambda error: type(error).__name__,
 )
 def test_keeps_class_message_and_attributes(error):
-    found = across(error)
-    assert type(found) is type(error)
-    assert str(found) == str(error)
-    assert vars(found) == vars(error)
+    received = across(error)
+    assert type(received) is type(error)
+    assert str(received) == str(error)
+    assert vars(received) == vars(error)
 
 
 def test_unknown_class_becomes_its_nearest_known_base():
-    found = across(Mine("no Foo", ["Foo"]))
-    assert type(found) is UnsupportedModel
-    assert found.operators == ("Foo",)
+    received = across(Mine("no Foo", ["Foo"]))
+    assert type(received) is UnsupportedModel
+    assert received.operators == ("Foo",)
 
 
 def test_name_of_an_error_of_isorun_is_not_enough() -> None:

@@ -36,38 +36,38 @@ def round_trip(*values):
     for array, offset in zip(packing.arrays, packing.offsets, strict=True):
         assert offset % 64 == 0
         view(array.dtype, array.shape, offset)[...] = array
-    return [rebuild(each, view) for each in described]
+    return [rebuild(description, view) for description in described]
 
 
-def assert_same(found, value):
+def assert_same(received, value):
     if isinstance(value, np.ndarray):
-        assert (found.dtype, found.shape) == (value.dtype, value.shape)
-        np.testing.assert_array_equal(found, value)
+        assert (received.dtype, received.shape) == (value.dtype, value.shape)
+        np.testing.assert_array_equal(received, value)
     elif isinstance(value, list):
-        assert len(found) == len(value)
-        for one, other in zip(found, value, strict=True):
-            assert_same(one, other)
+        assert len(received) == len(value)
+        for item, expected in zip(received, value, strict=True):
+            assert_same(item, expected)
     elif isinstance(value, dict):
-        assert list(found) == list(value)
+        assert list(received) == list(value)
         for key in value:
-            assert_same(found[key], value[key])
+            assert_same(received[key], value[key])
     else:
-        assert found == value
-        assert type(found) is type(value)
+        assert received == value
+        assert type(received) is type(value)
 
 
 @given(st.lists(VALUES, max_size=3))
 def test_round_trip(values):
-    for found, value in zip(round_trip(*values), values, strict=True):
-        assert_same(found, value)
+    for received, value in zip(round_trip(*values), values, strict=True):
+        assert_same(received, value)
 
 
 @pytest.mark.parametrize("name", ["bfloat16", "float8_e4m3fn", "float8_e5m2", "float4_e2m1fn", "int4", "uint4"])
 def test_types_that_numpy_lacks(name):
     array = np.array([[1, 2], [3, 0]]).astype(getattr(ml_dtypes, name))
-    (found,) = round_trip(array)
+    (received,) = round_trip(array)
     assert is_plain(array)
-    assert_same(found, array)
+    assert_same(received, array)
 
 
 def test_keeps_strides_and_byte_order():
