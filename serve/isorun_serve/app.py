@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 
 from fastapi import FastAPI, Request
@@ -27,15 +27,16 @@ from isorun_serve.traffic import Traffic
 _logger = logging.getLogger("isorun.serve")
 
 
-def create_app(models: Models, settings: Settings | None = None) -> FastAPI:
+def create_app(models: Models, settings: Settings | None = None, *, labels: Mapping[str, str] | None = None) -> FastAPI:
     """The application for models that are open. It warms them up when it starts, and closes them when it stops.
 
     Args:
         models: the models.
         settings: the limits; ``None`` for the defaults.
+        labels: of all metrics.
     """
     settings = settings or Settings()
-    traffic = Traffic()
+    traffic = Traffic(labels)
 
     @asynccontextmanager
     async def lifespan(_: FastAPI) -> AsyncIterator[None]:

@@ -79,7 +79,9 @@ def deployment(
         if settings.warmup:
             opened.warm_up(measure=settings.measure)
         opened.accepting = opened.ready = True
-        return create_app(opened, replace(settings, warmup=False))
+        # Ray sends each request to any replica, whose counts would look like one that is reset again and again.
+        labels = {"replica": serve.get_replica_context().replica_id.unique_id}
+        return create_app(opened, replace(settings, warmup=False), labels=labels)
 
     deployed = serve.deployment(
         name=NAME,

@@ -30,7 +30,7 @@ def router(models: Models, traffic: Traffic) -> APIRouter:
     @routes.get("/metrics")
     async def metrics() -> Response:
         """Counts and times of models and requests, for Prometheus."""
-        sessions = [({"model": served.name}, served.session.metrics()) for served in models]
+        sessions = [({**traffic.labels, "model": served.name}, served.session.metrics()) for served in models]
         return PlainTextResponse(prometheus(sessions) + traffic.prometheus(), media_type=_PROMETHEUS)
 
     return routes

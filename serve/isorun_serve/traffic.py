@@ -3,14 +3,20 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Mapping
 
 from isorun.session.scheduling.metrics import SECONDS, Counts, Histogram, family
 
 
 class Traffic:
-    """The requests of a server. Used on the event loop only."""
+    """The requests of a server. Used on the event loop only.
 
-    def __init__(self) -> None:
+    Args:
+        labels: of all metrics: what tells this server from others that answer for it, as replicas do.
+    """
+
+    def __init__(self, labels: Mapping[str, str] | None = None) -> None:
+        self.labels = labels or {}
         self.at_once = 0
         """The requests that are open."""
         self.draining = False
@@ -37,13 +43,13 @@ class Traffic:
     def prometheus(self) -> str:
         """The same in Prometheus' text format."""
         answers = [
-            ({"method": method, "route": route, "status": str(status)}, count)
+            ({**self.labels, "method": method, "route": route, "status": str(status)}, count)
             for (method, route, status), count in sorted(self._answers.items())
         ]
-        seconds = [({"route": route}, histogram) for route, histogram in self.seconds().items()]
+        seconds = [({**self.labels, "route": route}, histogram) for route, histogram in self.seconds().items()]
         lines = [
             *family("http_requests_total", "counter", "Answers by status; 499 if the client had left", answers),
-            *family("http_at_once", "gauge", "Requests that are open", [({}, self.at_once)]),
+            *family("http_at_once", "gauge", "Requests that are open", [(self.labels, self.at_once)]),
             *family("http_seconds", "histogram", "Time of a request", seconds),
         ]
         return "\n".join(lines) + "\n"

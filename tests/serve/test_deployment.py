@@ -16,14 +16,19 @@ import urllib.request
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import pytest
+from fastapi.testclient import TestClient
 
 from isorun.errors import InvalidArgument
+from isorun_serve.app import create_app
 from isorun_serve.deployment import scaling
+from isorun_serve.models import Models, Served
+from isorun_serve.settings import Settings
 
 SCRIPT = """
-import sys, time
+import re, sys, time
 from concurrent.futures import ThreadPoolExecutor
 import ray, requests
 from ray import serve
@@ -48,6 +53,8 @@ for body in ({"a": 1}, None, []):
     answer = requests.post(url + "/v1/embeddings", json=body, timeout=60)
     assert (answer.status_code, list(answer.json())) == (400, ["error"]), answer.text
 assert requests.get(url + "/ready", timeout=60).json() == {"ready": True}
+pages = [requests.get(url + "/metrics", timeout=60).text for _ in range(20)]
+assert len({replica for page in pages for replica in re.findall(r'replica="(\\w+)",model=', page)}) == 2, pages[-1]
 serve.shutdown()
 print("done")
 """
@@ -68,6 +75,15 @@ def test_replicas(replicas: str, expected: dict[str, object]) -> None:
 def test_rejects_other_numbers_of_replicas(replicas: str) -> None:
     with pytest.raises(InvalidArgument, match="expected N or MIN:MAX"):
         scaling(replicas)
+
+
+def test_metrics_name_the_replica(models: dict[str, Any]) -> None:
+    app = create_app(Models([Served.of("bert", models["bert"])]), Settings(warmup=False), labels={"replica": "a"})
+    client = TestClient(app)
+    client.get("/v1/models")
+    samples = [line for line in client.get("/metrics").text.splitlines() if not line.startswith("#")]
+    assert samples
+    assert all('{replica="a"' in sample for sample in samples), samples
 
 
 NEEDS_RAY = pytest.mark.skipif(importlib.util.find_spec("ray") is None, reason="needs Ray: pip install 'isorun[ray]'")
