@@ -1,4 +1,4 @@
-"""Errors of a process that has no memory or files left: nothing is wrong with what it called."""
+"""Errors of a process that reached a limit: nothing is wrong with what it called."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ _ADVICE: dict[int | None, str] = {
     errno.ENOMEM: "Free memory, raise the limit of this process (`ulimit -v`), or do less at once",
     errno.EMFILE: "Raise the limit of open files of this process (`ulimit -n`), or do less at once",
     errno.ENFILE: "Close programs, or raise the system's limit of open files",
+    errno.EFBIG: "Raise the limit of the size of files of this process (`ulimit -f`)",  # of shared memory, too
 }
 
 

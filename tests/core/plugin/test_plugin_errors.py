@@ -91,6 +91,7 @@ def test_an_executable_is_compiled_again_after_any_exception_of_its_own(bert: Pa
         (OSError(errno.EIO, "broken"), "Report it to the authors of "),
         (OSError(errno.EMFILE, "Too many open files"), "ulimit -n"),
         (OSError(errno.ENFILE, "Too many open files in system"), "the system's limit"),
+        (OSError(errno.EFBIG, "File too large"), "ulimit -f"),
         (MemoryError("800 MB"), "Free memory"),
     ],
 )
