@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
-from isorun.errors import BackendFailed, InvalidFeeds, IsorunError, did_you_mean
+from isorun.errors import BackendFailed, CacheError, InvalidFeeds, IsorunError, did_you_mean
 from isorun.session.session import Session
 from isorun.text.classifier import Classifier
 from isorun.text.cross_encoder import CrossEncoder
@@ -143,7 +143,10 @@ class Models:
         them: :meth:`isorun.Session.warmup`."""
         for served in self:
             with _named(served):
-                served.session.warmup((), measure=measure)
+                try:
+                    served.session.warmup((), measure=measure)
+                except CacheError as error:
+                    raise CacheError(f"{error} With --no-measure, a read-only cache will do") from error
         self.accepting = True
         for served in self:
             with _named(served):

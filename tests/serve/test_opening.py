@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import onnx.parser
 import pytest
@@ -55,6 +56,17 @@ def test_models_are_served_whether_or_not_random_tensors_fit(
         models.warm_up(measure=False)
         assert models.accepting
     assert ["odd: not warmed up" in record.getMessage() for record in caplog.records] == ([] if fits else [True])
+
+
+def test_names_the_option_for_a_cache_that_cannot_keep_measurements(
+    models: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def measure(*_: Any, **__: Any) -> None:
+        raise isorun.CacheError("The cache folder cannot be written to.")
+
+    monkeypatch.setattr(models["bert"], "warmup", measure)
+    with pytest.raises(isorun.CacheError, match=r"^bert: The cache folder .*--no-measure"):
+        Models([Served.of("bert", models["bert"])]).warm_up(measure=True)
 
 
 @pytest.mark.parametrize("name", ["a/ready", "a/infer", "a/versions/2", "a/"])
