@@ -97,14 +97,25 @@ def run(application: Any, host: str, port: int) -> None:
     """Deploy on the cluster that this machine is part of, or else on one of its own, until SIGTERM or Ctrl-C.
 
     Then the replicas stop once they have answered what they accepted.
+
+    Raises:
+        InvalidArgument: ``port`` is 0.
+        IsorunError: Ray cannot listen there, or a replica cannot open the models.
     """
+    if port == 0:
+        raise InvalidArgument("--port cannot be 0 with --ray: Ray does not report which one it listens on. Name one")
     from ray import serve
 
     from isorun.cli import signals
 
-    serve.start(http_options={"host": host, "port": port})
-    signals.handle(signal.default_int_handler)  # Ray's own handler, set by now, exits at once
     try:
+        serve.start(http_options={"host": host, "port": port})
+        signals.handle(signal.default_int_handler)  # Ray's own handler, set by now, exits at once
         serve.run(application, name=NAME, route_prefix="/", blocking=True)
     except KeyboardInterrupt:
         serve.delete(NAME)
+    except RuntimeError as error:  # with the traceback of another process, which ends with what is wrong
+        reason = str(error).strip().rpartition("\n")[2].rstrip(".")
+        raise IsorunError(
+            f"Ray Serve cannot serve on {host}, port {port}: {reason}. Ray's log above has more"
+        ) from error

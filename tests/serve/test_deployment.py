@@ -16,14 +16,15 @@ import urllib.request
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from fastapi.testclient import TestClient
 
-from isorun.errors import InvalidArgument
+from isorun.errors import InvalidArgument, IsorunError
 from isorun_serve.app import create_app
-from isorun_serve.deployment import scaling
+from isorun_serve.deployment import run, scaling
 from isorun_serve.models import Models, Served
 from isorun_serve.settings import Settings
 
@@ -84,6 +85,19 @@ def test_metrics_name_the_replica(models: dict[str, Any]) -> None:
     samples = [line for line in client.get("/metrics").text.splitlines() if not line.startswith("#")]
     assert samples
     assert all('{replica="a"' in sample for sample in samples), samples
+
+
+def test_errors_of_ray_are_those_of_the_command(monkeypatch: pytest.MonkeyPatch) -> None:
+    def start(**_: Any) -> None:
+        raise RuntimeError("ray::Proxy.ready()\n  File proxy.py\nRuntimeError: Failed to bind to address 'a:80'.")
+
+    monkeypatch.setitem(sys.modules, "ray", SimpleNamespace(serve=SimpleNamespace(start=start)))
+    with pytest.raises(
+        IsorunError, match=r"^Ray Serve cannot serve on a, port 80: .*to bind to address 'a:80'\. Ray's"
+    ):
+        run(None, "a", 80)
+    with pytest.raises(InvalidArgument, match="--port cannot be 0 with --ray"):
+        run(None, "a", 0)
 
 
 NEEDS_RAY = pytest.mark.skipif(importlib.util.find_spec("ray") is None, reason="needs Ray: pip install 'isorun[ray]'")
