@@ -199,7 +199,8 @@ def _rows(
     if level == "token" and real is not None and ours.ndim == 2:
         return ours, theirs, real
     a, b = _compared(ours, level, real), _compared(theirs, level, real)
-    columns = a.shape[-1] if a.ndim > 1 else a.size
+    # A single column, such as the scores of pairs, is one row: the direction of a number is only its sign.
+    columns = a.shape[-1] if a.ndim > 1 and a.shape[-1] > 1 else a.size
     rows = a.size // columns if columns else 0
     a, b = a.reshape(rows, columns), b.reshape(rows, columns)
     return a, b, np.ones(a.shape, dtype=bool)

@@ -5,8 +5,9 @@
                  from rounding of elements near zero.
     ``rms``      rms(a - b) / rms(b), the relative error in the Euclidean norm.
     ``cosine``   the minimum cosine over rows. A row is a vector along the last dimension; for a token-level output
-                 of rank 2 (one number per token) it is the sequence. Rows whose norm in the reference is below a
-                 thousandth of the root mean square norm are skipped: rounding dominates their direction.
+                 of rank 2 (one number per token) it is the sequence; an output with one column is a single row. Rows
+                 whose norm in the reference is below a thousandth of the root mean square norm are skipped: rounding
+                 dominates their direction.
     ``argmax``   the fraction of those rows whose maximum is at the reference's index, or where the reference is lower
                  than its maximum by at most the ``rms`` error that is allowed: such elements may trade places.
 

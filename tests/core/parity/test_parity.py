@@ -81,6 +81,15 @@ def test_two_swapped_rows_fail(seed: int, scale: float, precision: str) -> None:
     assert cosine < DEFAULT_TOLERANCES[precision].cosine
 
 
+@pytest.mark.parametrize("shape", [(8,), (8, 1), (2, 4, 1)])
+def test_a_score_near_zero_may_change_its_sign(shape: tuple[int, ...]) -> None:
+    """Such as that of a pair of a reranker: a single number has no direction but its sign."""
+    reference = np.array([5.0, -7.0, 3.0, 0.05, 6.0, -4.0, 2.0, -8.0]).reshape(shape)
+    (output,) = judge(reference - 0.1, reference, "int8").outputs
+    assert (output.reasons, output.cosine) == ((), pytest.approx(1, abs=1e-3))
+    assert judge(-reference, reference, "int8").verdict == "fail"
+
+
 NARROWING = sorted(DEFAULT_TOLERANCES, key=lambda name: DEFAULT_TOLERANCES[name].rms)
 
 
