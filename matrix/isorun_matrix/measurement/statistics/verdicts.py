@@ -224,8 +224,8 @@ def change(first: Medians, second: Medians, of: str, sessions: Sessions, compare
     middle = float(np.median(logs[1]) - np.median(logs[0]))
     if min(map(len, logs)) < NEEDED:
         return Change(math.exp(middle), of, None, "too few rounds")
-    error = math.sqrt(sum(float(np.var(values, ddof=1)) * _of_median(len(values)) for values in logs))
-    rounds = _student(compared, sum(map(len, logs)) - 2) * error
+    variances = [float(np.var(values, ddof=1)) * _of_median(len(values)) for values in logs]
+    rounds = _student(compared, _freedom(variances, logs)) * math.sqrt(sum(variances))
     threshold = max(rounds, sessions.explains(compared), math.log1p(max((_SMALL, *noises))))
     verdict = "same" if abs(middle) <= threshold else "slower" if middle > 0 else "faster"
     return Change(math.exp(middle), of, math.exp(threshold), verdict)
@@ -242,6 +242,13 @@ def _log_ratios(cell: Medians, baseline: Medians) -> np.ndarray:
     return np.array([math.log(cell[number] / baseline[number]) for number in cell if number in baseline])
 
 
+def _freedom(variances: Sequence[float], samples: Sequence[np.ndarray]) -> float:
+    """The degrees of freedom of a sum of variances (Welch and Satterthwaite): many values of one sample do not make the
+    variance of a smaller one more certain."""
+    parts = sum(variance**2 / (len(values) - 1) for variance, values in zip(variances, samples, strict=True))
+    return sum(variances) ** 2 / parts if parts else 1.0
+
+
 def _of_median(count: int) -> float:
     """The variance of the median of so many values, divided by the variance of a value.
 
@@ -250,14 +257,14 @@ def _of_median(count: int) -> float:
     return math.pi / (2 * count + math.pi - 2)
 
 
-def _student(comparisons: int, freedom: int | None) -> float:
+def _student(comparisons: int, freedom: float | None) -> float:
     """Student's quantile for so many comparisons in two directions (Bonferroni); ``None`` for a known variance."""
     level = 1 - (1 - LEVEL) / 2 / max(1, comparisons)
     return _quantile("norm", level) if freedom is None else _quantile("t", level, freedom)
 
 
 @lru_cache(maxsize=256)
-def _quantile(distribution: str, level: float, *parameters: int) -> float:
+def _quantile(distribution: str, level: float, *parameters: float) -> float:
     """The quantile of a distribution of scipy's; that of the studentized range takes long."""
     from scipy import stats
 

@@ -130,6 +130,15 @@ def test_a_change_needs_more_than_rounds_and_sessions_explain() -> None:
     assert verdict(1.5, alike, rounds=2) == Change(pytest.approx(1.5, rel=0.1), "p50", None, "too few rounds")
 
 
+def test_many_rounds_of_one_run_do_not_make_the_few_of_another_certain() -> None:
+    rng = np.random.default_rng(0)
+    wrong = 0
+    for _ in range(500):
+        runs = [dict(enumerate(np.exp(rng.normal(0, sigma, rounds)))) for rounds, sigma in ((3, 0.1), (12, 0.02))]
+        wrong += change(*runs, "p50", Sessions(0.0, 0.0, 10), 1).verdict != "same"
+    assert wrong / 500 <= 0.05 + 2 * math.sqrt(0.95 * 0.05 / 500)  # 14 % with as many degrees of freedom as rounds
+
+
 def test_sessions_are_measured_from_three_runs() -> None:
     runs = sessions(np.random.default_rng(0), 3, 4)
     assert Sessions.of(runs[:2]) == Sessions.of([*runs[:2], {"other": 1.0}]) == Sessions()
