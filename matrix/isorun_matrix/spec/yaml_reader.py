@@ -45,7 +45,7 @@ class _Excess(Exception):
 
 
 class _Loader(yaml.SafeLoader):
-    """A loader that stops at data that would take minutes or all memory."""
+    """A loader that stops at data that would take minutes or all memory, and that knows the numbers of YAML 1.2."""
 
     _values = 0
     _depth = 0
@@ -58,6 +58,12 @@ class _Loader(yaml.SafeLoader):
         node = super().compose_node(parent, index)
         self._depth -= 1
         return node
+
+
+# YAML 1.1 reads 1e-3 and 1.5e3 as texts: its numbers have a point and a sign.
+_Loader.add_implicit_resolver(
+    f"{_PREFIX}float", re.compile(r"[-+]?([0-9]+\.?[0-9]*|\.[0-9]+)[eE][-+]?[0-9]+$"), [*"-+.0123456789"]
+)
 
 
 def read(path: Path) -> tuple[yaml.MappingNode, dict[str, Any], list[Problem]]:

@@ -115,6 +115,12 @@ def test_rejects_files(tmp_path: Path, content: str | bytes, problem: str) -> No
     assert ("at most" in problem) <= ("not YAML" not in message)
 
 
+@pytest.mark.parametrize(("value", "number"), [("1e-1", 0.1), ("1.5e1", 15.0), (".5E+1", 5.0), ("1.5e-1", 0.15)])
+def test_reads_the_numbers_of_yaml_1_2(tmp_path: Path, value: str, number: float) -> None:
+    (tmp_path / "spec.yaml").write_text(f"{SPEC}seconds: {value}\n")
+    assert reader.load(tmp_path / "spec.yaml").seconds == number
+
+
 def test_does_not_wait_for_a_pipe(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "spec.yaml")
     with pytest.raises(SpecError, match="must be a regular file"):
