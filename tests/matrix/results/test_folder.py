@@ -11,6 +11,7 @@ import pytest
 from isorun.errors import SpecError
 from isorun_matrix.measurement import feeds
 from isorun_matrix.measurement.statistics import latencies
+from isorun_matrix.results import audit
 from isorun_matrix.results.folder import RunFolder
 from isorun_matrix.results.records import CellResult, ModelResult, RecordedQuality, RoundResult, TrialResult
 from matrix_results import ENVIRONMENT, SPEC, cell, measurement, record
@@ -338,6 +339,11 @@ def test_damaged_samples_are_an_error_that_names_their_file(folder: RunFolder, c
     path.unlink() if content is None else path.write_bytes(content)
     with pytest.raises(SpecError, match=r"round-1/samples\.npz"):
         folder.run()
+
+
+def test_check_does_not_require_a_control_that_a_changed_spec_added(folder: RunFolder) -> None:
+    folder.write_run(record(cell("c0"), cell("c0~control")))
+    assert [*audit.problems(folder)] == [("m/8x128/c0/fp32", "is pending: not measured")]
 
 
 def test_text_that_utf8_cannot_encode_is_replaced(folder: RunFolder) -> None:
