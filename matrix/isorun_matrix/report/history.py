@@ -12,7 +12,7 @@ from isorun_matrix.report.document import Document, Table, texts
 from isorun_matrix.report.formatting import number, shortened
 from isorun_matrix.results.records import CellResult, Run
 
-_OTHER = "with another processor, model, shape, number of threads or device"
+_OTHER = "with another processor, model, shape, backend, options, number of threads or device"
 _DISTURBED = "disturbed in every round"
 _BARS = "▁▂▃▄▅▆▇█"
 
@@ -51,7 +51,8 @@ def render(runs: Sequence[Run], patterns: Sequence[str], width: int) -> Document
 
 def changes(runs: Sequence[Run], patterns: Sequence[str]) -> dict[str, list[ChangePoint]]:
     """Where cells changed, by their ids. Of a cell, those runs count that were correct and not disturbed, and measured
-    the same as the last run: on the same processor, and the same model, shape, number of threads and device.
+    the same as the last run: on the same processor, and the same model, shape, backend, options, number of threads and
+    device.
 
     Args:
         runs, patterns: as for :func:`render`.

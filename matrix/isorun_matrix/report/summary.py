@@ -226,7 +226,8 @@ def subject(run: Run, cell: CellResult) -> tuple[Any, ...] | None:
     shapes = (model and model.shapes) or run.spec.shapes or ()
     shape = next((shape for shape in shapes if shape.get("name") == cell.shape), None)
     provenance = cell.result.provenance
-    return provenance.fingerprint, repr(shape), cell.result.threads, provenance.device
+    settings = cell.backend, cell.options, cell.result.threads, provenance.device
+    return provenance.fingerprint, repr(shape), *settings
 
 
 def rounds(cell: CellResult) -> Sequence[Round]:

@@ -84,11 +84,12 @@ def test_what_is_no_change() -> None:
     assert history.changes(disturbed, ["*"]) == {}
     assert shown(disturbed)[-1] == "no changes from run 10, 11, disturbed in every round: m/8x128/c/fp32"
     changed = nights(*STEADY, 13.0, 13.1)
-    others = [cell("c", "ok", 10.0, day=day, result={"provenance": {"fingerprint": "beef"}}) for day in range(1, 10)]
-    before = zip(nights(*STEADY), others, strict=True)
-    retrained = [run.model_copy(update={"cells": [retrained_cell]}) for run, retrained_cell in before] + changed[9:]
-    assert history.changes(retrained, ["*"]) == {}
-    assert "no changes from run 1, 2, 3" in printed(history.render(retrained, ["*"], 200), 200)
+    for change in ({"result": {"provenance": {"fingerprint": "beef"}}}, {"options": {"fast": True}}, {"backend": "d"}):
+        others = [cell("c", "ok", 10.0, day=day, **change) for day in range(1, 10)]
+        before = zip(nights(*STEADY), others, strict=True)
+        edited = [run.model_copy(update={"cells": [edited_cell]}) for run, edited_cell in before] + changed[9:]
+        assert history.changes(edited, ["*"]) == {}
+        assert "no changes from run 1, 2, 3" in printed(history.render(edited, ["*"], 200), 200)
     moved = [*nights(*STEADY), *nights(*STEADY, 13.0, 13.1, cpu="another")[9:]]
     assert history.changes(moved, ["*"]) == {}
 

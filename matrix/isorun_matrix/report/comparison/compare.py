@@ -160,8 +160,8 @@ def _of_the_same(first: Run, history: Sequence[Run]) -> Iterator[Run]:
         cells = [cell for cell in run.cells if summary.subject(run, cell) in (None, subjects.get(cell.id))]
         if all(cell.result is None for cell in cells):
             raise SpecError(
-                f"{run.folder} measured no cell of {first.folder} with the same model, shape, number of threads and "
-                "device. Remove it from --history."
+                f"{run.folder} measured no cell of {first.folder} with the same model, shape, backend, options, "
+                "number of threads and device. Remove it from --history."
             )
         yield run.model_copy(update={"cells": cells})
 
