@@ -8,15 +8,15 @@ from collections.abc import Iterable, Iterator, Sequence
 from isorun_matrix.measurement.statistics.verdicts import NEEDED
 from isorun_matrix.report.formatting import counts, number, shortened
 from isorun_matrix.report.summary import Group, calm_rounds, rounds
-from isorun_matrix.results.records import LACKING, CellResult
+from isorun_matrix.results.records import LACKING, CellResult, Ended
 
 
-def explanation(cell: CellResult) -> str | None:
-    """Why a cell is not ok, and the remedy, in a line; ``None`` if there is nothing to explain."""
-    if cell.status in ("ok", "pending"):
+def explanation(ended: Ended) -> str | None:
+    """Why a cell or a load is not ok, and the remedy, in a line; ``None`` if there is nothing to explain."""
+    if ended.status in ("ok", "pending"):
         return None
-    text = " ".join(str(cell.reason).split())
-    return f"{text}. {cell.remedy}" if cell.remedy else text
+    text = " ".join(str(ended.reason).split())
+    return f"{text}. {ended.remedy}" if ended.remedy else text
 
 
 def explanations(cells: Iterable[CellResult]) -> dict[str, list[CellResult]]:
@@ -96,6 +96,12 @@ def warnings(group: Group) -> Iterator[str]:
     if few:
         yield f"fewer than {NEEDED} undisturbed rounds, so without a verdict: {shortened(few)}"
     yield from disturbed(group.cells)
+    failed: dict[str, list[str]] = {}
+    for cell in group.cells:
+        for load in cell.loads:
+            if (text := explanation(load)) is not None:
+                failed.setdefault(text, []).append(f"{cell.name} ({load.name})")
+    yield from (f"not measured under load: {shortened(names)}: {text}" for text, names in failed.items())
     loaded = [(f"{cell.name} ({load.name})", load.result) for cell in group.cells for load in cell.loads if load.result]
     busy = [name for name, result in loaded if result.trials and all(trial.disturbed for trial in result.trials)]
     if busy:

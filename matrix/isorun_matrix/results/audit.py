@@ -44,6 +44,10 @@ def _cell_problems(folder: RunFolder, record: RunRecord, planned: PlannedCell) -
     lacks = planned.control and cell.status == "pending"
     if (cell.status not in ("ok", *LACKING) or cell.kept) and not lacks:
         yield f"is {cell.status}: {cell.reason or cell.kept or 'not measured'}"
+    loads = {load.name: load for load in cell.loads}
+    for scenario in record.spec.load if cell.status == "ok" and not planned.control else ():
+        if (load := loads.get(scenario["name"])) is None or load.status != "ok":
+            yield f"load {scenario['name']} is {f'{load.status}: {load.reason}' if load else 'not measured'}"
     if planned.key is None:
         return
     rounds = folder.rounds(planned.id, planned.key)

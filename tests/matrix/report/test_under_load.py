@@ -20,7 +20,8 @@ def loaded(name: str, rate: float, status: str = "ok") -> CellResult:
     figures = {"requests_per_s": rate, "rows_per_s": rate, "result": trial, "trials": [trial], "generator": "g"}
     figures["between"] = [rate * 0.95, rate * 1.05]
     load = {"key": "k", "status": status, "load": {"name": "server-20ms", "p99_ms": 20.0}}
-    return cell(name, "ok", 4.5, loads=[load | {"result": figures if status == "ok" else None}])
+    why = {"reason": "too many requests", "remedy": "Try less."} if status != "ok" else {}
+    return cell(name, "ok", 4.5, loads=[load | why | {"result": figures if status == "ok" else None}])
 
 
 def test_loads_are_in_every_report() -> None:
@@ -28,6 +29,7 @@ def test_loads_are_in_every_report() -> None:
     for text in (printed(terminal.render(result), 200), markdown.render(result), html.render(result)):
         assert re.search(r"a fp32 answers 40\.0 \S*38\.0 to 42\.0\S* a second with 99% .* within 20 ms", text)
         assert "timeout" in text
+        assert "b fp32 (server-20ms): too many requests. Try less." in text
     plot = plots.load(group_of(*result.cells))
     assert (plot["bounds"], plot["series"][0]["y"]) == ([20.0], [19.0])
 

@@ -13,7 +13,7 @@ from isorun_matrix.measurement import feeds
 from isorun_matrix.measurement.statistics import latencies
 from isorun_matrix.results import audit
 from isorun_matrix.results.folder import RunFolder
-from isorun_matrix.results.records import CellResult, ModelResult, RecordedQuality, RoundResult, TrialResult
+from isorun_matrix.results.records import CellResult, LoadResult, ModelResult, RecordedQuality, RoundResult, TrialResult
 from matrix_results import ENVIRONMENT, SPEC, cell, measurement, record
 
 NAME = "m/8x128/b/fp32"
@@ -344,6 +344,25 @@ def test_damaged_samples_are_an_error_that_names_their_file(folder: RunFolder, c
 def test_check_does_not_require_a_control_that_a_changed_spec_added(folder: RunFolder) -> None:
     folder.write_run(record(cell("c0"), cell("c0~control")))
     assert [*audit.problems(folder)] == [("m/8x128/c0/fp32", "is pending: not measured")]
+
+
+def test_check_finds_cells_that_have_no_result_under_load(folder: RunFolder, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(RunFolder, "reference_of", lambda *_: None)
+
+    def load_problems() -> list[str]:
+        return [problem for _, problem in audit.problems(folder) if problem.startswith("load")]
+
+    planned = record(PENDING)
+    scenario = {"name": "offline", "scenario": "offline"}
+    folder.write_run(planned.model_copy(update={"spec": planned.spec.model_copy(update={"load": [scenario]})}))
+    assert load_problems() == []
+    write_trial(folder)
+    for number in (1, 2, 3, 4, 5):
+        write(folder, number)
+    assert load_problems() == ["load offline is not measured"]
+    failed = LoadResult.from_plain({"key": "k", "status": "timeout", "reason": "too late", "load": scenario})
+    folder.write(folder.start(), folder.load_folder(NAME, "k", scenario), failed)
+    assert load_problems() == ["load offline is timeout: too late"]
 
 
 def test_text_that_utf8_cannot_encode_is_replaced(folder: RunFolder) -> None:
