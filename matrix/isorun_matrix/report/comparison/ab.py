@@ -113,10 +113,10 @@ def as_tables(compared: Sequence[Compared]) -> Document:
 
 
 def regressions(compared: Sequence[Compared], percent: float) -> list[str]:
-    """The cells that are not ok in B alone, or slower by more than ``percent``."""
+    """The cells that are not ok in B alone, or slower by more than ``percent``. What A cannot run is no difference."""
     lines = []
     for cell in compared:
-        if cell.b.status not in ("ok", cell.a.status):
+        if cell.a.result is not None and cell.b.status not in ("ok", cell.a.status):
             lines.append(f"{cell.name}: {cell.b.status}: {cell.b.reason}")
         elif cell.verdict == "slower" and cell.ratio is not None and cell.ratio.ratio > 1 + percent / 100:
             lines.append(f"{cell.name}: B takes {cell.ratio.ratio:.2f} x as long as A")

@@ -23,6 +23,7 @@ def side(label: str, p50: float, **more: object) -> CellResult:
         (side("x.a", 10), side("x.b", 11, disturbed=ALL), "slower", "cpu"),
         (side("x.a", 10), cell("x.b", "crashed"), "B is crashed", "p50"),
         (cell("x.a", "unavailable"), cell("x.b", "unavailable"), "A is unavailable, B is unavailable", "p50"),
+        (cell("x.a", "unavailable"), cell("x.b", "error"), "A is unavailable, B is error", "p50"),
     ],
 )
 def test_verdicts_on_the_second_side(a: CellResult, b: CellResult, verdict: str, of: str) -> None:
