@@ -200,8 +200,7 @@ class RunFolder:
 
     def rounds(self, name: str, key: str) -> list[RoundResult]:
         """A cell in each round so far, in their order."""
-        places = self._keyed(name, key).glob(f"{_ROUND}*/{RESULT}")
-        results = [reader.read(place, RoundResult) for place in places]
+        results = [reader.read(place / RESULT, RoundResult) for place in self._measured(name, key)]
         return sorted(results, key=lambda result: result.round.number)
 
     def round_folder(self, name: str, key: str, number: int) -> Path:
@@ -210,17 +209,26 @@ class RunFolder:
 
     def last_round(self, names: Iterable[str]) -> int:
         """The highest number of a round of any of these cells, of any key; 0 if there is none."""
-        paths = (path for name in names for path in self.cell(name).glob(f"*/{_ROUND}*"))
+        paths = (path for name in names for path in self._round_folders(name))
         return max((int(path.name.removeprefix(_ROUND)) for path in paths), default=0)
+
+    def _round_folders(self, name: str, key: str = "*") -> Iterator[Path]:
+        """The folders of a cell's rounds, by default of any key. Copies of them under other names do not count."""
+        paths = self.cell(name).glob(f"{key[:_KEY]}/{_ROUND}*")
+        return (path for path in paths if path.name.removeprefix(_ROUND).isdecimal())
+
+    def _measured(self, name: str, key: str = "*") -> Iterator[Path]:
+        """Those with a result."""
+        return (path for path in self._round_folders(name, key) if (path / RESULT).exists())
 
     def is_measured(self, name: str) -> bool:
         """Whether a cell has rounds of any key."""
-        return any(self.cell(name).glob(f"*/{_ROUND}*/{RESULT}"))
+        return any(self._measured(name))
 
     def key_of(self, name: str, request: str) -> str | None:
         """The key of the measurements of a cell with that request; ``None`` if there are none."""
-        for place in self.cell(name).glob(f"*/{_ROUND}*/{RESULT}"):
-            result = reader.read(place, RoundResult)
+        for place in self._measured(name):
+            result = reader.read(place / RESULT, RoundResult)
             if result.request == request and result.status in MEASURED:
                 return result.key
         return None

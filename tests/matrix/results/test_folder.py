@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -87,6 +88,13 @@ def test_a_round_is_identified_by_its_cells(folder: RunFolder) -> None:
         write(folder, number, round={"number": number, "position": 0, "order": order})
     first, same, alone = (taken.together for taken in only_cell(folder).result.rounds)
     assert first == same != alone
+
+
+def test_a_copy_of_a_round_does_not_count(folder: RunFolder) -> None:
+    place = write(folder)
+    shutil.copytree(place, place.with_name(f"{place.name} (copy)"))
+    assert [result.round.number for result in folder.rounds(NAME, "k")] == [1]
+    assert folder.last_round([NAME]) == 1
 
 
 def test_disturbed_rounds_are_left_out_unless_all_are(folder: RunFolder) -> None:
