@@ -33,3 +33,18 @@ def test_reshapes_around_a_dense_layer(before: str, flat: str, reshapes: int) ->
     simplify(model, FusionReport())
     np.testing.assert_allclose(exports.run(model, feeds)[0], exports.run(proto, feeds)[0], atol=1e-5)
     assert [node.op_type for node in model.graph].count("Reshape") == reshapes
+
+
+@pytest.mark.parametrize(("attributes", "folded"), [("", True), ("<start=0>", True), ("<end=2>", False)])
+def test_width_of_a_dense_layer_is_a_number(attributes: str, folded: bool) -> None:
+    proto = onnx_text.graph(
+        f"g (float[batch,sequence,4] x) => (float[batch,sequence,6] y) {{ m = MatMul(x, w) s = Shape{attributes}(m)"
+        " i = Constant<value = int64[1] {-1}>() n = Gather(s, i) f = Cast<to=1>(n) y = Mul(m, f) }"
+    )
+    weight = np.random.default_rng(0).normal(size=(4, 6)).astype(np.float32)
+    proto.graph.initializer.append(numpy_helper.from_array(weight, "w"))
+    feeds = {"x": np.random.default_rng(1).normal(size=(2, 3, 4)).astype(np.float32)}
+    model = ir.serde.deserialize_model(proto)
+    simplify(model, FusionReport())
+    np.testing.assert_allclose(exports.run(model, feeds)[0], exports.run(proto, feeds)[0], atol=1e-5)
+    assert ("Gather" not in [node.op_type for node in model.graph]) is folded
