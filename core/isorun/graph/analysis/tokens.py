@@ -18,7 +18,11 @@ _ELEMENTWISE = frozenset(
         *("LeakyRelu", "Log", "Mish", "Neg", "Relu", "Selu", "Sigmoid", "Softplus", "Sqrt", "Swish", "Tanh"),
     )
 )
-_ARITHMETIC = frozenset(("Add", "Div", "Mul", "Pow", "Sub"))
+ARITHMETIC = frozenset(("Add", "Div", "Mul", "Pow", "Sub"))
+"""Operators of two operands that broadcast."""
+_REDUCTIONS = frozenset(
+    f"Reduce{kind}" for kind in ("L1", "L2", "LogSum", "LogSumExp", "Max", "Mean", "Min", "Prod", "Sum", "SumSquare")
+)
 _FUSED = {  # and the number of token-level inputs
     **{"BiasGelu": 1, "BiasGeluTanh": 1, "SkipLayerNormalization": 2, functions.RMS_NORM: 1},
     **{functions.ROTATE: 1, functions.NORMALIZE_HEADS: 1},
@@ -44,7 +48,7 @@ def rank_by_token(node: ir.Node, ranks: Mapping[ir.Value, int]) -> int | None:
         return None
     if node.op_type in _ELEMENTWISE:
         return rank
-    if node.op_type in _ARITHMETIC:
+    if node.op_type in ARITHMETIC:
         return rank if all(_applies_to_all(value, rank, ranks) for value in node.inputs) else None
     if node.op_type == "Concat":
         joins = all(value is not None and ranks.get(value) == rank for value in node.inputs)
@@ -56,8 +60,11 @@ def rank_by_token(node: ir.Node, ranks: Mapping[ir.Value, int]) -> int | None:
             independent = rank == 3 and _dimensions(node.inputs[1]) == 2
         case "LayerNormalization":
             independent = rank == 3 and _axis(node, rank, -1) == 2
-        case "Softmax" | "LogSoftmax":
+        case "Softmax" | "LogSoftmax" | "LpNormalization" | "TopK":
             independent = _axis(node, rank, -1) >= 2
+        case "ArgMax" | "ArgMin":
+            independent = _axis(node, rank, 0) >= 2
+            rank -= 1 - node.attributes.get_int("keepdims", 1)
         case "Split":
             independent = _axis(node, rank, 0) >= 2
         case "Gather":
@@ -67,9 +74,13 @@ def rank_by_token(node: ir.Node, ranks: Mapping[ir.Value, int]) -> int | None:
             axes = _integers(node.inputs[3]) if len(node.inputs) > 3 else []
             independent = bool(axes) and all(axis % rank >= 2 for axis in axes)
         case "Squeeze":
-            axes = _integers(node.inputs[1]) if len(node.inputs) > 1 else []
+            axes = _axes(node)
             independent = bool(axes) and all(axis % rank >= 2 for axis in axes)
             rank -= len(axes)
+        case kind if kind in _REDUCTIONS:
+            axes = _axes(node)
+            independent = bool(axes) and all(axis % rank >= 2 for axis in axes)
+            rank -= 0 if node.attributes.get_int("keepdims", 1) else len(axes)
         case _:
             independent = False
     return rank if independent else None
@@ -80,7 +91,7 @@ def is_joining(node: ir.Node) -> bool:
     if functions.is_fused(node):
         return node.op_type in _FUSED
     beside = node.op_type == "Concat" and node.attributes.get_int("axis", 0) not in (0, 1)
-    return node.domain == "" and (beside or node.op_type in _ARITHMETIC)
+    return node.domain == "" and (beside or node.op_type in ARITHMETIC)
 
 
 def positions_read(node: ir.Node, rank: int) -> list[int]:
@@ -188,6 +199,11 @@ def _integers(value: ir.Value | None) -> list[int]:
     if tensor is None or tensor.size > _MAX_POSITIONS:
         return []
     return [int(number) for number in tensor.numpy().reshape(-1)]
+
+
+def _axes(node: ir.Node) -> list[int]:
+    """The axes that a node names, in an attribute or, since a later opset, in its second input."""
+    return _integers(node.inputs[1]) if len(node.inputs) > 1 else [*node.attributes.get_ints("axes", ())]
 
 
 def _axis(node: ir.Node, rank: int, default: int) -> int:

@@ -13,6 +13,7 @@ import numpy as np
 import onnx_ir as ir
 from onnx_ir.passes import common
 
+from isorun.graph.analysis import tokens
 from isorun.graph.analysis.evaluate import CannotEvaluate, array, is_constant, run_node
 from isorun.graph.io.shape_inference import infer_shapes
 from isorun.graph.matching import subgraph
@@ -68,11 +69,14 @@ def _compute_shapes(graph: ir.Graph) -> None:
 
 
 def remove_no_ops(graph: ir.Graph) -> None:
-    """Remove identities, dropouts, full slices and casts to the same type, in place."""
+    """Remove identities, dropouts, full slices, casts to the same type, and the expansion of an operand to the shape of
+    the other one, in place."""
     for node in list(graph):
         if node.domain != "" or not node.inputs or node.inputs[0] is None:
             continue
         source = node.inputs[0]
+        if node.op_type == "Expand":
+            _take_before_expansion(node, source)
         if node.op_type == "CastLike" and node.inputs[1] is not None and node.inputs[1].dtype is not None:
             node = _as_cast(graph, node, node.inputs[1].dtype)
         if node.op_type == "Cast":
@@ -86,6 +90,21 @@ def remove_no_ops(graph: ir.Graph) -> None:
         if no_op and not node.outputs[0].is_graph_output():
             ir.convenience.replace_all_uses_with(node.outputs[0], source)
             graph.remove(node, safe=True)
+
+
+def _take_before_expansion(expand: ir.Node, source: ir.Value) -> None:
+    """Have sums, products and the like of two operands broadcast one to the other themselves."""
+    shape = None if expand.inputs[1] is None else expand.inputs[1].producer()
+    if shape is None or (shape.domain, shape.op_type) != ("", "Shape") or not is_whole_shape(shape):
+        return
+    for reader, index in [*expand.outputs[0].uses()]:
+        if reader.domain == "" and reader.op_type in tokens.ARITHMETIC and reader.inputs[1 - index] is shape.inputs[0]:
+            reader.replace_input_with(index, source)
+
+
+def is_whole_shape(node: ir.Node) -> bool:
+    """Whether a ``Shape`` has all dimensions. ONNX Runtime writes a start of 0."""
+    return not node.attributes.get_int("start", 0) and "end" not in node.attributes
 
 
 def _is_full_slice(node: ir.Node) -> bool:

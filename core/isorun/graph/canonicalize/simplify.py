@@ -136,7 +136,7 @@ def _fold_widths(graph: ir.Graph) -> None:
         shape = None if node.op_type != "Gather" or node.inputs[0] is None else node.inputs[0].producer()
         if shape is None or shape.op_type != "Shape" or shape.inputs[0] is None:
             continue
-        if shape.attributes.get_int("start", 0) or "end" in shape.attributes:  # ONNX Runtime writes a start of 0
+        if not constants.is_whole_shape(shape):
             continue
         index, layer = subgraph.scalar(node.inputs[1]), subgraph.dense(shape.inputs[0])
         if layer is None or index is None or index not in (-1, (subgraph.rank(shape.inputs[0]) or 0) - 1):

@@ -333,7 +333,7 @@ REFUSED = {
     "Add": lambda hidden, mask: op("Add", hidden, op("Cast", op("Unsqueeze", mask, constant(-1)), to=1)),
     "Mul": lambda hidden, mask: op("Mul", hidden, op("Cast", op("Unsqueeze", mask, constant(1)), to=1)),
     "Softmax": lambda hidden, mask: op("Softmax", hidden, axis=1),
-    "ReduceMax of features": lambda hidden, mask: computed(hidden, op("ReduceMax", hidden, constant(-1), keepdims=0)),
+    "ArgMax of features": lambda hidden, mask: computed(hidden, op("ReduceMax", hidden, axes=[-1], keepdims=0)),
 }
 
 
