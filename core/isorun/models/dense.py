@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -273,7 +273,9 @@ def unpack(path: Path, digest: str, kinds: Sequence[str]) -> list[Layer]:
         ) from error
     if sha256(content) != digest:
         raise InvalidModel(f"{path} belongs to another model, or is damaged. Build the model again: isorun build")
-    tensors = _tensors(path)
+    from safetensors.numpy import load
+
+    tensors = _tensors(path, lambda: load(content))
     layers: list[Layer] = []
     for index, kind in enumerate(kinds):
         weight = tensors[f"{index}.weight"]
@@ -300,7 +302,7 @@ def tensors_of(path: Path, integers: Collection[str] = ()) -> Mapping[str, Array
         InvalidModel: it is missing or damaged.
     """
     if path.is_file():
-        return _tensors(path, integers)
+        return _tensors(path, lambda: _opened(path), integers)
     pickled = path.with_name(PICKLED)
     if not pickled.is_file():
         raise InvalidModel(f"There is no {path}")
@@ -313,15 +315,23 @@ def _unpickled(path: Path, integers: Collection[str] = ()) -> Mapping[str, Array
     return _floats({name: opened.get_tensor(name) for name in opened.keys()}, str(path), integers)  # noqa: SIM118
 
 
-def _tensors(path: Path, integers: Collection[str] = ()) -> Mapping[str, Array]:
-    """The tensors of a safetensors file as float32."""
+def _opened(path: Path) -> dict[str, npt.NDArray[Any]]:
     import ml_dtypes  # noqa: F401  # registers bfloat16, which `safe_open` then reads and `safetensors.numpy` does not
-    from safetensors import SafetensorError, safe_open
+    from safetensors import safe_open
+
+    with safe_open(path, framework="numpy") as opened:
+        return {name: opened.get_tensor(name) for name in opened.keys()}  # noqa: SIM118
+
+
+def _tensors(
+    path: Path, load: Callable[[], dict[str, npt.NDArray[Any]]], integers: Collection[str] = ()
+) -> Mapping[str, Array]:
+    """The tensors of a safetensors file as float32, from what ``load`` reads."""
+    from safetensors import SafetensorError
 
     try:
-        with safe_open(path, framework="numpy") as opened:
-            tensors = {name: opened.get_tensor(name) for name in opened.keys()}  # noqa: SIM118
-    except (SafetensorError, OSError, AttributeError, TypeError, ValueError) as error:
+        tensors = load()
+    except (SafetensorError, OSError, AttributeError, KeyError, TypeError, ValueError) as error:
         raise InvalidModel(f"{path} does not contain the weights of a layer: {error!r}") from error
     return _floats(tensors, str(path), integers)
 
