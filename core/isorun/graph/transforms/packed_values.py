@@ -80,6 +80,8 @@ class PackedValues:
             by_token = self.node("Concat", f"{name}.by_token", [self.ints((-1,)), width], axis=0)
             flat = self.node("Reshape", f"{name}.flat", [whole, by_token])
             return self.node("Gather", name, [flat, self.layout["kept"]], axis=0)
+        if what.endswith("_positions"):  # of a group, from (1, S)
+            return self.node("Gather", name, [self.once("flat", value), self.layout[what]], axis=0)
         if what == "table":  # (1, T, ...) -> (T, ...)
             return self.node("Squeeze", name, [value, self.ints((0,))])
         if what == "restored":  # (1, T, ...) -> (B, S, ...) with zeros where the mask is 0

@@ -220,8 +220,7 @@ class _Removal(PackedReads):
         groups = {f"{group}{what}": self.layout[f"{group}{what}"] for group in GROUPS for what in ("", "_mask")}
         inputs |= groups | {what: self.layout[what] for what in ("begin", "number", "length")}
         if "positions" in by_name:
-            self._check_positions(by_name["positions"], name)
-            inputs |= {f"{group}_positions": self.layout[f"{group}_positions"] for group in GROUPS}
+            inputs |= self._positions(by_name["positions"], name)
         if "bias" in by_name:
             inputs |= {f"{group}_bias": self.once(group, by_name["bias"]) for group in GROUPS}
         if (pairs := by_name.get("pairs")) is not None:
@@ -255,10 +254,15 @@ class _Removal(PackedReads):
             return self.once("pair_guard", pairs)
         return self.once(next((what for by, what in _GUARDS.items() if attributes.get(by)), "guard"), self.mask)
 
-    def _check_positions(self, value: ir.Value, name: str) -> None:
-        """Reject other positions than those of tokens in their rows, which places say."""
+    def _positions(self, value: ir.Value, name: str) -> dict[str, ir.Value]:
+        """The positions of each group's tokens. Other positions than those of tokens in their rows are rejected."""
         if any(source is not self.mask for source in data_inputs(value)):
             raise UnsupportedModel(f"Padding cannot be removed: the positions of {name} depend on a model input")
+        positions = {f"{group}_positions": self.layout[f"{group}_positions"] for group in GROUPS}
+        producer = value.producer()
+        if producer is None or producer.op_type != "Gather":
+            return positions
+        return {what: self.once(what, value) for what in positions}  # the lookup fails in rows that are too long
 
     def _packed_form(self, value: ir.Value, name: str) -> ir.Value:
         """A value of tokens in packed form; (B, S, W) values, or such that broadcast to it, are gathered."""

@@ -1,8 +1,10 @@
 """Disentangled attention (He et al., 2021): scores that depend on the content of one token and the distance to another.
 
 Beside Q K^T, a score has ``Q[i] . keys[bucket(i - j)]`` and ``K[j] . queries[bucket(i - j)]``, or one of them, with the
-same scale. Exporters write each as a product with a table of every bucket and ``GatherElements``. Here the tables and
-the buckets are read; whether the attention computes this is for the evaluation as a whole to tell.
+same scale. Exporters write each as a product with a table of every bucket and ``GatherElements``. BERT's relative
+positions (Shaw et al., 2018; Huang et al., 2020) are the same with one table for all heads and all terms, written as an
+``Einsum`` with the table's row for each pair. Here the tables and the buckets are read; whether the attention computes
+this is for the evaluation as a whole to tell.
 """
 
 from __future__ import annotations
@@ -12,7 +14,7 @@ from dataclasses import dataclass
 import numpy as np
 import onnx_ir as ir
 
-from isorun.graph.analysis.evaluate import Samples, ancestors, is_constant, sizes
+from isorun.graph.analysis.evaluate import CannotEvaluate, Samples, ancestors, is_constant, sizes
 from isorun.graph.fusion.self_attention import distances
 from isorun.graph.fusion.self_attention.pattern import AttentionPattern
 from isorun.graph.matching.probes import Probes
@@ -32,12 +34,14 @@ class Term:
         table: the other part, a row for each bucket and head, (P, N, d).
         factor: what their product is multiplied by.
         buckets: the bucket of each distance between the token and the other, (2 M + 1) from -M to M.
+        longest: the longest rows that it is defined for, in tokens; ``None`` for any.
     """
 
     of_query: bool
     table: np.ndarray
     factor: float
     buckets: np.ndarray
+    longest: int | None = None
 
 
 @dataclass(frozen=True)
@@ -49,12 +53,14 @@ class Disentangled:
         queries: the same, which keys are multiplied with.
         buckets: the bucket of each distance of a query behind a key, (2 M + 1) from -M to M; farther ones are alike.
         factors: what the products with each table are multiplied by.
+        longest: the longest rows that the model accepts, in tokens; ``None`` for any.
     """
 
     keys: np.ndarray
     queries: np.ndarray
     buckets: np.ndarray
     factors: tuple[float, float]
+    longest: int | None = None
 
     def scaled(self, scale: float) -> Disentangled:
         """The same with one factor, the scale of an attention."""
@@ -62,7 +68,7 @@ class Disentangled:
             table if np.isclose(factor, scale, rtol=1e-5) else table * np.float32(factor / scale)
             for table, factor in zip((self.keys, self.queries), self.factors, strict=True)
         )
-        return Disentangled(keys, queries, self.buckets, (scale, scale))
+        return Disentangled(keys, queries, self.buckets, (scale, scale), self.longest)
 
     def bias(self, query: np.ndarray, key: np.ndarray) -> np.ndarray:
         """What scores get. Query and key (B, N, S, d) -> (B, N, S, S)."""
@@ -92,9 +98,12 @@ def terms(pattern: AttentionPattern, size: int, probes: Probes, sample: Samples)
     Raises:
         CannotFuse: something else gathers from its scores.
     """
-    nodes = [node for node in pattern.inside if node.op_type == "GatherElements"]
-    by_side = {term.of_query: term for term in (_term(node, pattern, size, probes, sample) for node in nodes)}
-    if len(by_side) < len(nodes):
+    gathers = [node for node in pattern.inside if node.op_type == "GatherElements"]
+    lookups = [(node, by_pair) for node in pattern.inside if (by_pair := _by_pair(node, pattern, probes)) is not None]
+    all_terms = [_gathered(node, pattern, size, probes, sample) for node in gathers]
+    all_terms += [_looked_up(node, by_pair, pattern, size, probes, sample) for node, by_pair in lookups]
+    by_side = {term.of_query: term for term in all_terms}
+    if len(by_side) < len(all_terms):
         raise CannotFuse("it gathers twice from products of its queries, or of its keys")
     if not by_side:
         return None
@@ -109,10 +118,47 @@ def terms(pattern: AttentionPattern, size: int, probes: Probes, sample: Samples)
         queries.reshape(len(queries), -1),
         buckets[0],
         (factors.get(True, 0.0), factors.get(False, 0.0)),
+        min((term.longest for term in by_side.values() if term.longest is not None), default=None),
     )
 
 
-def _term(node: ir.Node, pattern: AttentionPattern, size: int, probes: Probes, sample: Samples) -> Term:
+def _by_pair(node: ir.Node, pattern: AttentionPattern, probes: Probes) -> ir.Value | None:
+    """What a node multiplies one value with, a row for each pair of positions (S, S, d); ``None`` for other nodes."""
+    if node.op_type != "Einsum" or len(node.inputs) != 2:
+        return None
+    projected = {layer.output for layer in pattern.layers}
+    others = [value for value in node.inputs if value is not None and projected.isdisjoint(ancestors(value))]
+    length = probes.lengths[0]
+    is_by_pair = len(others) == 1 and pattern.evaluated(probes, others[0], length).shape[:-1] == (length, length)
+    return others[0] if is_by_pair else None
+
+
+def _looked_up(
+    node: ir.Node, by_pair: ir.Value, pattern: AttentionPattern, size: int, probes: Probes, sample: Samples
+) -> Term:
+    """A product of queries or keys with the row of a table for each pair of positions."""
+    content = next(value for value in node.inputs if value is not by_pair)
+    assert content is not None
+    length = probes.lengths[0] if probes.fixed else (_longest_table(by_pair) + 1) // 2
+    table = _by_distance(pattern.evaluated(probes, by_pair, length))
+    longer, longest = table, None
+    try:
+        if not probes.fixed:
+            longer = _by_distance(pattern.evaluated(probes, by_pair, length + 1))
+    except CannotEvaluate:  # beyond the table
+        longest = length
+    behind = np.arange(len(longer)) - len(longer) // 2
+    if not np.array_equal(longer, table[np.clip(behind, 1 - length, length - 1) + length - 1]):
+        raise CannotFuse(f"its distances of {length} and more are not alike")
+    buckets = np.arange(len(table))
+    of_query = _is_of_query(content, pattern)
+    factor = _factor(node.outputs[0], content, pattern, probes, sample)
+    by_head = np.repeat(table[:, None], pattern.width // size, axis=1)
+    return Term(of_query, by_head, factor, buckets if of_query else buckets[::-1], longest)
+
+
+def _gathered(node: ir.Node, pattern: AttentionPattern, size: int, probes: Probes, sample: Samples) -> Term:
+    """A product of queries or keys with every row of a table, gathered for each pair of positions."""
     value, index = node.inputs
     while value is not None and (producer := value.producer()) is not None and producer.op_type in _SCALING:
         value = producer.inputs[0]
@@ -122,9 +168,9 @@ def _term(node: ir.Node, pattern: AttentionPattern, size: int, probes: Probes, s
     content, table = product.inputs
     assert content is not None
     assert table is not None
-    of_query, of_key = (bool(own & set(ancestors(content))) for own in _own_values(pattern))
-    if of_query == of_key or {layer.output for layer in pattern.layers} & set(ancestors(table)):
-        raise CannotFuse("it gathers from a product of more than its queries or its keys with a table")
+    of_query = _is_of_query(content, pattern)
+    if {layer.output for layer in pattern.layers} & set(ancestors(table)):
+        raise CannotFuse("it multiplies its queries or its keys with more than a table")
     while (producer := index.producer()) is not None and producer.op_type in _REPEATING and producer.inputs[0]:
         index = producer.inputs[0]
     widths = {pattern.evaluated(probes, table, length).shape[-1] for length in probes.lengths}
@@ -132,8 +178,7 @@ def _term(node: ir.Node, pattern: AttentionPattern, size: int, probes: Probes, s
         length = probes.lengths[0]
         rows = distances.along(probes, pattern, index)
     else:  # DeBERTa cuts the middle out of a table for distances to either side: all of it is read by rows this long
-        constants = filter(is_constant, ancestors(table))
-        length = max((sizes(value)[0] for value in constants if len(sizes(value)) == 2), default=0) // 2 + 2
+        length = _longest_table(table) // 2 + 2
         rows = distances.along(probes, pattern, index, (length,))
     if rows is None or rows.shape[1] != 1:
         raise CannotFuse(f"it gathers by {index.name!r}, which is not one index for each distance")
@@ -159,11 +204,30 @@ def _factor(product: ir.Value, content: ir.Value, pattern: AttentionPattern, pro
     return float(before.flat[0] * after.mean())
 
 
-def _own_values(pattern: AttentionPattern) -> tuple[set[ir.Value], set[ir.Value]]:
-    """What is computed for queries and not for keys from the dense layers on, and the reverse."""
+def _by_distance(pairs: np.ndarray) -> np.ndarray:
+    """What (S, S, d) is by distance, (2 S - 1, d)."""
+    table = positions.along_distances(np.moveaxis(pairs, -1, 0))
+    if table is None:
+        raise CannotFuse(
+            "its queries or its keys are multiplied with a row for each pair of positions, not each distance"
+        )
+    return table
+
+
+def _longest_table(value: ir.Value) -> int:
+    """The most rows that a table has among what a value is computed from."""
+    constants = filter(is_constant, ancestors(value))
+    return max((sizes(constant)[0] for constant in constants if len(sizes(constant)) == 2), default=0)
+
+
+def _is_of_query(content: ir.Value, pattern: AttentionPattern) -> bool:
+    """Whether a value is computed from queries from the dense layers on; if not, it is computed from keys."""
     if pattern.operands is None:
-        raise CannotFuse("it gathers from its scores, but has no product of queries and keys")
+        raise CannotFuse("it has scores by distance, but no product of queries and keys")
     computed = {output for node in pattern.inside for output in node.outputs}
     computed |= {layer.output for layer in pattern.layers}
     query, key = (computed.intersection(ancestors(value)) for value in pattern.operands)
-    return query - key, key - query
+    of_query, of_key = (bool(own & set(ancestors(content))) for own in (query - key, key - query))
+    if of_query == of_key:
+        raise CannotFuse("it multiplies more than its queries or its keys with a table")
+    return of_query

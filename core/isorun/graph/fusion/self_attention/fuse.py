@@ -215,7 +215,11 @@ class _Fusion:
                 attributes |= how
         if formula.positional is not None:
             values |= self._position_tables(formula.positional, pattern)
-            values["positions"] = positions.in_order(subgraph.Before(before), key_mask)
+            nodes = subgraph.Before(before)
+            at = positions.in_order(nodes, key_mask)
+            if (longest := formula.positional.longest) is not None:  # longer rows fail to look their positions up
+                at = subgraph.insert(before, "Gather", [nodes.constant("positions", np.arange(longest)), at], axis=0)
+            values["positions"] = at
             attributes["scale"] = scale
         by_head = [0, 0, formula.heads, size] if subgraph.rank(pattern.context) == 4 else None
         subgraph.put(

@@ -1,0 +1,110 @@
+"""BERT's relative positions: queries, and keys, multiplied with a table's row for the distance of each pair."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+import onnx
+import pytest
+
+import exports
+import isorun
+from isorun.errors import InvalidFeeds
+from written_encoders import HEADS, VOCABULARY, WIDTH, Graph, begun
+
+LONGEST = 12
+KEY_ROWS, QUERY_ROWS = "bhld,lrd->bhlr", "bhrd,lrd->bhlr"
+
+Rows = Callable[[Graph, str], str]
+
+
+def by_distance(graph: Graph, ids: str) -> str:
+    """The row of each distance up to that of the longest rows, (S, S)."""
+    return str(graph.node("Add", graph.node("Neg", graph.distances(ids)), LONGEST - 1))
+
+
+def clipped(graph: Graph, ids: str) -> str:
+    """Alike from a distance of 3 on, and counted from the key (Shaw et al., 2018)."""
+    return str(graph.node("Add", graph.node("Clip", graph.distances(ids), -3, 3), 3))
+
+
+def by_places(graph: Graph, ids: str) -> str:
+    """No row for each distance."""
+    places = graph.places(ids)
+    return str(graph.node("Mod", graph.node("Mul", places, graph.node("Unsqueeze", places, [1])), 7))
+
+
+def encoder(rows: Rows, *equations: str, factor: float = (WIDTH // HEADS) ** -0.5) -> onnx.ModelProto:
+    graph, ids, mask = begun()
+    heads: list[str] = []
+
+    def noted(value: str) -> str:
+        heads.append(value)
+        return value
+
+    def with_terms(scores: str) -> str:
+        table = graph.weight(2 * LONGEST - 1 if rows is by_distance else 7, WIDTH // HEADS, scale=1.0)
+        by_pair = graph.node("Gather", table, rows(graph, ids))
+        for equation in equations:
+            content = heads[equation == QUERY_ROWS]
+            term = graph.node("Einsum", content, by_pair, equation=equation)
+            scores = str(graph.node("Add", scores, graph.node("Mul", term, factor)))
+        return str(graph.node("Add", scores, graph.mask(mask)))
+
+    graph.output(graph.layer(graph.embedded(ids), with_terms, noted), "hidden", "B", "S", WIDTH)
+    return graph.model()
+
+
+def feeds_of(length: int) -> dict[str, np.ndarray]:
+    """Rows without padding, with some on the right, on the left, in between, and padding alone."""
+    mask = np.ones((5, length), np.int64)
+    mask[1, 3:] = mask[2, : length // 2] = mask[3, 1:-1:2] = mask[4] = 0
+    return {"input_ids": np.random.default_rng(length).integers(0, VOCABULARY, mask.shape), "attention_mask": mask}
+
+
+MODELS = {
+    "queries": (lambda: encoder(by_distance, KEY_ROWS), 1),
+    "keys": (lambda: encoder(by_distance, QUERY_ROWS), 1),
+    "both": (lambda: encoder(by_distance, KEY_ROWS, QUERY_ROWS), 1),
+    "another factor": (lambda: encoder(by_distance, KEY_ROWS, QUERY_ROWS, factor=0.7), 1),
+    "clipped": (lambda: encoder(clipped, KEY_ROWS, QUERY_ROWS), 1),
+    "no distance": (lambda: encoder(by_places, KEY_ROWS), 0),
+    "queries twice": (lambda: encoder(by_distance, KEY_ROWS, KEY_ROWS), 1),
+}
+
+
+@pytest.mark.sampled(2)
+@pytest.mark.parametrize("name", MODELS)
+@pytest.mark.parametrize("backend", ["ort-cpu", "openvino"])
+def test_results_are_those_of_the_untouched_model(name: str, backend: str) -> None:
+    make, fused = MODELS[name]
+    model = make()
+    with isorun.Session(model, backend) as session:
+        assert session.provenance.fused.get("SelfAttention", 0) == fused
+        for length in (2, 5, LONGEST):
+            feeds = feeds_of(length)
+            (expected,) = exports.run(model, feeds)
+            (result,) = session.run(None, feeds)
+            real = feeds["attention_mask"] != 0
+            np.testing.assert_allclose(result[real], expected[real], rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("backend", ["ort-cpu", "openvino"])
+@pytest.mark.parametrize("padding", ["keep", "remove"])
+def test_rows_longer_than_the_table_are_refused(backend: str, padding: str) -> None:
+    model = encoder(by_distance, KEY_ROWS)
+    for name in ("input_ids", "attention_mask"):  # a length without a name has no limit of its own
+        (value,) = (value for value in model.graph.input if value.name == name)
+        value.type.tensor_type.shape.dim[1].ClearField("dim_param")
+    with isorun.Session(model, backend, padding=padding) as session, pytest.raises(InvalidFeeds):
+        session.run(None, feeds_of(LONGEST + 1))
+
+
+def test_longer_rows_than_clipped_distances_run() -> None:
+    model = encoder(clipped, KEY_ROWS)
+    feeds = feeds_of(40)
+    with isorun.Session(model, "ort-cpu") as session:
+        (result,) = session.run(None, feeds)
+    real = feeds["attention_mask"] != 0
+    np.testing.assert_allclose(result[real], exports.run(model, feeds)[0][real], rtol=1e-4, atol=1e-5)
