@@ -83,6 +83,7 @@ def main() -> None:
     if arguments.measure:
         print(json.dumps(measure(arguments.measure, arguments.model, arguments.seconds)))
         return
+    load.plain(load.path_of(arguments.model))  # fills the cache: building and lowering need memory
     results: dict[str, Any] = {}
     for engine in arguments.engines:
         first = in_process(engine, arguments) if engine in RAW else {}
