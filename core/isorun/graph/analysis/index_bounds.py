@@ -1,39 +1,49 @@
 """Which values of a graph's inputs keep every lookup within its table, and which lookups no such bounds protect.
 
-A lookup's range is followed back to the inputs (:mod:`preimages`) through operators that reorder elements or compute
-each of them, with its columns apart where a node selects some. Then the ranges of all indices are computed from the
-inputs' bounds (:mod:`intervals`): a lookup whose index may still leave its table is not protected.
+A lookup's range is followed back to the inputs through operators that reorder elements, with its columns apart where a
+node selects some, and through those that compute each of them, by evaluating these on the integers around the table.
+Then the ranges of all indices are computed from the inputs' bounds (:mod:`intervals`): a lookup whose index may still
+leave its table is not protected.
 
 Lookups in the bodies of ``If``, ``Loop`` and ``Scan`` bound no input, since they may not run.
 """
 
 from __future__ import annotations
 
+import math
+from collections.abc import Iterable
+from itertools import product
 from typing import NamedTuple
 
 import numpy as np
 import onnx_ir as ir
 
 from isorun.graph.analysis import tokens
-from isorun.graph.analysis.evaluate import data_inputs
+from isorun.graph.analysis.evaluate import CannotEvaluate, Evaluator, ancestors, data_inputs
 from isorun.graph.analysis.intervals import (
-    ALL,
+    EVERYTHING,
     Ranges,
     Span,
-    Spans,
     constant_range,
-    hull,
-    intersection,
+    dtype_of,
     is_integer,
     same_elements,
-    union,
 )
-from isorun.graph.analysis.preimages import Preimage, operands
 from isorun.graph.ops.functions import EMBEDDINGS, TABLES, is_fused
 
 Bounds = dict[str, tuple[int, int]]
 
 _MAX_COLUMNS = 1024
+_FAR = 2**30  # farther numbers, which 32 bits may not hold, mean that there is no limit
+_MAX_REACH = 2**21  # of integers that are tried
+_MAX_AXES = 4  # of constants that an operand is combined with
+_MAX_OTHERS = 3  # masks that an operand is combined with
+_ELEMENTWISE = frozenset(
+    (
+        *("Abs", "Add", "And", "Cast", "Clip", "Div", "Equal", "Greater", "GreaterOrEqual", "Identity", "Less"),
+        *("LessOrEqual", "Max", "Min", "Mul", "Neg", "Not", "Or", "Sub", "Where"),
+    )
+)
 _INDICES = dict.fromkeys(("Gather", "GatherElements", "GatherND", "Scatter", "ScatterElements", "ScatterND"), 1)
 
 
@@ -120,34 +130,32 @@ class _Narrowing:
 
     def __init__(self, graph: ir.Graph) -> None:
         self._ranges = Ranges()
-        self._inputs: dict[ir.Value, Spans] = {}
-        self._columns: dict[tuple[ir.Value, int, int], dict[int, Spans]] = {}  # by value, axis and size
+        self._opset = graph.opset_imports.get("", 1)
+        self._inputs: dict[ir.Value, Span] = {}
+        self._columns: dict[tuple[ir.Value, int, int], dict[int, Span]] = {}  # by value, axis and size
         for lookup in lookups(graph):
             if lookup.value is not None and lookup.span is not None and lookup.node.graph is graph:
-                self._follow(lookup.value, (lookup.span,))
+                self._follow(lookup.value, lookup.span)
         while self._columns:
             (value, _, size), columns = self._columns.popitem()
             if len(columns) == size:  # what one column allows is allowed in all: boxes of a page
-                allowed: Spans = ()
-                for spans in columns.values():
-                    allowed = union(allowed, spans)
-                self._follow(value, allowed)
+                lows, highs = zip(*columns.values(), strict=True)
+                self._follow(value, (min(lows), max(highs)))
 
     def bounds(self) -> Bounds:
         limits_of = {}
-        for value, spans in self._inputs.items():
+        for value, (low, high) in self._inputs.items():
             assert value.dtype is not None
             limits = np.iinfo(value.dtype.numpy())
-            low, high = hull(spans)
             limits_of[value.name or ""] = int(max(low, limits.min)), int(min(high, limits.max))
         return limits_of
 
-    def _follow(self, value: ir.Value, spans: Spans) -> None:
-        """Note that all elements of a value must be in a set."""
-        stack = [(value, spans)]
+    def _follow(self, value: ir.Value, span: Span) -> None:
+        """Note that all elements of a value must be in a span."""
+        stack: list[tuple[ir.Value, Span | None]] = [(value, span)]
         while stack:
             current, allowed = stack.pop()
-            if allowed == ALL or not allowed:
+            if allowed == EVERYTHING or allowed is None:
                 continue
             node = current.producer()
             if node is None:
@@ -155,9 +163,10 @@ class _Narrowing:
                 continue
             if node.domain != "":
                 continue
+            operands = _operands(current)
             stack.extend(
-                (operand, Preimage(operand, self._ranges)(current, allowed))
-                for operand in operands(current)
+                (operand, self._preimage(operand, operands, current, allowed))
+                for operand in operands
                 if operand is not current
             )
             if (source := same_elements(current)) is not None:
@@ -165,16 +174,83 @@ class _Narrowing:
             elif node.op_type == "Concat":
                 stack.extend((source, allowed) for source in node.inputs if source is not None)
             elif (selected := _selected(node, current)) is not None:
-                key, numbers = selected
-                columns = self._columns.setdefault(key, {})
-                for number in numbers:
-                    columns[number] = intersection(columns.get(number, ALL), allowed)
+                key, columns = selected
+                known = self._columns.setdefault(key, {})
+                for column in columns:
+                    known[column] = _both(known.get(column, EVERYTHING), allowed) or EVERYTHING
 
-    def _note(self, value: ir.Value, allowed: Spans) -> None:
+    def _preimage(self, operand: ir.Value, operands: list[ir.Value], value: ir.Value, allowed: Span) -> Span | None:
+        """The numbers of one of its operands for which a value may be in a span, and all between; ``None`` if none is.
+
+        Integers are tried: all of them as far as the model's numbers can lead, and a few beyond, where the value grows
+        or stays the same. The other operands are masks, which are tried with both values.
+        """
+        others = {other: self._ranges(other) for other in operands if other is not operand}
+        types = {read: dtype.numpy() for read in operands if (dtype := dtype_of(read)) is not None}
+        reach = _reach(value, operands, allowed)
+        if not is_integer(operand) or len(others) > _MAX_OTHERS or reach > _MAX_REACH:
+            return EVERYTHING
+        if len(types) < len(operands) or any(low < 0 or high > 1 for low, high in others.values()):
+            return EVERYTHING
+        limits = np.iinfo(types[operand])
+        beyond = [2**power for power in range(reach.bit_length(), _FAR.bit_length())]
+        tried = np.array([*(-number for number in reversed(beyond)), *range(-reach, reach + 1), *beyond])
+        tried = tried[(tried >= limits.min) & (tried <= limits.max)]
+        column = tried.astype(types[operand]).reshape(-1, *(1 for _ in range(_MAX_AXES)))
+        fits = np.zeros(len(tried), bool)
+        for ends in product((0, 1), repeat=len(others)):
+            samples = {other: np.array(end, types[other]) for other, end in zip(others, ends, strict=True)}
+            try:
+                result = Evaluator(self._opset, {**samples, operand: column})(value)
+            except CannotEvaluate:
+                return EVERYTHING
+            fits |= ((result >= allowed[0]) & (result <= allowed[1])).reshape(len(tried), -1).any(axis=1)
+        if not fits.any():
+            return None
+        first, last = np.flatnonzero(fits)[[0, -1]]
+        low = -math.inf if first == 0 else int(tried[first - 1]) + 1
+        return low, math.inf if last == len(tried) - 1 else int(tried[last + 1]) - 1
+
+    def _note(self, value: ir.Value, allowed: Span) -> None:
         if value.is_graph_input() and is_integer(value):
-            rest = intersection(self._inputs.get(value, ALL), allowed)
+            rest = _both(self._inputs.get(value, EVERYTHING), allowed)
             if rest:
                 self._inputs[value] = rest
+
+
+def _both(first: Span, second: Span) -> Span | None:
+    """The numbers in both spans."""
+    low, high = max(first[0], second[0]), min(first[1], second[1])
+    return (low, high) if low <= high else None
+
+
+def _operands(value: ir.Value) -> list[ir.Value]:
+    """The values that a value is computed from element by element; itself if there are none."""
+    operands: dict[ir.Value, None] = {}
+    seen: set[ir.Value] = set()
+    stack = [value]
+    while stack:
+        current = stack.pop()
+        node = current.producer()
+        if current in seen or constant_range(current) is not None:
+            continue
+        seen.add(current)
+        if node is None or node.domain != "" or node.op_type not in _ELEMENTWISE:
+            operands[current] = None
+        else:
+            stack.extend(operand for operand in node.inputs if operand is not None)
+    return list(operands)
+
+
+def _reach(value: ir.Value, operands: Iterable[ir.Value], allowed: Span) -> int:
+    """A number beyond which nothing about the numbers of an operand changes what a value is computed by."""
+    ends, divisors = {*map(abs, allowed)}, 1.0
+    for ancestor in ancestors(value, frozenset(operands)):
+        node, span = ancestor.producer(), constant_range(ancestor)
+        ends.update(map(abs, span or ()))
+        if node is not None and node.op_type == "Div" and (by := constant_range(node.inputs[1])) is not None:
+            divisors *= max(1, *map(abs, by))
+    return int(min(2 * (1 + sum(end for end in ends if end < _FAR)) * divisors, _FAR))
 
 
 def rows_of(table: ir.Value | None, axis: int = 0) -> int | None:

@@ -92,17 +92,6 @@ def same_elements(value: ir.Value) -> ir.Value | None:
     return sources.pop() if len(sources) == 1 else None
 
 
-def union(first: Spans, second: Spans) -> Spans:
-    """The numbers in either set."""
-    joined: list[Span] = []
-    for low, high in sorted((*first, *second)):
-        if joined and low <= joined[-1][1] + 1:
-            joined[-1] = joined[-1][0], max(joined[-1][1], high)
-        else:
-            joined.append((low, high))
-    return tuple(joined)
-
-
 def intersection(first: Spans, second: Spans) -> Spans:
     """The numbers in both sets."""
     pairs = ((max(a[0], b[0]), min(a[1], b[1])) for a in first for b in second)
@@ -115,10 +104,6 @@ def complement(spans: Spans) -> Spans:
     for low, high in spans:
         rest = intersection(rest, tuple(s for s in ((-math.inf, low - 1), (high + 1, math.inf)) if s[0] <= s[1]))
     return rest
-
-
-def contains(spans: Spans, number: float) -> bool:
-    return any(low <= number <= high for low, high in spans)
 
 
 def hull(spans: Spans) -> Span:

@@ -15,7 +15,7 @@ LOWEST, HIGHEST = -(2**63), 2**63 - 1
 HEAD = '<ir_version: 10, opset_import: ["" : 17]>'
 CONSTANTS = """float[5,1] t = {0,1,2,3,4}, int64[2] flat = {0,-1}, int64[1] all = {-1}, int64[1] axis = {1},
     int64 zero = {0}, int64 one = {1}, int64 two = {2}, int64 three = {3}, int64 minus = {-1}, int64 four = {4},
-    int64 nine = {9}, int64[2] halves = {1,1}, int64 hundred = {-100}"""
+    int64 nine = {9}, int64 seven = {7}, int64 far = {1000}, int64[2] halves = {1,1}, int64 hundred = {-100}"""
 FORMS = {  # the nodes between ids (?, 2) and the index j of a table of five rows
     "reshape": ("j = Reshape (ids, flat)", (-5, 4)),
     "flatten": ("j = Flatten (ids)", (-5, 4)),
@@ -47,7 +47,10 @@ FORMS = {  # the nodes between ids (?, 2) and the index j of a table of five row
         (-5, 4),
     ),
     "expand": ("s = Shape (ids) j = Expand (ids, s)", (-5, 4)),
-    "negative square": ("j = Mul (ids, ids)", None),
+    "square": ("j = Mul (ids, ids)", (-2, 2)),
+    "large divisor": ("j = Div (ids, seven)", (-41, 34)),
+    "a far number in place of 0": ("c = Equal (ids, far) j = Where (c, zero, ids)", (-5, 1000)),
+    "remainder of a small table": ("j = Mod (ids, nine)", None),
 }
 
 
@@ -99,7 +102,7 @@ def test_bounds_protect(form):
     assert not index_bounds.unprotected(graph)
 
 
-@pytest.mark.parametrize("form", ["where, as the decoder's labels", "negative square"])
+@pytest.mark.parametrize("form", ["where, as the decoder's labels", "remainder of a small table"])
 def test_unprotected_lookups(form):
     graph = ir.serde.deserialize_model(model(FORMS[form][0])).graph
     (lookup,) = index_bounds.unprotected(graph)
