@@ -11,7 +11,6 @@ Lookups in the bodies of ``If``, ``Loop`` and ``Scan`` bound no input, since the
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
 from itertools import product
 from typing import NamedTuple
 
@@ -37,7 +36,7 @@ _MAX_COLUMNS = 1024
 _FAR = 2**30  # farther numbers, which 32 bits may not hold, mean that there is no limit
 _MAX_REACH = 2**21  # of integers that are tried
 _MAX_AXES = 4  # of constants that an operand is combined with
-_MAX_OTHERS = 3  # masks that an operand is combined with
+_MAX_MASKS = 3  # that an operand is combined with
 _ELEMENTWISE = frozenset(
     (
         *("Abs", "Add", "And", "Cast", "Clip", "Div", "Equal", "Greater", "GreaterOrEqual", "Identity", "Less"),
@@ -96,14 +95,32 @@ def unprotected(graph: ir.Graph) -> list[Lookup]:
     ranges = Ranges({value: bounds[value.name] for value in graph.inputs if value.name in bounds})
     rest = []
     for lookup in lookups(graph):
-        low, high = ranges(lookup.value)
+        span = ranges(lookup.value)
         if lookup.span is None and (_is_first_or_last(lookup) or _is_size(lookup)):
             continue
         if is_fused(lookup.node) and lookup.slot == TABLES.at and not _reads_others(lookup):
             continue  # the limit of the row's length
-        if lookup.span is None or low < lookup.span[0] or high > lookup.span[1]:
+        if lookup.span is None or not (_is_within(span, lookup.span) or _stays_within(graph, lookup, ranges)):
             rest.append(lookup)
     return rest
+
+
+def _is_within(span: Span, allowed: Span) -> bool:
+    return allowed[0] <= span[0] and span[1] <= allowed[1]
+
+
+def _stays_within(graph: ir.Graph, lookup: Lookup, ranges: Ranges) -> bool:
+    """Whether an index that is computed from one value, and masks, is valid for every number that the value may be."""
+    index = lookup.value
+    while index is not None and (source := same_elements(index)) is not None:
+        index = source
+    for operand in () if index is None else _operands(index):
+        low, high = ranges(operand)
+        if index is not None and lookup.span is not None and high - low < _MAX_REACH:
+            results = _results(graph, index, operand, ranges, np.arange(low, high + 1))
+            if results is not None and _is_within((results.min(), results.max()), lookup.span):
+                return True
+    return False
 
 
 def _is_first_or_last(lookup: Lookup) -> bool:
@@ -130,7 +147,7 @@ class _Narrowing:
 
     def __init__(self, graph: ir.Graph) -> None:
         self._ranges = Ranges()
-        self._opset = graph.opset_imports.get("", 1)
+        self._graph = graph
         self._inputs: dict[ir.Value, Span] = {}
         self._columns: dict[tuple[ir.Value, int, int], dict[int, Span]] = {}  # by value, axis and size
         for lookup in lookups(graph):
@@ -163,10 +180,9 @@ class _Narrowing:
                 continue
             if node.domain != "":
                 continue
-            operands = _operands(current)
             stack.extend(
-                (operand, self._preimage(operand, operands, current, allowed))
-                for operand in operands
+                (operand, self._preimage(operand, current, allowed))
+                for operand in _operands(current)
                 if operand is not current
             )
             if (source := same_elements(current)) is not None:
@@ -179,35 +195,26 @@ class _Narrowing:
                 for column in columns:
                     known[column] = _both(known.get(column, EVERYTHING), allowed) or EVERYTHING
 
-    def _preimage(self, operand: ir.Value, operands: list[ir.Value], value: ir.Value, allowed: Span) -> Span | None:
-        """The numbers of one of its operands for which a value may be in a span, and all between; ``None`` if none is.
+    def _preimage(self, operand: ir.Value, value: ir.Value, allowed: Span) -> Span | None:
+        """The numbers of an operand for which a value may be in a span, and all between; ``None`` if none is.
 
         Integers are tried: all of them as far as the model's numbers can lead, and a few beyond, where the value grows
-        or stays the same. The other operands are masks, which are tried with both values.
+        or stays the same.
         """
-        others = {other: self._ranges(other) for other in operands if other is not operand}
-        types = {read: dtype.numpy() for read in operands if (dtype := dtype_of(read)) is not None}
-        reach = _reach(value, operands, allowed)
-        if not is_integer(operand) or len(others) > _MAX_OTHERS or reach > _MAX_REACH:
+        reach = _reach(value, allowed)
+        if reach > _MAX_REACH or not is_integer(operand):
             return EVERYTHING
-        if len(types) < len(operands) or any(low < 0 or high > 1 for low, high in others.values()):
-            return EVERYTHING
-        limits = np.iinfo(types[operand])
         beyond = [2**power for power in range(reach.bit_length(), _FAR.bit_length())]
         tried = np.array([*(-number for number in reversed(beyond)), *range(-reach, reach + 1), *beyond])
+        limits = np.iinfo(dtype_of(operand).numpy())  # type: ignore[union-attr]  # of an integer
         tried = tried[(tried >= limits.min) & (tried <= limits.max)]
-        column = tried.astype(types[operand]).reshape(-1, *(1 for _ in range(_MAX_AXES)))
-        fits = np.zeros(len(tried), bool)
-        for ends in product((0, 1), repeat=len(others)):
-            samples = {other: np.array(end, types[other]) for other, end in zip(others, ends, strict=True)}
-            try:
-                result = Evaluator(self._opset, {**samples, operand: column})(value)
-            except CannotEvaluate:
-                return EVERYTHING
-            fits |= ((result >= allowed[0]) & (result <= allowed[1])).reshape(len(tried), -1).any(axis=1)
-        if not fits.any():
+        results = _results(self._graph, value, operand, self._ranges, tried)
+        if results is None:
+            return EVERYTHING
+        fits = np.flatnonzero(((results >= allowed[0]) & (results <= allowed[1])).any(axis=1))
+        if not fits.size:
             return None
-        first, last = np.flatnonzero(fits)[[0, -1]]
+        first, last = fits[[0, -1]]
         low = -math.inf if first == 0 else int(tried[first - 1]) + 1
         return low, math.inf if last == len(tried) - 1 else int(tried[last + 1]) - 1
 
@@ -242,15 +249,38 @@ def _operands(value: ir.Value) -> list[ir.Value]:
     return list(operands)
 
 
-def _reach(value: ir.Value, operands: Iterable[ir.Value], allowed: Span) -> int:
+def _reach(value: ir.Value, allowed: Span) -> int:
     """A number beyond which nothing about the numbers of an operand changes what a value is computed by."""
     ends, divisors = {*map(abs, allowed)}, 1.0
-    for ancestor in ancestors(value, frozenset(operands)):
+    for ancestor in ancestors(value, frozenset(_operands(value))):
         node, span = ancestor.producer(), constant_range(ancestor)
         ends.update(map(abs, span or ()))
         if node is not None and node.op_type == "Div" and (by := constant_range(node.inputs[1])) is not None:
             divisors *= max(1, *map(abs, by))
     return int(min(2 * (1 + sum(end for end in ends if end < _FAR)) * divisors, _FAR))
+
+
+def _results(
+    graph: ir.Graph, value: ir.Value, operand: ir.Value, ranges: Ranges, tried: np.ndarray
+) -> np.ndarray | None:
+    """What a value is for numbers of an operand, a row for each, with either value of the masks that it is combined
+    with; ``None`` if it is combined with anything else."""
+    operands = _operands(value)
+    types = {read: dtype.numpy() for read in operands if (dtype := dtype_of(read)) is not None}
+    masks = [read for read in operands if read is not operand]
+    if len(types) < len(operands) or len(masks) > _MAX_MASKS:
+        return None
+    if not all(_is_within(ranges(mask), (0, 1)) for mask in masks):
+        return None
+    column, results = tried.astype(types[operand]).reshape(-1, *(1 for _ in range(_MAX_AXES))), []
+    for bits in product((0, 1), repeat=len(masks)):
+        samples = {mask: np.array(bit, types[mask]) for mask, bit in zip(masks, bits, strict=True)}
+        try:
+            result = Evaluator(graph.opset_imports.get("", 1), {**samples, operand: column})(value)
+        except CannotEvaluate:
+            return None
+        results.append(result.reshape(len(tried), -1))
+    return np.concatenate(results, axis=1)
 
 
 def rows_of(table: ir.Value | None, axis: int = 0) -> int | None:

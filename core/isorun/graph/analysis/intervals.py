@@ -1,4 +1,4 @@
-"""Sets of integers as disjoint spans, and the range of what a graph computes.
+"""The ranges of the integers that a graph computes.
 
 Ranges are supersets: a value is never outside its range, and a range may hold numbers that the value never has.
 """
@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
-from types import MappingProxyType
 
 import numpy as np
 import onnx_ir as ir
@@ -16,11 +15,8 @@ from isorun.graph.analysis import tokens
 
 Span = tuple[float, float]
 """The first and the last number; infinite for none."""
-Spans = tuple[Span, ...]
-"""Disjoint spans in order."""
 
 EVERYTHING: Span = (-math.inf, math.inf)
-ALL: Spans = (EVERYTHING,)
 SAME_ELEMENTS = frozenset(("Expand", "Flatten", "Identity", "Reshape", "Squeeze", "Tile", "Transpose", "Unsqueeze"))
 """Operators whose outputs have all elements of their first input, and no others."""
 
@@ -92,25 +88,6 @@ def same_elements(value: ir.Value) -> ir.Value | None:
     return sources.pop() if len(sources) == 1 else None
 
 
-def intersection(first: Spans, second: Spans) -> Spans:
-    """The numbers in both sets."""
-    pairs = ((max(a[0], b[0]), min(a[1], b[1])) for a in first for b in second)
-    return tuple((low, high) for low, high in pairs if low <= high)
-
-
-def complement(spans: Spans) -> Spans:
-    """The numbers outside a set."""
-    rest = ALL
-    for low, high in spans:
-        rest = intersection(rest, tuple(s for s in ((-math.inf, low - 1), (high + 1, math.inf)) if s[0] <= s[1]))
-    return rest
-
-
-def hull(spans: Spans) -> Span:
-    """The span from the first to the last number of a set that is not empty."""
-    return spans[0][0], spans[-1][1]
-
-
 def scalar(value: ir.Value | None) -> int | None:
     """The number that all elements of a constant have; ``None`` if they differ or are no integers."""
     span = constant_range(value)
@@ -141,35 +118,29 @@ class Ranges:
 
     def __call__(self, value: ir.Value | None) -> Span:
         """The range of a value."""
-        return self._range(value, {}, _STEPS)
+        return self._range(value, _STEPS)
 
-    def _range(self, value: ir.Value | None, known: Mapping[ir.Value, Span], steps: int) -> Span:
+    def _range(self, value: ir.Value | None, steps: int) -> Span:
         if value is None or steps == 0:
             return EVERYTHING
-        if value in known:
-            return known[value]
-        if not known and value in self._known:
+        if value in self._known:
             return self._known[value]
         if (constant := constant_range(value)) is not None:
             return constant
-
-        def of(operand: ir.Value | None, more: Mapping[ir.Value, Span] = MappingProxyType({})) -> Span:
-            return self._range(operand, {**known, **more}, steps - 1)
-
         node = value.producer()
         if node is None:
             span = self._inputs.get(value, EVERYTHING)
         elif node.domain != "":
             span = EVERYTHING
         else:
-            span = self._of_node(node, value, of)
+            span = self._of_node(node, value, lambda operand: self._range(operand, steps - 1))
         if dtype_of(value) == ir.DataType.BOOL:
             span = max(span[0], 0), min(span[1], 1)
-        if not known and steps > _STEPS // 2:
+        if steps > _STEPS // 2:
             self._known[value] = span
         return span
 
-    def _of_node(self, node: ir.Node, value: ir.Value, of: Callable[..., Span]) -> Span:
+    def _of_node(self, node: ir.Node, value: ir.Value, of: Callable[[ir.Value | None], Span]) -> Span:
         kind, operands = node.op_type, list(node.inputs)
         if kind in _BOOLEAN:
             return 0, 1
@@ -183,8 +154,9 @@ class Ranges:
             filled = node.attributes.get("value")
             number = 0.0 if filled is None else float(filled.as_tensor().numpy().reshape(-1)[0])
             return number, number
-        if kind in ("Concat", "If"):
-            spans = [of(operand) for operand in (operands if kind == "Concat" else branches(value))]
+        if kind in ("Concat", "If", "Where"):
+            parts = {"Concat": operands, "Where": operands[1:]}
+            spans = [of(part) for part in (parts[kind] if kind in parts else branches(value))]
             return min(low for low, _ in spans), max(high for _, high in spans)
         if kind == "Range":
             (start, _), (_, stop), (step, _) = (of(operand) for operand in operands)
@@ -192,66 +164,9 @@ class Ranges:
         if kind == "CumSum":
             low, high = of(operands[0])
             return (0, high * _MOST) if low >= 0 and high > 0 else EVERYTHING
-        if kind == "Where":
-            return self._where(operands, of)
         if not is_integer(value):
             return EVERYTHING
         return _arithmetic(node, [of(operand) for operand in operands if operand is not None])
-
-    @staticmethod
-    def _where(operands: list[ir.Value | None], of: Callable[..., Span]) -> Span:
-        condition, *branches = operands
-        branch_spans = []
-        for branch, holds in zip(branches, (True, False), strict=True):
-            compared = comparison(condition, holds=holds)
-            if compared is None:
-                branch_spans.append(of(branch))
-                continue
-            subject, spans = compared
-            rest = intersection((of(subject),), spans)
-            if rest:
-                branch_spans.append(of(branch, {subject: hull(rest)}))
-        if not branch_spans:
-            return EVERYTHING
-        return min(low for low, _ in branch_spans), max(high for _, high in branch_spans)
-
-
-def comparison(condition: ir.Value | None, *, holds: bool) -> tuple[ir.Value, Spans] | None:
-    """The value that a condition compares with a constant number, and those numbers for which it holds, or does not."""
-    node = None if condition is None else condition.producer()
-    if node is None or node.domain != "":
-        return None
-    if node.op_type == "Not":
-        return comparison(node.inputs[0], holds=not holds)
-    if node.op_type not in _COMPARED or len(node.inputs) != 2:
-        return None
-    left, right = node.inputs
-    if left is not None and (number := scalar(right)) is not None:
-        spans = _COMPARED[node.op_type](number)
-        subject = left
-    elif right is not None and (number := scalar(left)) is not None:
-        spans = _COMPARED[_SWAPPED.get(node.op_type, node.op_type)](number)
-        subject = right
-    else:
-        return None
-    if not is_integer(subject):
-        return None
-    return subject, spans if holds else complement(spans)
-
-
-_COMPARED: Mapping[str, Callable[[int], Spans]] = {
-    "Equal": lambda number: ((number, number),),
-    "Less": lambda number: ((-math.inf, number - 1),),
-    "LessOrEqual": lambda number: ((-math.inf, number),),
-    "Greater": lambda number: ((number + 1, math.inf),),
-    "GreaterOrEqual": lambda number: ((number, math.inf),),
-}
-_SWAPPED = {
-    "Less": "Greater",
-    "Greater": "Less",
-    "LessOrEqual": "GreaterOrEqual",
-    "GreaterOrEqual": "LessOrEqual",
-}
 
 
 def _cast(span: Span, dtype: ir.DataType | None) -> Span:
