@@ -1,8 +1,7 @@
 """Evaluation of subgraphs on small inputs, to recognize them by their results rather than their structure.
 
 ONNX's reference implementations evaluate node by node, on demand: nodes that a value does not depend on are not run.
-For ``Shape`` of the usual operators, shapes are inferred without computing the data. 16-bit computations run in
-float32, so that results are independent of rounding.
+16-bit computations run in float32, so that results are independent of rounding.
 """
 
 from __future__ import annotations
@@ -26,10 +25,7 @@ HALVES = (ir.DataType.FLOAT16, ir.DataType.BFLOAT16)
 _Operator = Callable[..., tuple[np.ndarray, ...]]
 _HALF_DTYPES = tuple(dtype.numpy() for dtype in HALVES)
 _SHAPE_OPERATORS = ("Shape", "Size")
-_SAME_SHAPE = frozenset(("Cast", "LayerNormalization", "Softmax", "Not", "Identity"))
-_BROADCAST = frozenset(("Add", "Sub", "Mul", "Div", "Where", "And", "Or"))
 _MAX_ELEMENTS = 2.0**28  # the maximum size of an operator's output; samples have a few thousand
-_SHAPE_STEPS = 8  # how far back shapes are inferred: enough for the embeddings before a mask
 
 
 class CannotEvaluate(Exception):
@@ -71,10 +67,7 @@ class Evaluator:
                 seen.add(node)
                 if current in self._known:
                     continue
-                if measured := _measured(node):
-                    self._known[current] = self._shape_of(node, measured)
-                else:
-                    yield node
+                yield node
             elif node is None or node in seen or current in self._known:
                 continue
             elif node in started:  # files have no cycles, but graphs built in memory may
@@ -82,51 +75,12 @@ class Evaluator:
             else:
                 started.add(node)
                 stack.append((current, True))
-                measured = _measured(node)
-                sources = self._leaves(measured, _SHAPE_STEPS) if measured else node.inputs
-                stack.extend((source, False) for source in sources if source is not None)
-
-    def _shape_of(self, node: ir.Node, value: ir.Value) -> np.ndarray:
-        """The output of a ``Shape`` node."""
-        start, end = node.attributes.get_int("start", None), node.attributes.get_int("end", None)
-        return np.array(self._shape(value, _SHAPE_STEPS)[start:end], np.int64)
-
-    def _shape(self, value: ir.Value, steps: int) -> tuple[int, ...]:
-        node, operands = value.producer(), self._operands(value, steps)
-        if node is None or operands is None:
-            return sizes(value) if is_constant(value) else self(value).shape
-        shapes = [self._shape(operand, steps - 1) for operand in operands]
-        if node.op_type == "Gather":
-            rows, index = shapes
-            return index + rows[1:]
-        try:
-            return np.broadcast_shapes(*shapes)
-        except ValueError as error:
-            raise CannotEvaluate(f"{node.op_type} ({node.name}) cannot be evaluated: {error}") from error
-
-    def _leaves(self, value: ir.Value, steps: int) -> Iterator[ir.Value]:
-        """The values whose data has to be computed for the shape of another one."""
-        operands = self._operands(value, steps)
-        if operands is None:
-            yield value
-        for operand in operands or ():
-            yield from self._leaves(operand, steps - 1)
-
-    def _operands(self, value: ir.Value, steps: int) -> list[ir.Value] | None:
-        """The values from whose shapes that of another one follows; ``None`` if it has to be computed."""
-        node = value.producer()
-        if value in self._known or is_constant(value) or node is None or node.domain != "" or steps == 0:
-            return None
-        operands = [operand for operand in node.inputs if operand is not None]
-        if node.op_type in _SAME_SHAPE:
-            return operands[:1]
-        if node.op_type in _BROADCAST or (node.op_type == "Gather" and node.attributes.get_int("axis", 0) == 0):
-            return operands
-        return None
+                stack.extend((source, False) for source in node.inputs if source is not None)
 
     def _run(self, node: ir.Node) -> None:
+        widen = node.op_type != "Gather"  # of a large table, a few rows are read
         inputs = [
-            None if value is None else self._known[value] if value in self._known else _constant(value)
+            None if value is None else self._known[value] if value in self._known else _constant(value, widen=widen)
             for value in node.inputs
         ]
         if _narrows(node) and inputs[0] is not None:
@@ -136,11 +90,6 @@ class Evaluator:
             if not isinstance(result, np.ndarray):
                 raise CannotEvaluate(f"{node.op_type} ({node.name}) has a result that is no tensor")
             self._known[value] = _widened(result)
-
-
-def _measured(node: ir.Node) -> ir.Value | None:
-    """What a node measures the shape of."""
-    return node.inputs[0] if node.op_type == "Shape" else None
 
 
 def _narrows(node: ir.Node) -> bool:
@@ -289,10 +238,10 @@ def ancestors(value: ir.Value, stop: frozenset[ir.Value] = frozenset()) -> dict[
     return values
 
 
-def _constant(value: ir.Value) -> np.ndarray:
+def _constant(value: ir.Value, *, widen: bool = True) -> np.ndarray:
     if not is_constant(value):
         raise CannotEvaluate(f"it depends on {value.name!r}, which has no sample")
-    return _widened(array(value))
+    return _widened(array(value)) if widen else array(value)
 
 
 def _attributes(node: ir.Node) -> dict[str, Any]:
