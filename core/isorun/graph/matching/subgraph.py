@@ -15,10 +15,6 @@ from isorun.graph.matching.report import CannotFuse
 from isorun.graph.ops import functions
 
 _LARGE = 1 << 16  # bytes; a larger constant is computed when it is written
-_KEEP_RANK = frozenset(
-    ("Add", "Cast", "Div", "Erf", "Gelu", "LayerNormalization", "MatMul", "Mul", "Pow", "Split", "Sub", "Tanh")
-)
-
 _MOVES = frozenset(("Identity", "Reshape", "Squeeze", "Transpose", "Unsqueeze"))
 
 
@@ -147,39 +143,8 @@ def scalar(value: ir.Value | None) -> float | None:
 
 
 def rank(value: ir.Value) -> int | None:
-    """The number of a value's dimensions, inferred through operators that preserve it and stored on the values."""
-    untyped: dict[ir.Value, int] = {}  # a shape without a type cannot be written
-
-    def known(value: ir.Value) -> int | None:
-        return untyped.get(value) if value.shape is None else len(value.shape)
-
-    pending = [value]
-    while pending:
-        current = pending[-1]
-        node = current.producer()
-        if known(current) is not None or node is None or node.op_type not in _KEEP_RANK:
-            pending.pop()
-            continue
-        sources = [source for source in node.inputs if source is not None and not is_constant(source)]
-        if node.op_type in ("LayerNormalization", "Split"):
-            sources = sources[:1]
-        unknown = [source for source in sources if known(source) is None and _keeps_rank(source.producer())]
-        if unknown:
-            pending.extend(unknown)
-            continue
-        pending.pop()
-        ranks = [size for source in sources if (size := known(source)) is not None]
-        if not ranks:
-            return None
-        if current.type is None:
-            untyped[current] = max(ranks)
-        else:
-            current.shape = ir.Shape([None] * max(ranks))
-    return known(value)
-
-
-def _keeps_rank(node: ir.Node | None) -> bool:
-    return node is not None and node.op_type in _KEEP_RANK
+    """The number of a value's dimensions; ``None`` if it is unknown."""
+    return None if value.shape is None else len(value.shape)
 
 
 def dtype(value: ir.Value) -> ir.DataType:
