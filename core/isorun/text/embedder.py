@@ -123,6 +123,11 @@ class Embedder(PromptedModel):
             if self.output.name == POOLED and self._is_foreign:  # as Optimum writes it, after all layers
                 self._steps = tuple(step for step in self._steps if step == NORMALIZE)
             layers = settings.token_steps
+            if modes and len(self.output.shape or ()) == 2 and not (settings.static and modes == ("mean",)):
+                raise InvalidArgument(
+                    f"pooling={'+'.join(modes)!r} has no effect: the model pools its tokens' vectors in its graph, as "
+                    f"{self.output.name!r}. Omit it"
+                )
             self._word_weights = next((step for step in layers if isinstance(step, WordWeights)), None)
             if self._word_weights is not None and (others := [mode for mode in modes if mode not in MEANS]):
                 raise InvalidArgument(
@@ -330,11 +335,6 @@ class Embedder(PromptedModel):
 
     def _choose(self, outputs: dict[str, int]) -> str:
         if not outputs and self._requested is None:  # a checkpoint
-            if self.settings.static and self._modes not in ((), ("mean",)):
-                raise InvalidArgument(
-                    f"pooling={'+'.join(self._modes)!r} has no effect: the model takes the mean of its tokens' vectors "
-                    "in its graph. Omit it"
-                )
             return POOLED if self.settings.static else TOKENS[0]
         return output_by_token(outputs, self._requested, pools=bool(self._modes))
 

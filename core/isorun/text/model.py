@@ -119,9 +119,8 @@ class TextModel:
             self._columns = next((shape[1] for shape in shapes if isinstance(shape[1], int)), None)
             limits = list(filter(None, [*self.session.model_info.limits.values(), self._columns]))
             self._positions = min(limits, default=None)
-            self.max_length = limit_of(settings, self.tokenizer, *limits)
-            if max_length is not None:
-                self.limit_length(max_length)
+            self._opened_length = limit_of(settings, self.tokenizer, *limits)
+            self.limit_length(max_length)
             self._opened_length = self.tokenizer.limit = self.max_length
             self._prepare()
 
@@ -134,15 +133,18 @@ class TextModel:
         """Change the maximum number of tokens of a text; ``None`` for the one that the model was opened with.
 
         Raises:
-            InvalidArgument: it is not a positive whole number, or exceeds the model's limit.
+            InvalidArgument: it is no whole number above that of special tokens, or exceeds the model's limit.
         """
-        if max_length is None:
-            self.max_length = self._opened_length
-            return
-        max_length = check_count(max_length, "max_length")
-        if self._positions is not None and max_length > self._positions:
-            raise InvalidArgument(f"max_length must be at most {self._positions}, the model's limit, got {max_length}")
-        self.max_length = int(max_length)
+        self.max_length = self._opened_length if max_length is None else self._checked_length(max_length, "max_length")
+
+    def _checked_length(self, value: Any, name: str) -> int:
+        """A maximum number of tokens, which leaves room beside special tokens and is within the model's limit."""
+        length: int = check_count(value, name)
+        if self._positions is not None and length > self._positions:
+            raise InvalidArgument(f"{name} must be at most {self._positions}, the model's limit, got {length}")
+        if length <= (special := self.tokenizer.added_tokens()):
+            raise InvalidArgument(f"{name} must exceed the {special} special tokens of a text, got {length}")
+        return length
 
     def count_tokens(self, text: Text) -> int:
         """The number of tokens of a text, special tokens included, before any truncation.
@@ -333,10 +335,9 @@ class TextModel:
 
     def _encode(self, texts: Sequence[Text], *, offsets: bool = False, overlap: int | None = None) -> list[Encoding]:
         """The tokens of texts; arguments are those of :meth:`isorun.models.tokenizer.Tokenizer.encodings`."""
-        limit = self.max_length
-        encodings = self._with_tokens(texts, self._encodings(texts, limit, offsets=offsets, overlap=overlap))
+        encodings = self._with_tokens(texts, self._encodings(texts, self.max_length, offsets=offsets, overlap=overlap))
         if overlap is None:
-            warn_of_truncation(encodings, limit)
+            warn_of_truncation(encodings, self.max_length)
         return encodings
 
     def _with_tokens(self, texts: Sequence[Text], encodings: list[Encoding]) -> list[Encoding]:
@@ -379,8 +380,7 @@ class TextModel:
 def warn_of_truncation(encodings: Iterable[Tokens], limit: int | None) -> None:
     """Warn if any text had more tokens than the limit."""
     if limit is not None and any(encoding.overflowing for encoding in encodings):
-        message = f"Texts of more than {limit} tokens are truncated to {limit} (see max_length)"
-        warn(message, TruncationWarning)
+        warn(f"Texts of more than {limit} tokens are truncated to {limit} (see max_length)", TruncationWarning)
 
 
 def windows(texts: Iterable[Text]) -> Iterator[Sequence[Text]]:

@@ -77,8 +77,8 @@ class MultiVectorEmbedder(PromptedModel):
         with closed_on_error(self):
             self._set_prompts(prompts, default_prompt)
             for name, length in (("query_length", query_length), ("document_length", document_length)):
-                if length is not None and self._positions is not None and length > self._positions:
-                    raise InvalidArgument(f"{name} must be at most {self._positions}, the model's limit, got {length}")
+                if length is not None:
+                    self._checked_length(length, name)
             self._late = _with_lengths(self._settings_of_tasks(), query_length, document_length, max_length)
             self._reader = Reader(self._late, self.tokenizer)
             self._check_window()

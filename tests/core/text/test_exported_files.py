@@ -159,6 +159,15 @@ def test_texts_are_cut_to_the_length_of_a_file_for_one_length(tasks: Path, tmp_p
         assert classifier.scores(["word", "word " * 40]).shape == (2, 3)
         with pytest.raises(isorun.InvalidArgument, match="max_length must be at most 16"):
             classifier.limit_length(17)
+        with pytest.raises(isorun.InvalidArgument, match="max_length must exceed the 2 special tokens"):
+            classifier.limit_length(2)
+    with pytest.raises(isorun.InvalidArgument, match="max_length must exceed the 2 special tokens"):
+        isorun.Classifier(folder, max_length=1, backend="ort-cpu")
+
+
+def test_pooling_is_rejected_for_an_output_that_is_pooled(tasks: Path) -> None:
+    with pytest.raises(isorun.InvalidArgument, match="pooling='mean' has no effect: .* as 'pooler_output'"):
+        isorun.Embedder(tasks / "bert-classes-None", outputs=["pooler_output"], pooling="mean", backend="ort-cpu")
 
 
 def test_a_side_of_truncation_is_part_of_what_vectors_depend_on(embedder: Path) -> None:

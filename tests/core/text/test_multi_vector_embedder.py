@@ -108,6 +108,8 @@ def test_the_maximum_length_holds_for_queries_and_documents(name: str, models: P
     for argument in ("query_length", "document_length"):
         with pytest.raises(InvalidArgument, match=f"{argument} must be at most"):
             isorun.MultiVectorEmbedder(models / name, backend="ort-cpu", **{argument: 5000})
+        with pytest.raises(InvalidArgument, match=f"{argument} must exceed the 2 special tokens"):
+            isorun.MultiVectorEmbedder(models / name, backend="ort-cpu", **{argument: 2})
 
 
 @pytest.mark.parametrize("padding", ["remove", "auto"])
