@@ -14,9 +14,16 @@ import torch
 from sentence_transformers.base.modules import InputModule
 
 from isorun.errors import InvalidArgument, InvalidModel
+from isorun.models.sentences import transformer_folder
 from isorun.system.cleanup import closed_on_error
 from isorun.text.inputs import checked, texts_of
 from isorun.text.model import TextModel
+from isorun.text.prompted import reject_chat_template
+
+_ELSEWHERE = {
+    "batch_tokens": "sentence-transformers forms the batches: pass batch_size to encode()",
+    "max_length": "Pass max_seq_length",
+}
 
 
 class IsorunTransformer(InputModule):
@@ -40,9 +47,19 @@ class IsorunTransformer(InputModule):
         super().__init__()
         self.model: str = os.fspath(model)
         self.session_options: dict[str, Any] = {**(session_options or {}), **more}
+        for name, instead in _ELSEWHERE.items():
+            if name in self.session_options:
+                raise InvalidArgument(f"IsorunTransformer does not have {name}. {instead}")
         self._text = TextModel(model, max_length=max_seq_length, batch_tokens=1, **self.session_options)
         output = self._text.output
         with closed_on_error(self._text):
+            reject_chat_template(self._text)
+            routes = self._text.modules.routes
+            if len({transformer_folder(self._text.folder, route) for route in routes if route is not None}) > 1:
+                raise InvalidArgument(
+                    f"{self.model} has several models: one for each of the routes {', '.join(map(repr, routes))}. Put "
+                    "an IsorunTransformer in place of each, with its folder, not in place of the router"
+                )
             if len(output.shape or ()) != 3:
                 raise InvalidModel(
                     f"The output {output.name!r} must have a vector for each token (batch, sequence, width), got the "

@@ -132,6 +132,24 @@ def found_beside(tokenizer: Tokenizer) -> tuple[Path, Any]:
     return tokenizer.settings.path, tokenizer.settings.fields.get("chat_template")
 
 
+def reject_beside(tokenizer: Tokenizer, kind: str) -> None:
+    """Reject a template beside a model without ``modules.json``, whose texts isorun reads as they are.
+
+    Args:
+        tokenizer: the model's.
+        kind: what the model is, for the message.
+
+    Raises:
+        UnsupportedModel: there is a template.
+    """
+    path, source = found_beside(tokenizer)
+    if source is not None:
+        raise UnsupportedModel(
+            f"{path} has a chat template, which sentence-transformers 6 applies to {kind} without modules.json, and "
+            "isorun does not. Remove the template if the model reads texts as they are"
+        )
+
+
 def yes_or_no(tokenizer: Tokenizer) -> tuple[ChatTemplate, tuple[int, int]]:
     """What a causal model without further settings is asked: the template, and the words for a match and for none.
 

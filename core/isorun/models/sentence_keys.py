@@ -123,7 +123,7 @@ WORD_WEIGHTS: Table = {
 SPLADE: Table = {
     "pooling_strategy": only("max", "sum"),
     "activation_function": only("relu", "log1p_relu"),
-    **unused("embedding_dimension word_embedding_dimension"),
+    **unused("embedding_dimension word_embedding_dimension chunk_size"),
 }
 """The configuration of the pooling of a sparse encoder."""
 

@@ -15,7 +15,7 @@ from isorun.graph.tasks import SEQUENCE
 from isorun.models import checkpoint
 from isorun.models.activations import ACTIVATIONS
 from isorun.models.activations import softmax as probabilities
-from isorun.models.chat_template import ChatTemplate, found_beside, yes_or_no
+from isorun.models.chat_template import ChatTemplate, reject_beside, yes_or_no
 from isorun.models.dense import activation_named
 from isorun.models.sentence_settings import SentenceSettings
 from isorun.models.tokenizer import Text, Tokens
@@ -151,12 +151,9 @@ class CrossEncoder(TextModel):
         if settings.logit_score is not None:
             template = ChatTemplate.beside(tokenizer, settings.chat_template)
         elif self.from_checkpoint and not self.modules.of(None):
-            kind, (path, source) = checkpoint.causal_kind(self.folder), found_beside(tokenizer)
-            if kind is None and source is not None:
-                raise UnsupportedModel(
-                    f"{path} has a chat template, which sentence-transformers 6 applies to a classifier without "
-                    "modules.json, and isorun does not. Remove the template if the model reads texts as they are"
-                )
+            kind = checkpoint.causal_kind(self.folder)
+            if kind is None:
+                reject_beside(tokenizer, "a classifier")
             if kind not in (None, checkpoint.CAUSAL[0]):
                 raise UnsupportedModel(
                     f"{self.folder} has no modules.json, which names the words of a causal reranker's score: without "

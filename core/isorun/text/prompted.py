@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 
 from isorun.errors import InvalidArgument, did_you_mean
+from isorun.models.chat_template import reject_beside
+from isorun.models.sentence_settings import SentenceSettings
 from isorun.system.arguments import check_text
 from isorun.text.encoded import Encoded
 from isorun.text.inputs import checked, texts_of
@@ -21,6 +23,10 @@ class PromptedModel(TextModel):
 
     prompts: dict[str, str]
     default_prompt: str | None
+
+    def _completed(self, settings: SentenceSettings) -> SentenceSettings:
+        reject_chat_template(self)
+        return super()._completed(settings)
 
     def _set_prompts(self, prompts: Mapping[str, str] | None, default: str | None) -> None:
         if not isinstance(prompts, Mapping | None) or not all(
@@ -75,3 +81,9 @@ class PromptedModel(TextModel):
         if name is not None and name not in self.prompts:
             raise InvalidArgument(f"Unknown prompt {name!r}{did_you_mean(name, self.prompts)}")
         return "" if name is None else self.prompts[name]
+
+
+def reject_chat_template(model: TextModel) -> None:
+    """Reject a checkpoint to whose texts sentence-transformers would apply a chat template."""
+    if model.from_checkpoint and not any(model.modules.routes.values()):
+        reject_beside(model.tokenizer, "an embedder")

@@ -16,7 +16,7 @@ import pytest
 
 import isorun
 from archives import unpack
-from isorun.errors import InvalidArgument, InvalidFeeds, InvalidModel
+from isorun.errors import InvalidArgument, InvalidFeeds, InvalidModel, UnsupportedModel
 
 
 def module(name: str, **members: Any) -> ModuleType:
@@ -82,6 +82,9 @@ def test_the_length_of_a_sentence_transformer_can_be_set_and_its_tokenizer_canno
     transformer._text.close()
     with pytest.raises(InvalidModel, match="'pooler_output' must have a vector for each token"):
         adapters("sentence_transformers").IsorunTransformer(model, backend="ort-cpu", outputs=["pooler_output"])
+    for name, instead in (("batch_tokens", "pass batch_size to encode"), ("max_length", "Pass max_seq_length")):
+        with pytest.raises(InvalidArgument, match=f"does not have {name}.*{instead}"):
+            adapters("sentence_transformers").IsorunTransformer(model, **{name: 8})
 
 
 def test_a_sentence_transformer_opens_again_in_another_process(adapters: Any, model: Path) -> None:
@@ -132,6 +135,11 @@ def test_queries_take_the_route_of_queries(adapters: Any, tmp_path: Path) -> Non
         assert adapter.query_embedder is not adapter.embedder
         adapter.query_embedder.close()
         adapter.embedder.close()
+    with pytest.raises(InvalidArgument, match=r"several models: .*'query', 'document'.* not in place of the router"):
+        adapters("sentence_transformers").IsorunTransformer(folder, backend="ort-cpu")
+    (alone := folder / "document_0_Transformer").joinpath("chat_template.jinja").write_text("{{ messages }}")
+    with pytest.raises(UnsupportedModel, match=r"applies to an embedder without modules\.json"):
+        adapters("sentence_transformers").IsorunTransformer(alone, backend="ort-cpu")
 
 
 @pytest.mark.parametrize(

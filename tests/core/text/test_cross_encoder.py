@@ -66,6 +66,8 @@ def test_rejects_a_chat_template_without_modules(tokenizer: Path, tmp_path: Path
     template.write_text("{% for message in messages %}{{ message.content }}{% endfor %}", encoding="utf-8")
     with pytest.raises(UnsupportedModel, match=r"chat_template\.jinja has a chat template"):
         isorun.CrossEncoder(folder, backend="ort-cpu")
+    with pytest.raises(UnsupportedModel, match=r"applies to an embedder without modules\.json"):
+        isorun.Embedder(folder, pooling="mean", backend="ort-cpu")
     with isorun.Classifier(folder, backend="ort-cpu") as classifier:  # as transformers' pipeline
         assert classifier.classify(["a man"])
     saved(folder)

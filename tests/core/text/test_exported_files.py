@@ -61,7 +61,12 @@ def test_logits_of_words_are_pooled_as_the_settings_say(
 ) -> None:
     plain = exported(retrieval / "base", tmp_path / "plain" / "model.onnx")
     folder = shutil.copytree(retrieval / "splade", tmp_path / "splade")
-    tiny.edit(folder / "1_SpladePooling" / "config.json", pooling_strategy=strategy, activation_function=activation)
+    tiny.edit(
+        folder / "1_SpladePooling" / "config.json",
+        pooling_strategy=strategy,
+        activation_function=activation,
+        chunk_size=2,
+    )
     with isorun.SparseEmbedder(folder, backend="ort-cpu") as embedder:
         expected = embedder.embed(retrieved).to_dense()
     shutil.copy(plain, folder / "model.onnx")
@@ -166,7 +171,7 @@ def test_texts_are_cut_to_the_length_of_a_file_for_one_length(tasks: Path, tmp_p
 
 
 def test_pooling_is_rejected_for_an_output_that_is_pooled(tasks: Path) -> None:
-    with pytest.raises(isorun.InvalidArgument, match="pooling='mean' has no effect: .* as 'pooler_output'"):
+    with pytest.raises(isorun.InvalidArgument, match=r"pooling='mean' has no effect: .* as 'pooler_output'"):
         isorun.Embedder(tasks / "bert-classes-None", outputs=["pooler_output"], pooling="mean", backend="ort-cpu")
 
 
