@@ -120,6 +120,10 @@ class _Server(uvicorn.Server):
             await asyncio.sleep(0.05)
         await self._accept_last()
         await super().shutdown(sockets)
+        if self.force_exit:  # by a second Ctrl-C: uvicorn would leave both out, and log that the application failed
+            for task in self.server_state.tasks:
+                task.cancel()
+            await self.lifespan.shutdown()
 
     async def _accept_last(self) -> None:
         """Close the listening sockets, and accept what has connected by then, which closing alone would reset."""

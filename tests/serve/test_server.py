@@ -307,6 +307,15 @@ def test_a_server_that_stops_resets_no_connection(folders: dict[str, Path]) -> N
     assert (server.stop(), broken, set(statuses)) == (0, [], {200})
 
 
+def test_a_second_interruption_ends_at_once_without_a_traceback(folders: dict[str, Path]) -> None:
+    server = Server(folders["embedder"], "--no-warmup", "--drain", "60")
+    server.process.send_signal(signal.SIGINT)
+    server.until(lambda: server.get("/ready")[0] == 503)
+    server.process.send_signal(signal.SIGINT)
+    server.process.wait(30)
+    assert (server.stop(), "Traceback" in "".join(server.log)) == (130, False)
+
+
 @pytest.mark.long
 def test_warms_up_before_it_is_ready(folders: dict[str, Path]) -> None:
     server = Server(folders["reranker"])
