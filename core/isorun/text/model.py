@@ -44,7 +44,7 @@ Result = TypeVar("Result")
 _WINDOW = 4096  # texts that are tokenized and sorted together
 _SMALLEST = 512  # tokens; a batch is not split for the sake of concurrency below that
 _BAR_AFTER = 2.0  # seconds
-_ON_THIS_THREAD = 4  # texts; more are tokenized off the event loop
+_ON_LOOP = 10_000  # characters and texts; more are tokenized off the event loop
 
 
 class Batch(NamedTuple):
@@ -270,7 +270,7 @@ class TextModel:
         encodings: Sequence[Tokens]
         if isinstance(texts, Encoded):
             encodings = texts.items
-        elif len(texts) <= _ON_THIS_THREAD:
+        elif sum(1 + len(part) for text in texts for part in ((text,) if isinstance(text, str) else text)) <= _ON_LOOP:
             encodings = self._encode(texts)
         else:
             encodings = await asyncio.to_thread(self._encode, texts)

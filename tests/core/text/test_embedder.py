@@ -6,8 +6,10 @@ import asyncio
 import itertools
 import json
 import shutil
+import threading
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -37,6 +39,21 @@ def test_equals_sentence_transformers(embedder: isorun.Embedder, golden: dict[st
     np.testing.assert_allclose(vectors, golden["minilm"], atol=TOLERANCE)
     np.testing.assert_allclose(list(embedder.embed_iter(iter(TEXTS))), golden["minilm"], atol=TOLERANCE)
     np.testing.assert_allclose(asyncio.run(embedder.aembed(TEXTS)), golden["minilm"], atol=TOLERANCE)
+
+
+def test_long_texts_are_tokenized_off_the_event_loop(
+    embedder: isorun.Embedder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    encodings, threads = embedder._encodings, []
+
+    def recorded(*arguments: Any, **options: Any) -> list[Any]:
+        threads.append(threading.current_thread() is threading.main_thread())
+        return encodings(*arguments, **options)
+
+    monkeypatch.setattr(embedder, "_encodings", recorded)
+    for text in ("bread", "bread " * 2000):
+        asyncio.run(embedder.aembed([text]))
+    assert threads == [True, False]
 
 
 def test_reads_dense_layers_prompts_and_limits(variant: Path, golden: dict[str, np.ndarray]) -> None:
