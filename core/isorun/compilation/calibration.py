@@ -59,7 +59,7 @@ def calibrate(
     _warn_of_few(graphs.info, feeds)
     reduce_range = not has_vnni()
     digest = sha256(repr([corpus.content(batch) for batch in feeds]).encode())
-    key = sha256(f"{graphs.source.fingerprint}|{digest}|{reduce_range}".encode())[:40]
+    key = graphs.form(digest, str(reduce_range))
     key = versioned(key, "lowering", "calibration")
 
     def make(folder: Path) -> dict[str, Any]:

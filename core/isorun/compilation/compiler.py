@@ -45,7 +45,8 @@ class Compiler:
     @cached_property
     def graphs(self) -> ModelGraphs:
         """The model's graphs. The first access reads the model unless the cache has its description."""
-        return ModelGraphs(self.source, self.cache)
+        # The attention of one query sums over the width of its batch.
+        return ModelGraphs(self.source, self.cache, narrow=not self.options.deterministic)
 
     def config(self, backend: Backend, requested: Collection[str] = ()) -> CompileConfig:
         """The options as a backend gets them, checked against its capabilities.
@@ -176,6 +177,11 @@ class Compiler:
             )
         if not info.fused:
             raise UnsupportedModel(f"deterministic=True: {self.source.path} is not an encoder that isorun fuses")
+        if "SingleQueryAttention" in info.fused and offers.deterministic:
+            raise UnsupportedModel(
+                f"deterministic=True: {self.source.path} was fused for one position of its last layer, whose attention "
+                "sums over the width of its batch. Open the file that it was made from"
+            )
         if info.window is not None and offers.deterministic:
             raise UnsupportedModel(
                 f"deterministic=True: {self.source.path} attends within windows, in blocks whose sums have another "

@@ -50,6 +50,7 @@ class Target:
         table: quantize the dense layers in this table.
         dialect: what to lower the fused operators to; ``None`` keeps them.
         checks: check the indices that the bounds of the inputs do not protect.
+        narrow: compute the last layer for one position alone if the graph reads no other.
     """
 
     outputs: Sequence[str] | None = None
@@ -59,6 +60,7 @@ class Target:
     table: int8.Table | None = None
     dialect: str | None = None
     checks: bool = False
+    narrow: bool = True
 
 
 @dataclass(slots=True)
@@ -164,7 +166,7 @@ PASSES = (
     Pass("keep groups apart", Stage.FUSION, lambda model, _: groups.keep_apart(model.graph)),
     Pass("set the opset", Stage.FUSION, _set_opset),
     Pass("add function bodies", Stage.FUSION, lambda model, _: functions.carry(model)),
-    Pass("narrow the last layer", Stage.FUSED, lambda model, _: last_layer.narrow(model)),
+    Pass("narrow the last layer", Stage.FUSED, lambda model, _: last_layer.narrow(model), lambda target: target.narrow),
     Pass("remove padding", Stage.TARGET, _remove_padding, lambda target: target.packed),
     Pass(
         "compute in fp32",  # what is not quantized, as the scales assume
@@ -216,19 +218,20 @@ class Fused(NamedTuple):
     report: FusionReport
 
 
-def read(path: Path, outputs: Sequence[str] | None = None, *, fused: bool = True) -> Fused:
+def read(path: Path, outputs: Sequence[str] | None = None, *, fused: bool = True, narrow: bool = True) -> Fused:
     """Read a model and bring it to the fused form.
 
     Args:
         path: an ONNX file.
         outputs: the outputs to compute; ``None`` for all.
         fused: whether to fuse it; otherwise it is returned as given.
+        narrow: as for :class:`Target`.
 
     Raises:
         InvalidModel: the file cannot be read, or is not a valid model.
         InvalidFeeds: the model lacks one of the outputs.
     """
-    job = Job(Target(outputs))
+    job = Job(Target(outputs, narrow=narrow))
 
     def as_given() -> ir.Model:
         model = files.read(path)
@@ -243,7 +246,7 @@ def read(path: Path, outputs: Sequence[str] | None = None, *, fused: bool = True
         if any(functions.is_fused(node) for node in model.graph):
             _run(model, job, Stage.FUSED)
             return Fused(model, False, job.report)
-        report = fuse(model)
+        report = fuse(model, narrow=narrow)
         if report.is_encoder:  # more is known of fused operators
             shape_inference.correct_outputs(model)
         else:
@@ -252,7 +255,7 @@ def read(path: Path, outputs: Sequence[str] | None = None, *, fused: bool = True
         return Fused(model, report.is_encoder, report)
 
 
-def fuse(model: ir.Model) -> FusionReport:
+def fuse(model: ir.Model, *, narrow: bool = True) -> FusionReport:
     """Bring an encoder to the fused form, in place.
 
     Inputs and outputs keep their names, types and shapes. Weights are not copied, and only a few elements of large ones
@@ -261,11 +264,12 @@ def fuse(model: ir.Model) -> FusionReport:
     Args:
         model: any model, with weights in memory or on disk. A model without attention is normalized but not fused;
             use the original in that case (``report.is_encoder``).
+        narrow: as for :class:`Target`.
 
     Returns:
         What was found, what was fused, and why the rest was not.
     """
-    job = Job()
+    job = Job(Target(narrow=narrow))
     current = model.graph.opset_imports.get("", 0)
     if current not in OPSETS:
         job.report.unread = f"it is in opset {current} of ONNX's operators, and {OPSETS[0]} to {OPSETS[-1]} are read"

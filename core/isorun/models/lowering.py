@@ -80,12 +80,13 @@ class ModelGraphs:
         source: the model.
         cache: where lowered models are kept.
         fused: whether to fuse it.
+        narrow: as for :class:`isorun.graph.pipeline.Target`.
     """
 
-    def __init__(self, source: ModelSource, cache: Cache, *, fused: bool = True) -> None:
+    def __init__(self, source: ModelSource, cache: Cache, *, fused: bool = True, narrow: bool = True) -> None:
         self.source = source
         self.cache = cache
-        self._fuses = fused
+        self._fuses, self._narrows = fused, narrow
         self._fused: ir.Model | None = None
         # Runs of several threads may each need another graph of the model.
         self._lock = portable.lock_of(self, "_lock", threading.RLock)
@@ -253,7 +254,9 @@ class ModelGraphs:
         from isorun.graph import pipeline
 
         with logged("read and fused %s", self.source.path):
-            graph, fused_here, _ = pipeline.read(self.source.path, self.source.outputs, fused=self._fuses)
+            graph, fused_here, _ = pipeline.read(
+                self.source.path, self.source.outputs, fused=self._fuses, narrow=self._narrows
+            )
         self._fused, self._mapped = graph, False
         return fused_here
 
@@ -348,7 +351,7 @@ class ModelGraphs:
 
     def form(self, *parts: str) -> str:
         """A digest of the model, and of what else decides the result."""
-        how = () if self._fuses else ("unfused",)
+        how = ("unfused",) if not self._fuses else () if self._narrows else ("whole",)
         return sha256("|".join((versioned("", _STAGE), self.source.fingerprint, *how, *parts)).encode())[:40]
 
 

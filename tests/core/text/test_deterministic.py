@@ -9,6 +9,9 @@ import pytest
 
 import isorun
 from archives import unpack
+from isorun.graph import pipeline
+from isorun.graph.io import shared
+from isorun.models import checkpoint
 
 WORDS = ["a", "man", "is", "eating", "food", "the", "girl", "runs", "fast", "over", "hills", "and", "far", "away"]
 
@@ -37,3 +40,24 @@ def test_layers_of_a_hybrid_model(backend: str, tmp_path: Path) -> None:
             alone = embedder.embed([text])
             assert np.array_equal(alone.dense[0], together.dense[index])
             assert np.array_equal(alone.tokens[0], together.tokens[index])
+
+
+def test_logits_of_the_first_token(tmp_path: Path) -> None:
+    """Nothing else of the last layer is read: its attention would sum over the width of the batch."""
+    folder = unpack("tasks", tmp_path) / "bert-classes-None"
+    several = [" ".join(texts()[:count]) for count in range(1, 9)]
+    with isorun.Classifier(folder, backend="ort-cpu", deterministic=True) as classifier:
+        together = classifier.scores(several, function="none")
+        alone = [classifier.scores([text], function="none")[0] for text in several]
+        np.testing.assert_array_equal(alone, together)
+    with isorun.Classifier(folder, backend="ort-cpu") as classifier:
+        np.testing.assert_allclose(classifier.scores(several, function="none"), together, atol=1e-5)
+
+
+def test_a_file_that_was_fused_for_one_position_is_refused(tmp_path: Path) -> None:
+    checkpoint.build(unpack("tasks", tmp_path) / "bert-classes-None", tmp_path / "built.onnx")
+    with isorun.Session(tmp_path / "built.onnx", "ort-cpu", outputs=["logits"], deterministic=True):
+        pass
+    shared.write(pipeline.read(tmp_path / "built.onnx", ["logits"]).model, tmp_path / "fused.onnx")
+    with pytest.raises(isorun.UnsupportedModel, match="Open the file that it was made from"):
+        isorun.Session(tmp_path / "fused.onnx", "ort-cpu", deterministic=True)
