@@ -23,8 +23,13 @@ def retrieve(texts: list[str], question: str, model: str, count: int) -> list[st
 
 
 def main(folder: str, question: str, embedder: str = EMBEDDER, reranker: str = RERANKER) -> None:
-    files = sorted(path for path in Path(folder).rglob("*") if path.suffix in (".md", ".txt"))
-    texts = [text for path in files for text in path.read_text(encoding="utf-8").split("\n\n") if text.strip()]
+    files = sorted(path for path in Path(folder).rglob("*") if path.is_file() and path.suffix in (".md", ".txt"))
+    texts = [
+        text
+        for path in files
+        for text in path.read_text(encoding="utf-8", errors="replace").split("\n\n")
+        if text.strip()
+    ]
     candidates = retrieve(texts, question, embedder, count=25)
     with isorun.CrossEncoder(reranker) as model:
         best = model.rank(question, candidates, top_k=3)

@@ -10,11 +10,11 @@ import isorun
 
 def paragraphs(folder: Path) -> list[tuple[str, str]]:
     """The paragraphs of Markdown and text files, each with its file."""
-    files = sorted(path for path in folder.rglob("*") if path.suffix in (".md", ".txt"))
+    files = sorted(path for path in folder.rglob("*") if path.is_file() and path.suffix in (".md", ".txt"))
     return [
         (path.name, " ".join(text.split()))
         for path in files
-        for text in path.read_text(encoding="utf-8").split("\n\n")
+        for text in path.read_text(encoding="utf-8", errors="replace").split("\n\n")
         if text.strip()
     ]
 

@@ -33,6 +33,8 @@ def tasks(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def texts(tmp_path: Path) -> Path:
     (tmp_path / "a.md").write_text("Bread is baked from flour.\n\nTrains leave at noon.")
     (tmp_path / "b.txt").write_text("The moon is far away.")
+    (tmp_path / "latin-1.txt").write_bytes(b"Caf\xe9")
+    (tmp_path / "folder.md").mkdir()
     return tmp_path
 
 
