@@ -115,7 +115,7 @@ def _grouped(parts: Sequence[Entity], join: Callable[[list[str]], str]) -> list[
             groups.append([part])
     return [
         Entity(
-            group[0].label.split("-", 1)[-1],
+            class_of(group[0].label),
             float(np.mean([part.score for part in group])),
             join([part.word for part in group]),
             group[0].start,
@@ -123,6 +123,11 @@ def _grouped(parts: Sequence[Entity], join: Callable[[list[str]], str]) -> list[
         )
         for group in groups
     ]
+
+
+def class_of(label: str) -> str:
+    """The class of joined tokens whose label it is."""
+    return label.split("-", 1)[-1]
 
 
 def _tag(label: str) -> str:

@@ -8,7 +8,7 @@ from isorun.errors import InvalidArgument
 from isorun.graph.tasks import TOKENS
 from isorun.models.activations import softmax
 from isorun.system.arguments import check_choice, checked_strings
-from isorun.text.entities import STRATEGIES, Entity, Token, entities, without_overlaps
+from isorun.text.entities import STRATEGIES, Entity, Token, class_of, entities, without_overlaps
 from isorun.text.heads import head_outputs, labels_of
 from isorun.text.inputs import texts_of
 from isorun.text.model import Array
@@ -64,13 +64,14 @@ class TokenClassifier(TokenModel):
                 first token, of the mean of its probabilities, or of its highest probability.
             stride: how many tokens each window of a text longer than ``max_length`` shares with the one before;
                 ``None`` to cut such texts.
-            ignore_labels: classes that are left out.
+            ignore_labels: classes that are left out: those of entities, which with ``"none"`` only have a prefix
+                ``B-`` or ``I-``.
             progress: as in :meth:`isorun.Embedder.embed`.
 
         Raises:
             InvalidFeeds: an item of ``texts`` is not a str, or not valid Unicode.
-            InvalidArgument: ``texts`` is a single text, a table or a collection without order; an unknown strategy; or
-                a stride that is not less than a window, or with the strategy ``"none"``.
+            InvalidArgument: ``texts`` is a single text, a table or a collection without order; an unknown strategy or
+                class; or a stride that is not less than a window, or with the strategy ``"none"``.
 
         Warns:
             TruncationWarning: texts exceed ``max_length`` and were cut.
@@ -95,6 +96,9 @@ class TokenClassifier(TokenModel):
     ) -> Callable[[Part, list[Array]], list[Entity]]:
         check_choice(strategy, "strategy", STRATEGIES)
         ignored = frozenset(checked_strings(ignore_labels, "ignore_labels"))
+        names = {label if strategy == "none" else class_of(label) for label in self.labels}
+        for name in sorted(ignored - {"O"}):  # the default, which some models lack
+            check_choice(name, "ignore_labels", names)
         if stride is not None and strategy == "none":
             raise InvalidArgument('strategy must not be "none" with a stride: windows share tokens. Use "simple"')
         self._check_overlap(stride)

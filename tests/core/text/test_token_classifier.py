@@ -107,6 +107,8 @@ def test_a_cut_text_is_reported(classifier, texts):
         ({"stride": -1}, "stride"),
         ({"ignore_labels": "O"}, "ignore_labels"),
         ({"ignore_labels": None}, "ignore_labels"),
+        ({"ignore_labels": ["O", "B-PER"]}, "ignore_labels 'B-PER'; did you mean 'PER'"),
+        ({"ignore_labels": ["PER"], "strategy": "none"}, "ignore_labels 'PER'"),
     ],
 )
 def test_rejects_arguments(classifier, arguments, message):
