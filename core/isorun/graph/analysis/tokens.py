@@ -15,7 +15,8 @@ from isorun.graph.ops import functions
 _ELEMENTWISE = frozenset(
     (
         *("Abs", "Cast", "Celu", "Clip", "Elu", "Erf", "Exp", "Gelu", "HardSigmoid", "HardSwish", "Identity"),
-        *("LeakyRelu", "Log", "Mish", "Neg", "Relu", "Selu", "Sigmoid", "Softplus", "Sqrt", "Swish", "Tanh"),
+        *("LeakyRelu", "Log", "Mish", "Neg", "Reciprocal", "Relu", "Selu", "Sigmoid", "Softplus", "Sqrt", "Swish"),
+        "Tanh",
     )
 )
 ARITHMETIC = frozenset(("Add", "Div", "Mul", "Pow", "Sub"))
@@ -130,19 +131,44 @@ def is_flattening(node: ir.Node, rank: int) -> bool:
     return (node.domain, node.op_type, rank) == ("", "Flatten", 3) and _axis(node, rank, 1) == 2
 
 
-def is_mask(value: ir.Value | None, mask: ir.Value) -> bool:
-    """Whether a factor of hidden states is the mask, possibly cast and broadcast over the hidden dimension."""
-    expanded = inverted = False
-    while value is not None and (node := value.producer()) is not None:
-        if node.domain != "" or node.op_type not in _PASS_ON:
+def is_mask(value: ir.Value | None, mask: ir.Value, rank: int = 3) -> bool:
+    """Whether a factor of tokens is the mask, possibly cast and broadcast over the dimensions after the sequence."""
+    return _broadcast(value, rank) == origin(mask)
+
+
+def replaces_padding(node: ir.Node, mask: ir.Value, ranks: Mapping[ir.Value, int]) -> bool:
+    """Whether a ``Where`` takes a token-level value where the mask is not 0, and something else where it is.
+
+    Args:
+        node: any node.
+        mask: the mask.
+        ranks: the token-level values, with their ranks.
+    """
+    by_token = {
+        index: ranks[operand] for index, operand in enumerate(node.inputs) if operand is not None and operand in ranks
+    }
+    if (node.domain, node.op_type) != ("", "Where") or [*by_token] not in ([1], [2]):
+        return False
+    ((index, rank),) = by_token.items()
+    value, inverted = origin(mask)
+    return _broadcast(node.inputs[0], rank) == (value, inverted ^ (index == 2))
+
+
+def _broadcast(value: ir.Value | None, rank: int) -> tuple[ir.Value | None, bool] | None:
+    """The (batch, sequence) value that one of this rank is broadcast from, and whether it is inverted; ``None`` if
+    there is none."""
+    inverted = False
+    while value is not None and (node := value.producer()) is not None and node.domain == "":
+        is_zero = node.op_type == "Equal" and _integers(node.inputs[1]) == [0]
+        if node.op_type not in _PASS_ON and not is_zero:
             break
         if node.op_type == "Unsqueeze":
-            expanded = _integers(node.inputs[1]) in ([-1], [2])
-            if not expanded:
-                return False
-        inverted ^= node.op_type == "Not"
+            rank -= 1
+            if _axes(node) not in ([-1], [rank]):
+                return None
+        inverted ^= is_zero or node.op_type == "Not"
         value = node.inputs[0]
-    return expanded and (value, inverted) == origin(mask)
+    return (value, inverted) if rank == 2 else None
 
 
 def source(value: ir.Value) -> ir.Value:

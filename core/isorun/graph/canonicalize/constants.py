@@ -94,12 +94,19 @@ def remove_no_ops(graph: ir.Graph) -> None:
 
 def _take_before_expansion(expand: ir.Node, source: ir.Value) -> None:
     """Have sums, products and the like of two operands broadcast one to the other themselves."""
+    (expanded,) = expand.outputs
     shape = None if expand.inputs[1] is None else expand.inputs[1].producer()
-    if shape is None or (shape.domain, shape.op_type) != ("", "Shape") or not is_whole_shape(shape):
-        return
-    for reader, index in [*expand.outputs[0].uses()]:
-        if reader.domain == "" and reader.op_type in tokens.ARITHMETIC and reader.inputs[1 - index] is shape.inputs[0]:
-            reader.replace_input_with(index, source)
+    is_of = None if shape is None or shape.op_type != "Shape" or not is_whole_shape(shape) else shape.inputs[0]
+    for reader, index in [*expanded.uses()]:
+        if reader.domain == "" and reader.op_type in tokens.ARITHMETIC:
+            operand = reader.inputs[1 - index]
+            if operand is not None and (operand is is_of or _are_equal(operand.shape, expanded.shape)):
+                reader.replace_input_with(index, source)
+
+
+def _are_equal(shape: ir.Shape | None, other: ir.Shape | None) -> bool:
+    """Whether two shapes are known to be the same; PyTorch's newer exporter names the dimensions of every value."""
+    return shape is not None and shape == other and not any(shape.is_unknown_dim(axis) for axis in range(len(shape)))
 
 
 def is_whole_shape(node: ir.Node) -> bool:

@@ -318,12 +318,14 @@ class _Removal(PackedReads):
                     self.pack(node.outputs[0], self.packed[multiplied])
                     self._masked[node.outputs[0]] = multiplied
                     return
-        # Rows with zeros for padding are enough if only their shape is read, or if they were multiplied by the mask and
-        # are summed up: a mean or a maximum depends on the number of the zeros, but that of numbers from 0 on (SPLADE).
+        # Rows with zeros for padding are enough if only their shape is read, if something else replaces the zeros (E5's
+        # mean), or if they were multiplied by the mask and are summed up: a mean or a maximum depends on the number of
+        # the zeros, but that of numbers from 0 on (SPLADE).
         read = [value for value in node.inputs if value is not None and value in self.packed]
         is_maximum = node.op_type == "ReduceMax" and all(_is_not_negative(self._masked.get(value)) for value in read)
         reduces = (node.op_type in _SUMS or is_maximum) and self._masked.keys() >= {*read}
-        if node.domain != "" or not (node.op_type == "Shape" or reduces):
+        restores = node.op_type == "Shape" or reduces or tokens.replaces_padding(node, self.mask, self.packed)
+        if node.domain != "" or not restores:
             raise UnsupportedModel(
                 f"Padding cannot be removed: {_name(node)} ({node.op_type}) may read the hidden states of padding"
             )
