@@ -75,6 +75,29 @@ def test_window_beyond_the_longest_mask_that_is_tried(tokens: int, local: int) -
     assert sum(width is not None for width in windows) == local
 
 
+def test_mask_of_pairs_of_inputs_that_are_cut() -> None:
+    """``input_ids[:, :16]``, and a mask that is expanded to each query: the one that is fed is longer than the rows."""
+    model = exports.model(PLAIN)
+    at = model.graph[0]
+    numbers = {value: number(model, f"cut.{value}", [value], np.int64) for value in (0, 1, 2, 16)}
+    cut = {}
+    for name in NAMES:
+        uses = [*fed(model, name).uses()]
+        cut[name] = put(at, "Slice", fed(model, name), numbers[0], numbers[16], numbers[1])
+        for node, index in uses:
+            node.replace_input_with(index, cut[name])
+    keys = put(at, "Unsqueeze", put(at, "Unsqueeze", cut["attention_mask"], numbers[1]), numbers[2])
+    length = put(at, "Shape", cut["input_ids"], start=1, end=2)
+    sizes = put(at, "Concat", numbers[1], numbers[1], length, numbers[1], axis=0)
+    attends = put(at, "Cast", put(at, "Expand", keys, sizes), to=9)
+    mask = put(at, "Where", attends, number(model, "zero", 0.0), number(model, "low", -1e30))
+    for node in [node for node in model.graph if node.op_type == "Softmax"]:
+        node.inputs[0].producer().replace_input_with(1, mask)
+    for length_of_rows in (5, 40):
+        _, report = check(model, exports.feeds(NAMES, length=length_of_rows))
+    assert report.fused["SelfAttention"] == LAYERS
+
+
 def test_angles_that_change_in_long_rows() -> None:
     """As those of dynamic NTK and LongRoPE."""
     model = exports.model("eurobert-torchscript17-eager")

@@ -5,12 +5,14 @@ from __future__ import annotations
 import numpy as np
 import onnx_ir as ir
 
+from isorun.graph.analysis import numbers
 from isorun.graph.analysis.evaluate import data_inputs
 from isorun.graph.fusion.self_attention.masks import KeyMask
 from isorun.graph.matching import subgraph
 from isorun.graph.matching.probes import Probes
 
 _SEGMENTS = (-1, 1, 2)
+_MAX_LENGTH = 1024  # the longest mask that is evaluated
 
 
 class PairMasks:
@@ -74,7 +76,10 @@ class PairMasks:
     def _marks_keys(self, source: ir.Value, pairs: ir.Value) -> bool:
         """Whether an input is nonzero at the keys and 0 at all others, whatever the segments are."""
         rng = np.random.default_rng(0)
-        for length in self._probes.lengths:
+        lengths = self._probes.lengths
+        if not self._probes.fixed:  # and in rows that are longer than what a slice leaves of them
+            lengths += tuple(number + 1 for number in numbers.compared([pairs]) if lengths[-1] <= number < _MAX_LENGTH)
+        for length in lengths:
             feeds = self._probes.feeds(length)
             samples = {
                 value: rng.choice([0, *_SEGMENTS], feeds[value].shape).astype(feeds[value].dtype)
