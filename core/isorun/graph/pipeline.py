@@ -284,6 +284,10 @@ def fuse(model: ir.Model, *, narrow: bool = True) -> FusionReport:
     except UnsupportedModel as error:  # the upgrade of the opset, or functions of another one
         job.report.unread = str(error)
         return job.report
+    if not job.report.is_encoder and any(value.const_value is not None for value in model.graph.inputs):
+        job.report.unread = (
+            "its weights are inputs, so that a caller may feed others. Export it with keep_initializers_as_inputs=False"
+        )
     for value, shape in zip(model.graph.outputs, declared, strict=True):
         value.shape = shape  # as declared to callers, whatever shape inference found since
     return job.report

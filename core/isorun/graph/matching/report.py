@@ -48,7 +48,7 @@ class FusionReport:
         found: the number of candidates of each kind.
         fused: the number of fused operators of each kind.
         refusals: the candidates that were not fused.
-        unread: why the graph was not analysed; empty if it was.
+        unread: why the graph was not analysed, or nothing in it can be fused; empty if it was.
     """
 
     found: Counter[str] = field(default_factory=Counter)

@@ -146,3 +146,12 @@ def test_rejects_a_subgraph_that_cannot_be_evaluated() -> None:
     before(softmax, 0, "GatherElements", wide, axis=-1)
     _, report = check(model, feeds())
     assert any("GatherElements" in refusal.reason for refusal in report.refusals)
+
+
+def test_weights_that_may_be_fed() -> None:
+    """As ``keep_initializers_as_inputs=True`` exports them."""
+    model = exports.model(PLAIN)
+    model.graph.inputs.extend(model.graph.initializers.values())
+    _, report = check(model, feeds())
+    assert not report.is_encoder
+    assert "keep_initializers_as_inputs" in str(report)
