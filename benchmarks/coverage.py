@@ -4,7 +4,8 @@
     python benchmarks/coverage.py --real 20 [--load]
 
 The first command draws medians of processes from distributions: every round shifts all cells alike, each process adds
-its own error, and in ``bursts`` a neighbour slows down every third process by up to a half. It prints, for each number
+its own error, in ``one noisy`` the first cell ten times that of the others, and in ``bursts`` a neighbour slows down
+every third process by up to a half. It prints, for each number
 of rounds, the rate at which the interval of a median covers the true one; for runs of four identical cells, the rates
 at which all intervals of ratios cover 1, of any verdict ``slower`` and of a sole ``fastest``; and the rate of
 ``slower`` for a cell that is 8 % slower. Then, where sessions differ by 3 % in common and 1 % for each cell, the rate
@@ -39,10 +40,19 @@ from isorun_matrix.results.folder import RunFolder
 
 CELLS, SLOWER, ROUND = 4, 1.08, 0.1  # ROUND: the standard deviation that all processes of a round share
 Noise = Callable[[np.random.Generator, tuple[int, ...]], np.ndarray]
+
+
+def _one_noisy(rng: np.random.Generator, size: tuple[int, ...]) -> np.ndarray:
+    logs = rng.normal(0, 0.01, size)
+    logs[0] *= 10 if len(size) > 1 else 1
+    return logs
+
+
 NOISES: dict[str, Noise] = {
     "normal 1 %": lambda rng, size: rng.normal(0, 0.01, size),
     "normal 3 %": lambda rng, size: rng.normal(0, 0.03, size),
     "heavy tails 2 %": lambda rng, size: 0.02 / 1.3 * rng.standard_t(3, size),
+    "one noisy 1 %": _one_noisy,
     "bursts": lambda rng, size: rng.normal(0, 0.01, size) + (rng.random(size) < 1 / 3) * rng.uniform(0, 0.4, size),
 }
 SLOW = """

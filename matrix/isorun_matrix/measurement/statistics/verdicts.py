@@ -4,7 +4,8 @@ Runs of one process resemble each other more than those of two processes, so a p
 logarithm of its median. Two rules, and no others:
 
 - Cells of one session are compared in the rounds that they share, so that what slows down a whole round cancels out
-  (:class:`Family`): Tukey's range test with the standard error of a median.
+  (:class:`Family`): Tukey's range test with the standard error of a median, from variances that are moderated as in
+  limma (Smyth, "Linear Models and Empirical Bayes Methods", 2004), since a cell may be noisier than the others.
 - Runs share no rounds, and what differs between sessions (neighbours, frequency, memory layout) is not in their rounds:
   :func:`change` needs a difference that neither rounds nor :class:`Sessions` explain.
 
@@ -19,7 +20,7 @@ from collections import Counter
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -38,6 +39,7 @@ _SMALL = 0.02  # a smaller difference is never a verdict
 _TIED = 0.05  # cells are tied if the whole interval of their ratio is within this
 _ASSUMED = 0.1  # the standard deviation between sessions where there are too few to measure it
 _SESSIONS = 3  # minimum to measure it
+_LEAST = 1e-4  # of the mean variance of pairs: one of equal values has a logarithm, too
 
 
 @dataclass(frozen=True)
@@ -60,6 +62,15 @@ class Ratio:
     needed: float
 
 
+class _Difference(NamedTuple):
+    """The median log ratio of two cells, the variance of that median and its degrees of freedom, and the rounds."""
+
+    middle: float
+    variance: float
+    freedom: float
+    rounds: int
+
+
 @dataclass(frozen=True)
 class Family:
     """Cells that were measured in the same rounds of one session.
@@ -78,58 +89,78 @@ class Family:
         """How the time of a cell compares with that of another, by their indices.
 
         The half-width of the interval is that of Tukey and Kramer: the quantile of the studentized range, times the
-        standard error of the median ratio, by the square root of 2. The error is that of all pairs together, or that
-        of this pair where an F test at 5 % shows it to be larger: an unsteady cell is not judged by the noise of
-        steady ones. Cells without enough common rounds are compared through the third one with the smallest error.
+        standard error of the median ratio, by the square root of 2. The error is a mean of that of this pair and
+        that of all pairs, which counts the more, the less the pairs differ; or that of this pair alone where an F test
+        at 5 % shows it to be larger: an unsteady cell is not judged by the noise of steady ones, nor they by its
+        noise. Cells without enough common rounds are compared through the third one with the smallest error.
 
         Returns:
             The comparison; ``None`` if fewer than three common rounds connect the cells.
         """
         difference = self._difference(cell, baseline) or min(
             (through for third in range(len(self.cells)) if (through := self._through(cell, third, baseline))),
-            key=lambda through: through[1],
+            key=lambda through: through.variance,
             default=None,
         )
         if difference is None:
             return None
-        middle, variance, rounds = difference
-        half = _quantile("studentized_range", LEVEL, max(2, self.compared), self._pooled[1]) * math.sqrt(variance / 2)
+        middle, variance, freedom, rounds = difference
+        freedom = math.floor(2 * freedom) / 2  # few values, since a quantile takes long
+        half = _quantile("studentized_range", LEVEL, max(2, self.compared), freedom) * math.sqrt(variance / 2)
         threshold = max(half, math.log1p(max(self.floor, _SMALL)))
         tied = abs(middle) + half <= math.log1p(_TIED)
         verdict = "slower" if middle > threshold else "tied" if tied else "ambiguous"
         interval = Interval(math.exp(middle - half), math.exp(middle + half), LEVEL)
         return Ratio(math.exp(middle), interval, rounds, verdict, math.exp(threshold))
 
-    def _difference(self, cell: int, baseline: int) -> tuple[float, float, int] | None:
-        """The median log ratio in common rounds, the variance of that median, and the number of rounds."""
+    def _difference(self, cell: int, baseline: int) -> _Difference | None:
         logs = _log_ratios(self.cells[cell], self.cells[baseline])
         if len(logs) < NEEDED:
             return None
-        own, (pooled, freedom) = float(np.var(logs, ddof=1)), self._pooled
-        variance = own if own > pooled * _quantile("f", LEVEL, len(logs) - 1, freedom) else pooled
-        return float(np.median(logs)), variance * _of_median(len(logs)), len(logs)
+        (prior, certainty, most), freedom = self._prior, len(logs) - 1
+        own = float(np.var(logs, ddof=1))
+        moderated = prior + (own - prior) * freedom / (freedom + certainty)
+        variance = own if own > moderated * _quantile("f", LEVEL, freedom, most) else moderated
+        freedom_of_both = min(freedom + certainty, most)
+        return _Difference(float(np.median(logs)), variance * _of_median(len(logs)), freedom_of_both, len(logs))
 
-    def _through(self, cell: int, third: int, baseline: int) -> tuple[float, float, int] | None:
+    def _through(self, cell: int, third: int, baseline: int) -> _Difference | None:
         first, second = self._difference(cell, third), self._difference(third, baseline)
         if first is None or second is None:
             return None
-        return first[0] + second[0], first[1] + second[1], min(first[2], second[2])
+        freedom, rounds = min(first.freedom, second.freedom), min(first.rounds, second.rounds)
+        return _Difference(first.middle + second.middle, first.variance + second.variance, freedom, rounds)
 
     @cached_property
-    def _pooled(self) -> tuple[float, int]:
-        """The variance of a log ratio, pooled over all pairs, and its degrees of freedom: those of a two-way layout of
-        the cells and the rounds that it is from."""
+    def _prior(self) -> tuple[float, float, int]:
+        """The variance of a log ratio as all pairs have it, its degrees of freedom, and the most that a pair can have:
+        those of a two-way layout of the cells and the rounds.
+
+        By the moments of the logarithms of the pairs' variances. Where these differ no more than chance explains, it is
+        their mean, and certain. The degrees of freedom are a third of Smyth's: pairs with a common cell are not
+        independent, and a single noisy cell is unlike the distribution that he assumes.
+        """
         pairs = {
             pair: logs
             for pair in itertools.combinations(range(len(self.cells)), 2)
             if len(logs := _log_ratios(*(self.cells[index] for index in pair))) >= NEEDED
         }
         if not pairs:
-            return 0.0, 1
-        freedom = [len(logs) - 1 for logs in pairs.values()]
-        variances = [float(np.var(logs, ddof=1)) for logs in pairs.values()]
+            return 0.0, math.inf, 1
+        from scipy.special import digamma, polygamma
+
+        freedom = np.array([len(logs) - 1 for logs in pairs.values()])
+        variances = np.array([float(np.var(logs, ddof=1)) for logs in pairs.values()])
         cells = len(set(itertools.chain.from_iterable(pairs)))
-        return float(np.average(variances, weights=freedom)), max(1, round((cells - 1) * float(np.mean(freedom))))
+        mean, most = float(np.average(variances, weights=freedom)), max(1, round((cells - 1) * float(freedom.mean())))
+        if mean == 0 or len(pairs) == 1:
+            return mean, math.inf, most
+        logs = np.log(np.maximum(variances, _LEAST * mean)) - digamma(freedom / 2) + np.log(freedom / 2)
+        excess = float(np.var(logs, ddof=1) - polygamma(1, freedom / 2).mean())
+        if excess <= 0:
+            return mean, math.inf, most
+        half = (1 + math.sqrt(1 + 2 * excess)) / (2 * excess)  # of Smyth's; its trigamma is the excess, nearly
+        return math.exp(float(logs.mean() + digamma(half)) - math.log(half)), 2 * half / 3, most
 
 
 @dataclass(frozen=True)

@@ -10,21 +10,24 @@ import pytest
 from isorun_matrix.measurement.statistics.verdicts import Change, Family, Medians, Sessions, change
 
 GRID = [(cells, rounds) for cells in (2, 4, 12, 60) for rounds in (3, 5, 8, 20)]
-QUICK = [(2, 3), (4, 5), (8, 8)]
+QUICK = [(2, 3, 1), (4, 5, 1), (8, 8, 1), (4, 5, 10)]
 
 
-def drawn(rng: np.random.Generator, cells: int, rounds: int, sigma: float = 0.01) -> list[Medians]:
-    """Medians of identical cells; what all share in a round is ten times what differs."""
-    logs = rng.normal(0, sigma, (cells, rounds)) + rng.normal(0, 10 * sigma, rounds)
+def drawn(rng: np.random.Generator, cells: int, rounds: int, sigma: float = 0.01, noisier: int = 1) -> list[Medians]:
+    """Medians of cells that take the same time, of which the last may be noisier; what all share in a round is ten
+    times what differs."""
+    logs = rng.normal(0, sigma, (cells, rounds))
+    logs[-1] *= noisier
+    logs += rng.normal(0, 10 * sigma, rounds)
     return [dict(enumerate(np.exp(row))) for row in logs]
 
 
-def rates(cells: int, rounds: int, families: int) -> tuple[float, float]:
+def rates(cells: int, rounds: int, noisier: int, families: int) -> tuple[float, float]:
     """How often all intervals of a family contain 1, and how often any cell is slower than the one of lowest median."""
     rng = np.random.default_rng(cells * 100 + rounds)
     covered = wrong = 0
     for _ in range(families):
-        medians = drawn(rng, cells, rounds)
+        medians = drawn(rng, cells, rounds, noisier=noisier)
         family = Family(medians, cells)
         pairs = [family.ratio(cell, second) for cell in range(cells) for second in range(cell)]
         covered += all(pair and pair.interval.low <= 1 <= pair.interval.high for pair in pairs)
@@ -34,22 +37,25 @@ def rates(cells: int, rounds: int, families: int) -> tuple[float, float]:
     return covered / families, wrong / families
 
 
-def check_rates(cells: int, rounds: int, families: int) -> None:
-    covered, wrong = rates(cells, rounds, families)
+def check_rates(cells: int, rounds: int, noisier: int, families: int) -> None:
+    covered, wrong = rates(cells, rounds, noisier, families)
     error = 2 * math.sqrt(0.95 * 0.05 / families)
-    assert 0.93 - error <= covered <= 0.97 + error
+    # Three rounds show a noisy cell to be one in part of the families only: 90 % in the worst case.
+    assert (0.93 if rounds > 3 or noisier == 1 else 0.9) - error <= covered
+    assert covered <= 0.97 + error or noisier > 1
     assert wrong <= 0.05 + error
 
 
-@pytest.mark.parametrize(("cells", "rounds"), QUICK)
-def test_intervals_cover_as_stated(cells: int, rounds: int) -> None:
-    check_rates(cells, rounds, 300)
+@pytest.mark.parametrize(("cells", "rounds", "noisier"), QUICK)
+def test_intervals_cover_as_stated(cells: int, rounds: int, noisier: int) -> None:
+    check_rates(cells, rounds, noisier, 300)
 
 
 @pytest.mark.long
+@pytest.mark.parametrize("noisier", [1, 3, 10])
 @pytest.mark.parametrize(("cells", "rounds"), GRID)
-def test_intervals_cover_as_stated_for_many_cells_and_rounds(cells: int, rounds: int) -> None:
-    check_rates(cells, rounds, 100 if cells == 60 else 1000)
+def test_intervals_cover_as_stated_for_many_cells_and_rounds(cells: int, rounds: int, noisier: int) -> None:
+    check_rates(cells, rounds, noisier, 100 if cells == 60 else 1000)
 
 
 def test_finds_a_cell_that_is_slower_by_8_percent() -> None:
@@ -62,6 +68,17 @@ def test_finds_a_cell_that_is_slower_by_8_percent() -> None:
         assert ratio is not None
         verdicts.append(ratio.verdict)
     assert verdicts.count("slower") >= 99
+
+
+def test_a_noisy_cell_does_not_hide_that_another_one_is_slower() -> None:
+    rng = np.random.default_rng(0)
+    shown = 0
+    for _ in range(100):
+        first, second, *others = drawn(rng, 4, 5, noisier=10)
+        slower = {number: median * 1.08 for number, median in second.items()}
+        ratio = Family([first, slower, *others], 4).ratio(1, 0)
+        shown += ratio is not None and ratio.verdict == "slower"
+    assert shown >= 95  # 22 with one error for all pairs
 
 
 def test_an_unsteady_cell_is_judged_by_its_own_noise() -> None:
