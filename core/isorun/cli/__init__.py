@@ -43,6 +43,8 @@ CHECK_FAILED = 1
 BAD_INPUT = 2
 BACKEND_TROUBLE = 3
 INTERRUPTED = 130
+TROUBLES = (BackendUnavailable, BackendFailed, UnsupportedModel, EnvironmentBroken)
+"""The errors with the exit code :data:`BACKEND_TROUBLE`."""
 _PIPE_CLOSED = 141  # as a shell counts a program that SIGPIPE ended
 
 
@@ -163,7 +165,7 @@ def _run(arguments: list[str]) -> int:
 def _code(error: Exception) -> int:
     if isinstance(error, ParityError):
         return CHECK_FAILED
-    if isinstance(error, BackendUnavailable | BackendFailed | UnsupportedModel | EnvironmentBroken):
+    if isinstance(error, TROUBLES):
         return BACKEND_TROUBLE
     return BAD_INPUT
 

@@ -11,7 +11,7 @@ import numpy as np
 import typer
 
 from isorun import Session
-from isorun.cli import console, feeds_file, models, options, parity_layers, parity_reduce
+from isorun.cli import BACKEND_TROUBLE, TROUBLES, console, feeds_file, models, options, parity_layers, parity_reduce
 from isorun.errors import ParityError
 from isorun.models.lowering import info_of
 from isorun.parity import DEFAULT_TOLERANCES, Parity, compare
@@ -83,7 +83,7 @@ def parity(
     """Compare backends with a reference, on five kinds of mask: none, right, left, holes, a fully masked row.
 
     Outputs are compared at real tokens; a NaN fails anywhere. The exit code is 1 if any differs by more than the
-    tolerance of the precision.
+    tolerance of the precision, and else 3 if one of several backends cannot run the model.
     """
     requested = options.backend_names(backends)
     names = [requested] if isinstance(requested, str) else requested
@@ -110,17 +110,23 @@ def parity(
         return
     if layers:
         with parity_layers.exposed(path) as (path, operators):
-            parities, info = comparison.run(path, **parity_layers.SETTINGS)
+            parities, troubles, info = comparison.run(path, **parity_layers.SETTINGS)
         departures = {name: parity_layers.first_departure(by_mask, operators) for name, by_mask in parities.items()}
     else:
-        parities, info = comparison.run(path)
+        parities, troubles, info = comparison.run(path)
 
     if as_json:
         listed = {
             name: {mask: parity.as_dict() for mask, parity in by_mask.items()} for name, by_mask in parities.items()
         }
         reference = {"backend": against, "precision": widest}
-        result = {"model": model, "reference": reference, "precision": precision, "backends": listed}
+        result = {
+            "model": model,
+            "reference": reference,
+            "precision": precision,
+            "backends": listed,
+            "errors": troubles,
+        }
         if layers:
             result["departures"] = {name: departure and departure.as_dict() for name, departure in departures.items()}
         console.json_out(result)
@@ -146,6 +152,8 @@ def parity(
                 "step; the limits for that are those of --precision int8"
             )
         raise ParityError(message)
+    if troubles:
+        raise typer.Exit(BACKEND_TROUBLE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -173,8 +181,9 @@ class _Comparison:
         """The feeds by kind of mask."""
         return {_GIVEN: self.feeds} if self.feeds is not None else masked_cases(info, *self.shape(info), self.seed)
 
-    def run(self, path: Path, **settings: Any) -> tuple[dict[str, dict[str, Parity]], ModelInfo]:
-        """The result for each backend and kind of mask, and what the model is like."""
+    def run(self, path: Path, **settings: Any) -> tuple[dict[str, dict[str, Parity]], dict[str, str], ModelInfo]:
+        """The result for each backend and kind of mask, why the other backends have none, and what the model is like.
+        Raises the error of the last backend if none has a result."""
         sets_threads = registry.get(self.against).capabilities.sets_threads
         threads = self.threads if sets_threads else None
         with (
@@ -185,23 +194,30 @@ class _Comparison:
             cases = self.cases(info)
             expected = {mask: dict(zip(names, session.run(None, feeds), strict=True)) for mask, feeds in cases.items()}
         parities: dict[str, dict[str, Parity]] = {}
+        troubles: dict[str, str] = {}
         for name in self.backends:
-            with (
-                console.working(f"Running {name}"),
-                Session(path, name, precision=self.precision, threads=self.threads, **settings) as session,
-            ):
-                limits = registry.get(session.provenance.backend).capabilities.tolerance(self.precision)
-                parities[name] = {
-                    mask: compare(
-                        dict(zip(names, session.run(None, feeds), strict=True)),
-                        expected[mask],
-                        info.attended(feeds),
-                        DEFAULT_TOLERANCES[limits],
-                        token_level=info.token_outputs,
-                    )
-                    for mask, feeds in cases.items()
-                }
-        return parities, info
+            try:
+                with (
+                    console.working(f"Running {name}"),
+                    Session(path, name, precision=self.precision, threads=self.threads, **settings) as session,
+                ):
+                    limits = registry.get(session.provenance.backend).capabilities.tolerance(self.precision)
+                    parities[name] = {
+                        mask: compare(
+                            dict(zip(names, session.run(None, feeds), strict=True)),
+                            expected[mask],
+                            info.attended(feeds),
+                            DEFAULT_TOLERANCES[limits],
+                            token_level=info.token_outputs,
+                        )
+                        for mask, feeds in cases.items()
+                    }
+            except TROUBLES as trouble:
+                if not parities and name == self.backends[-1]:
+                    raise
+                troubles[name] = str(trouble)
+                console.note(f"{name} is not compared: {trouble}")
+        return parities, troubles, info
 
 
 def _show(parities: Mapping[str, Mapping[str, Parity]]) -> None:

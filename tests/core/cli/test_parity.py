@@ -48,6 +48,16 @@ def test_threads_are_those_of_the_backends_that_can_set_them(isorun: Callable[..
     assert (ran.code, "`threads`" in ran.err) == (3, True)
 
 
+def test_compares_the_backends_that_can_run_the_model(isorun: Callable[..., Any], bert: Path) -> None:
+    ran = isorun("parity", bert, "--backends", "reference,ort-cpu", "--against", "ort-cpu", "--threads", 1, "--json")
+    assert (ran.code, set(ran.json["backends"]), set(ran.json["errors"])) == (3, {"ort-cpu"}, {"reference"})
+    assert "reference is not compared: Backend 'reference' cannot be used: it does not support `threads`" in ran.err
+    ran = isorun("parity", bert, "--backends", "ort-cpu,openvino", "--against", "ort-cpu", "--precision", "fp64")
+    assert (ran.code, ran.out) == (3, "")
+    assert "ort-cpu is not compared" in ran.err
+    assert "isorun: Backend 'openvino' cannot be used" in ran.err
+
+
 def test_rejects_impossible_sizes(isorun: Callable[..., Any], bert: Path) -> None:
     ran = isorun("parity", bert, "--backends", "ort-cpu", "--threads", 1025)
     assert (ran.code, "less than or equal to 1024" in ran.err) == (2, True)
