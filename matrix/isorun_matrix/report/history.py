@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from datetime import UTC, datetime
 from fnmatch import fnmatchcase
 
 from isorun.errors import SpecError
@@ -45,7 +46,11 @@ def render(runs: Sequence[Run], patterns: Sequence[str], width: int) -> Document
         f"run {index}: {run.created}, {run.folder}, {run.environment.cpu.model} ({run.environment.host})"
         for index, run in enumerate(ordered, start=1)
     ]
-    sentences = [*_sentences(changes(ordered, patterns), ordered), *_left_out(ordered, names)]
+    # Those measured after such a run count as earlier ones, so that no change in them is ever new.
+    now = datetime.now(UTC).isoformat()
+    future = [str(index) for index, run in enumerate(ordered, start=1) if _measured_at(run)[0] > now]
+    clocks = [f"run {', '.join(future)} is dated in the future, so its place among the runs is wrong"] if future else []
+    sentences = [*_sentences(changes(ordered, patterns), ordered), *_left_out(ordered, names), *clocks]
     return Document("History", lines, [table], sentences)
 
 

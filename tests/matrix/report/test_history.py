@@ -45,6 +45,12 @@ def test_a_run_that_was_continued_is_where_it_was_measured_last() -> None:
     assert [line.split(",")[1] for line in shown(runs)[:2]] == [" /day2", " /day1"]
 
 
+def test_a_run_dated_in_the_future_is_named() -> None:
+    ahead = run(cell("c"), folder="/ahead").model_copy(update={"created": "2999-01-01T00:00"})
+    lines = shown([ahead, dated(2, 10.0), dated(1, 10.0)])
+    assert lines[-1] == "run 3 is dated in the future, so its place among the runs is wrong"
+
+
 def nights(*medians: float | None, cpu: str = "a CPU", disturbed: bool = False) -> list[Run]:
     """A run of one cell each night."""
     runs = []
