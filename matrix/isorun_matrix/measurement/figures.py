@@ -132,7 +132,7 @@ class Round:
     Attributes:
         number: of the round, within the workload.
         position: of the cell in the shuffled order of the round.
-        p50: the median latency in milliseconds.
+        p50, mean: of the latencies, in milliseconds.
         used: whether the figures of the cell include it: a disturbed round is left out if another one is not.
         session_mib: what the session took in RAM at its peak, its worker included; ``None`` if unknown.
         repeated: as in :class:`Figures`.
@@ -144,6 +144,7 @@ class Round:
     position: int
     started: str
     p50: float
+    mean: float
     cpu_ms: float | None
     waited: float | None
     stolen: float | None

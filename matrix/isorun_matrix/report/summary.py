@@ -263,8 +263,9 @@ def judges(of: str, cell: CellResult, second: CellResult) -> bool:
 
 
 def _busy_cores(measured: Round) -> float:
-    """How many cores a run keeps busy, not counting the time in which others have them."""
-    had = measured.p50 * (1 - (measured.waited or 0.0) - (measured.stolen or 0.0))
+    """How many cores a run keeps busy, not counting the time in which others have them: CPU time and shares are of all
+    runs together, and waits are in the mean of these only, since most runs may have none."""
+    had = measured.mean * (1 - (measured.waited or 0.0) - (measured.stolen or 0.0))
     return (measured.cpu_ms or 0.0) / had if had > 0 else 0.0
 
 

@@ -109,6 +109,7 @@ def _figures(trial: Trial | None, rounds: Sequence[RoundResult], samples: Sequen
                 result.round.position,
                 result.started or "",
                 measurement.latency_ms.p50 or measurement.latency_ms.mean,
+                measurement.latency_ms.mean,
                 measurement.cpu_ms,
                 measurement.waited,
                 measurement.stolen,

@@ -54,6 +54,19 @@ def test_the_round_trip_to_a_worker_makes_no_side_slower(
     assert ("alone runs in an environment" in printed(ab.as_tables([compared]), 200)) == (None in environments)
 
 
+def test_cpu_time_is_a_verdict_where_few_runs_waited_for_long() -> None:
+    """Both keep two cores busy. Most runs never wait, so the waits are in the mean, not in the median."""
+    a, b = side("x.a", 10), side("x.b", 12)
+    sides = []
+    for calm, waited in ((a, 0.1), (b, 0.2)):
+        content = calm.model_dump(mode="json")
+        for measured in content["result"]["rounds"]:
+            measured |= {"mean": measured["p50"] / (1 - waited), "waited": waited, "disturbed": True}
+        sides.append(CellResult.from_plain(content))
+    (compared,) = ab.compare(run(*sides), [Pair("m/8x128/x/fp32", a.id, b.id)])
+    assert (compared.of, compared.verdict) == ("cpu", "slower")
+
+
 @pytest.mark.parametrize("cores", [0.9, 1.5])  # a side that sleeps between its runs, and one with more threads
 def test_cpu_time_is_no_verdict_on_sides_that_keep_other_cores_busy(cores: float) -> None:
     a, b = side("x.a", 10, disturbed=ALL), side("x.b", 10, disturbed=ALL)
