@@ -7,6 +7,7 @@ import json
 import logging
 import os
 import signal
+import sys
 from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -24,6 +25,10 @@ from isorun.system.threads import usable_cores
 
 settings.register_profile("gate", deadline=None)  # how long an example takes is the machine's affair
 settings.load_profile("gate")
+
+# Tests start hundreds of processes: Python compiles each module once, even where images forbid it to keep bytecode.
+sys.dont_write_bytecode = False
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 
 # A shell's background job ignores Ctrl-C, and so would every child of it, those that the tests interrupt among them.
 signal.signal(signal.SIGINT, signal.default_int_handler)
