@@ -167,11 +167,14 @@ def test_full_disk_of_standard_output_is_named(arguments: list[str]) -> None:
         ("isorun run --prov", {"--provenance"}),
     ],
 )
-def test_shells_complete_values(words: str, expected: set[str]) -> None:
-    asked = {"_ISORUN_COMPLETE": "complete_bash", "COMP_WORDS": words, "COMP_CWORD": str(len(words.split()) - 1)}
-    command = [sys.executable, "-c", "import sys; from isorun.cli import main; sys.exit(main())"]
-    done = subprocess.run(command, env={**os.environ, **asked}, capture_output=True, text=True, check=True)
-    assert set(done.stdout.split()) == expected
+def test_shells_complete_values(
+    isorun: Callable[..., Any], monkeypatch: pytest.MonkeyPatch, words: str, expected: set[str]
+) -> None:
+    monkeypatch.setenv("_ISORUN_COMPLETE", "complete_bash")
+    monkeypatch.setenv("COMP_WORDS", words)
+    monkeypatch.setenv("COMP_CWORD", str(len(words.split()) - 1))
+    ran = isorun()
+    assert (ran.code, set(ran.out.split())) == (0, expected)
 
 
 def test_characters_that_standard_output_lacks_are_escaped(tmp_path: Path) -> None:

@@ -12,9 +12,26 @@ import numpy as np
 import pytest
 
 import isorun
+import sentence_models
+import tiny
 from isorun.errors import InvalidArgument, InvalidFeeds, InvalidType
 
 NAN = float("nan")
+
+
+@pytest.fixture(scope="module")
+def session(bert: Path) -> Iterator[isorun.Session]:
+    with isorun.Session(bert, "ort-cpu", threads=1) as opened:
+        yield opened
+
+
+@pytest.fixture(scope="module")
+def sentence_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """One that embeds ids and parts."""
+    folder = sentence_models.write_sentence_model(tmp_path_factory.mktemp("model"))
+    tiny.edit(folder / "1_Pooling" / "config.json", pooling_mode=["mean", "max"], include_prompt=True)
+    return folder
+
 
 OPENED_WITH: dict[str, list[Any]] = {
     "backend": [3, np.array([1, 2])],
@@ -101,23 +118,18 @@ WRONG = [5.5, -1, NAN, "text", b"bytes", {"input_ids": [[1]]}, object(), np.arra
     ("call", "value"),
     [(call, value) for call in CALLS for value in WRONG if not (call.endswith("max_wait") and value is WRONG[0])],
 )
-def test_a_call_is_not_made_with_something_else(bert: Path, call: str, value: Any) -> None:
+def test_a_call_is_not_made_with_something_else(session: isorun.Session, call: str, value: Any) -> None:
     name, run = CALLS[call]
-    iterated = name in ("on", "requests", "batches") and isinstance(value, np.ndarray)
-    with isorun.Session(bert, "ort-cpu") as session:
-        if iterated:
-            with pytest.raises(InvalidFeeds):
-                list(run(session, value))
-        else:
-            with pytest.raises(InvalidArgument, match=name):
-                run(session, value)
+    if name in ("on", "requests", "batches") and isinstance(value, np.ndarray):
+        with pytest.raises(InvalidFeeds):
+            list(run(session, value))
+    else:
+        with pytest.raises(InvalidArgument, match=name):
+            run(session, value)
 
 
-def test_what_is_a_generator_has_no_length(bert: Path) -> None:
-    with (
-        isorun.Session(bert, "ort-cpu") as session,
-        pytest.raises(InvalidType, match=r"input_feeds.*Make a list"),
-    ):
+def test_what_is_a_generator_has_no_length(session: isorun.Session) -> None:
+    with pytest.raises(InvalidType, match=r"input_feeds.*Make a list"):
         asyncio.run(session.arun_many(None, (feeds for feeds in ())))  # type: ignore[arg-type]
 
 
@@ -136,14 +148,14 @@ EMBEDDERS: dict[str, list[Any]] = {
 
 
 @pytest.mark.parametrize(("name", "value"), [(name, value) for name, values in EMBEDDERS.items() for value in values])
-def test_an_embedder_is_not_opened_with_something_else(minilm: Path, name: str, value: Any) -> None:
+def test_an_embedder_is_not_opened_with_something_else(sentence_model: Path, name: str, value: Any) -> None:
     with pytest.raises(InvalidArgument, match=name.removeprefix("default_")):
-        isorun.Embedder(**{"model": minilm, "backend": "ort-cpu", name: value})
+        isorun.Embedder(**{"model": sentence_model, "backend": "ort-cpu", name: value})
 
 
-def test_ranges_of_two_lengths_are_refused(minilm: Path) -> None:
+def test_ranges_of_two_lengths_are_refused(sentence_model: Path) -> None:
     with pytest.raises(InvalidArgument, match="ranges"):
-        isorun.Embedder(minilm, backend="ort-cpu", quantize="int8", ranges=[[1.0, 2.0], [3.0]])
+        isorun.Embedder(sentence_model, backend="ort-cpu", quantize="int8", ranges=[[1.0, 2.0], [3.0]])
 
 
 EMBEDDED: dict[str, tuple[str, Callable[[isorun.Embedder, Any], Any]]] = {
@@ -156,8 +168,8 @@ EMBEDDED: dict[str, tuple[str, Callable[[isorun.Embedder, Any], Any]]] = {
 
 
 @pytest.fixture(scope="module")
-def embedder(minilm: Path) -> Iterator[isorun.Embedder]:
-    with isorun.Embedder(minilm, backend="ort-cpu") as opened:
+def embedder(sentence_model: Path) -> Iterator[isorun.Embedder]:
+    with isorun.Embedder(sentence_model, backend="ort-cpu") as opened:
         yield opened
 
 
