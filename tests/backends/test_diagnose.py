@@ -93,7 +93,8 @@ def test_reports_a_missing_library_and_versions_that_do_not_fit(findings_of):
     assert subjects == {}
 
 
-def test_reports_a_plugin_without_a_device(findings_of):
+def test_reports_a_plugin_without_a_device(findings_of, monkeypatch):
+    sites.examine_only(monkeypatch, "ort-ep")
     loads = "import onnxruntime\nonnxruntime.register_execution_provider_library = lambda *_: None\n" + PROVIDER
     finding = findings_of(None, tensorrt="10.16.0", provider=loads).pop("the backend ort-ep:odd")
     assert (finding.severity, "offers no device on this machine" in finding.what) == ("warning", True)

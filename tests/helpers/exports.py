@@ -6,7 +6,7 @@ import hashlib
 import json
 import tarfile
 from collections.abc import Mapping, Sequence
-from functools import cache
+from functools import cache, lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -123,13 +123,18 @@ def run(
         model = ir.serde.serialize_model(model)
     if isinstance(model, onnx.ModelProto):
         model = model.SerializeToString()
+    session = (_session if isinstance(model, bytes) else _session.__wrapped__)(model, optimized)
+    return list(session.run(names, dict(fed)))
+
+
+@lru_cache(maxsize=4)  # tests run a model on several feeds in turn, and its untouched form
+def _session(model: bytes | Path, optimized: bool) -> onnxruntime.InferenceSession:
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads = 1  # starting a pool of threads takes longer than such a run
     options.log_severity_level = 3  # it warns of initializers that nothing reads
     if not optimized:
         options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
-    session = onnxruntime.InferenceSession(model, options, providers=["CPUExecutionProvider"])
-    return list(session.run(names, dict(fed)))
+    return onnxruntime.InferenceSession(model, options, providers=["CPUExecutionProvider"])
 
 
 def run_lowered(

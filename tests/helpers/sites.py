@@ -7,6 +7,21 @@ import hashlib
 import shutil
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
+
+import pytest
+
+from isorun.cli.doctor import installation
+
+
+def examine_only(patch: pytest.MonkeyPatch, *names: str) -> None:
+    """Have the doctor examine these backends alone: each of them takes a process, which imports a runtime."""
+    values = installation._values
+
+    def chosen(events: list[dict[str, Any]], key: str) -> list[Any]:
+        return [value for value in values(events, key) if key != "backend" or value in names]
+
+    patch.setattr(installation, "_values", chosen)
 
 
 def install(

@@ -59,7 +59,8 @@ def test_record_that_cannot_be_read(root):
     assert finding.command == f"rm -r {root / 'e'}"
 
 
-def test_problem_of_an_installed_backend(root, tmp_path):
+def test_problem_of_an_installed_backend(root, tmp_path, monkeypatch):
+    sites.examine_only(monkeypatch, "boom")
     sites.install(tmp_path / "site", "boom-dist", "1.0", {"boom.py": "import gone"}, {"boom": "boom:Boom"})
     name = isolation.own_environment(root, "own", tmp_path / "site")
     before = sorted(root.rglob("*"))
