@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from isorun.cli import main
+from isorun.plugin import registry
 from matrix_runs import Isorun
 
 FAKES = Path(__file__).parent / "fakes"
@@ -32,11 +33,14 @@ def isorun(
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> Isorun:
-    """Run ``isorun matrix`` with arguments: in a process of its own if it runs cells, else in this one."""
+    """Run ``isorun matrix`` with arguments: in a process of its own if it runs cells, else in this one.
 
-    def run(*arguments: object) -> subprocess.CompletedProcess[str]:
+    ``refused`` says that it will run none.
+    """
+
+    def run(*arguments: object, refused: bool = False) -> subprocess.CompletedProcess[str]:
         words = [*map(str, arguments)]
-        if words[0] in ("run", "ab", "bisect"):
+        if words[0] in ("run", "ab", "bisect") and not refused:
             done = subprocess.run(
                 [*command, *words], env=environment, capture_output=True, text=True, timeout=900, check=False
             )
@@ -44,7 +48,10 @@ def isorun(
             capsys.readouterr()
             with monkeypatch.context() as patch:
                 patch.setenv("COLUMNS", environment["COLUMNS"])
+                patch.syspath_prepend(FAKES)
+                registry.refresh()
                 code = main(["matrix", *words])
+            registry.refresh()
             done = subprocess.CompletedProcess(words, code, *capsys.readouterr())
         assert "Traceback" not in done.stderr, done.stderr
         return done

@@ -21,13 +21,13 @@ def test_compares_two_files_of_a_model_in_common_rounds(isorun: Isorun, tiny: Pa
 
 def test_needs_a_difference(isorun: Isorun, tiny: Path, tmp_path: Path) -> None:
     spec = spec_file(tmp_path, SLOW + "  - fake\n")
-    done = isorun("ab", spec)
+    done = isorun("ab", spec, refused=True)
     assert done.returncode == 2
     assert "--environment" in done.stderr
-    assert isorun("ab", spec, "--model", f"nothing={tiny}").returncode == 2
-    absent = isorun("ab", spec, "--model", f"tiny={tmp_path / 'absent.onnx'}")
+    assert isorun("ab", spec, "--model", f"nothing={tiny}", refused=True).returncode == 2
+    absent = isorun("ab", spec, "--model", f"tiny={tmp_path / 'absent.onnx'}", refused=True)
     assert (absent.returncode, "file not found" in absent.stderr, "Traceback" in absent.stderr) == (2, True, False)
-    assert isorun("ab", spec, "--environment", "nowhere").returncode in (2, 3)
+    assert isorun("ab", spec, "--environment", "nowhere", refused=True).returncode in (2, 3)
 
 
 def test_refuses_a_limit_where_one_side_alone_runs_in_an_environment(
@@ -35,6 +35,6 @@ def test_refuses_a_limit_where_one_side_alone_runs_in_an_environment(
 ) -> None:
     out = tmp_path / "out"
     spec = spec_file(tmp_path, "environments: {next: {}}\n" + SLOW + "  - fake\n")
-    done = isorun("ab", spec, "--environment", "next", "--fail-above", 5, "--out", out)
+    done = isorun("ab", spec, "--environment", "next", "--fail-above", 5, "--out", out, refused=True)
     assert (done.returncode, "--fail-above needs" in " ".join(done.stderr.split())) == (2, True)
     assert not out.exists()

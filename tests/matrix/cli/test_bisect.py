@@ -132,7 +132,7 @@ def test_ctrl_c_prints_the_command_to_resume(
 )
 def test_wrong_usage(isorun: Isorun, tiny: Path, more: str) -> None:
     words = ["bisect", str(tiny), "--backend", "ort-cpu", "--good", "1", "--bad", "2"]
-    assert isorun(*words, *more.split()).returncode == 2
+    assert isorun(*words, *more.split(), refused=True).returncode == 2
 
 
 @pytest.mark.long  # two minutes each

@@ -35,7 +35,7 @@ def test_wrong_usage_exits_with_2(
     monkeypatch.chdir(tmp_path)
     (tmp_path / "spec.yaml").write_text(SMALL)
     (tmp_path / "wrong.yaml").write_text(SMALL + "secnds: 1\n")
-    done = isorun(*arguments)
+    done = isorun(*arguments, refused=True)
     assert done.returncode == 2
     assert message in done.stderr
     assert done.stdout == ""

@@ -67,7 +67,7 @@ def test_ctrl_c_prints_the_command_to_resume(
         shown = isorun("report", out, "--format", form)
         assert (shown.returncode, shown.stderr) == (0, "")
 
-    again = isorun("run", spec, "--out", out)
+    again = isorun("run", spec, "--out", out, refused=True)
     assert again.returncode == 2
     assert "--resume" in again.stderr
 
