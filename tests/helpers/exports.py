@@ -17,8 +17,9 @@ import onnxruntime
 from onnx.reference import ReferenceEvaluator
 
 from archives import FOLDER, unpack
-from isorun.graph import model_info
+from isorun.graph import model_info, pipeline
 from isorun.graph.io import files
+from isorun.graph.matching.report import FusionReport
 from isorun.graph.ops import lower
 from isorun.plugin import registry
 from isorun.types import CompileConfig, LoweredModel
@@ -74,6 +75,18 @@ def proto(label: str) -> onnx.ModelProto:
 
 def model(label: str) -> ir.Model:
     return ir.serde.deserialize_model(proto(label))
+
+
+@cache
+def fusion(label: str) -> tuple[bytes, FusionReport]:
+    """An export in the fused form, which many tests read, and what was fused."""
+    fused = model(label)
+    report = pipeline.fuse(fused)
+    return ir.serde.serialize_model(fused).SerializeToString(), report
+
+
+def fused(label: str) -> ir.Model:
+    return ir.serde.deserialize_model(onnx.load_from_string(fusion(label)[0]))
 
 
 def checkpoint(name: str, folder: Path) -> Path:

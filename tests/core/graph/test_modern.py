@@ -119,8 +119,7 @@ def test_every_backend_agrees_with_every_export(label: str, tmp_path: Path) -> N
 def test_every_family_in_fp16(family: str, tmp_path: Path) -> None:
     """Computed in fp16 by ONNX's reference."""
     label = first_of(family)
-    model = exports.model(label)
-    fuse(model)
+    model = exports.fused(label)
     half.convert(model)
     got = exports.run_lowered(
         "reference", "primitive", model, exports.given(label), tmp_path / "model.onnx", precision="fp16"
@@ -152,8 +151,8 @@ def test_fuses_files_in_fp16(label: str, packs: bool, tmp_path: Path) -> None:
 @pytest.mark.parametrize("length", [1, 19, 21, 22, 40])
 def test_disentangled_attention_in_rows_shorter_and_longer_than_its_table(label: str, length: int) -> None:
     """The table is for distances up to 20 to either side."""
-    fused = exports.model(label)
-    assert fuse(fused).complete
+    fused = exports.fused(label)
+    assert exports.fusion(label)[1].complete
     feeds = exports.given(label, length=length)
     expected, outputs = exports.run(exports.proto(label), feeds), exports.run(fused, feeds)
     assert exports.difference(expected, outputs) < exports.MODERN_TOLERANCE

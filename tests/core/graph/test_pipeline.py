@@ -3,34 +3,20 @@
 from __future__ import annotations
 
 import itertools
-from functools import cache
 from pathlib import Path
 
 import numpy as np
-import onnx
 import onnx_ir as ir
 import pytest
 
 import exports
 from isorun.graph import pipeline
-from isorun.graph.matching.report import FusionReport
 from isorun.graph.ops import functions
 from isorun.graph.pipeline import fuse
 
 LABELS = sorted(exports.manifest())
 LAYERS = 3
 TARGETS = exports.targets()
-
-
-@cache
-def written(label: str) -> tuple[bytes, FusionReport]:
-    model = exports.model(label)
-    report = fuse(model)
-    return ir.serde.serialize_model(model).SerializeToString(), report
-
-
-def fused(label: str) -> ir.Model:
-    return ir.serde.deserialize_model(onnx.load_from_string(written(label)[0]))
 
 
 ARCHITECTURES = [
@@ -48,7 +34,7 @@ def interface(model: ir.Model) -> list[tuple[object, ...]]:
 @pytest.mark.parametrize("label", LABELS)
 def test_fuses_an_export_completely(label: str) -> None:
     """Its inputs, outputs and results stay as they are."""
-    model, report = fused(label), written(label)[1]
+    model, report = exports.fused(label), exports.fusion(label)[1]
     assert report.complete, str(report)
     assert not report.refusals
     assert report.fused == report.found
@@ -72,7 +58,7 @@ def test_every_backend_agrees_with_the_export(architecture: str, backend: str, d
     for label in LABELS:
         if exports.manifest()[label]["architecture"] != architecture:
             continue
-        model = fused(label)
+        model = exports.fused(label)
         name = f"{exports.digest(model)}-{exports.manifest()[label].get('rows')}"
         if name not in answers:
             answers[name] = exports.run_lowered(
@@ -89,7 +75,7 @@ def test_exports_of_one_model_fuse_to_one_graph(architecture: str) -> None:
     groups: dict[object, set[str]] = {}
     for label, entry in entries.items():
         if (entry["architecture"], entry["exporter"], entry["head"]) == (architecture, "torchscript", None):
-            groups.setdefault(entry["attention"], set()).add(exports.digest(fused(label)))
+            groups.setdefault(entry["attention"], set()).add(exports.digest(exports.fused(label)))
     assert [len(names) for names in groups.values()] == [1] * len(groups)
 
 
@@ -98,7 +84,7 @@ def test_every_layout_of_a_joint_qkv_layer_fuses_to_one_graph(kind: str) -> None
     """Weights that are grouped by head or interleaved are reordered; and PyTorch's own layers."""
     labels = [label for label, entry in exports.manifest().items() if entry["architecture"] == kind]
     assert len(labels) >= 3
-    assert len({exports.digest(fused(label)) for label in labels}) == 1
+    assert len({exports.digest(exports.fused(label)) for label in labels}) == 1
 
 
 ALBERTS = [label for label in LABELS if label.startswith("albert-") and "-tf2onnx" not in label]
@@ -107,7 +93,7 @@ ALBERTS = [label for label in LABELS if label.startswith("albert-") and "-tf2onn
 @pytest.mark.parametrize("label", ALBERTS)
 def test_albert_shares_its_weights(label: str) -> None:
     """However many copies an exporter has written."""
-    model = fused(label)
+    model = exports.fused(label)
     matrices = {node.inputs[1] for node in model.graph if node.op_type == "MatMul"}
     outside_layers = {None: 2, "sequence": 3, "token": 2, "qa": 2}  # after the embeddings, the pooler, the head
     attentions = [node for node in model.graph if node.op_type == functions.ATTENTION]
@@ -133,7 +119,7 @@ def test_a_pass_is_one_entry_in_one_list(monkeypatch: pytest.MonkeyPatch) -> Non
     "label", ["bert-torchscript17-sdpa", "mpnet-dynamo18-eager", "roberta-dynamo23-eager", "bert-tf2onnx17"]
 )
 def test_lengths_and_batches_are_free(label: str) -> None:
-    model = ir.serde.serialize_model(fused(label))
+    model = ir.serde.serialize_model(exports.fused(label))
     for batch, length in itertools.product((1, 3), (1, 7, 33)):
         feeds = exports.given(label, length, batch)
         assert exports.difference(exports.run(exports.content(label), feeds), exports.run(model, feeds)) < 1e-5
@@ -154,7 +140,7 @@ def test_does_not_read_large_weights(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_detects_a_missing_guard() -> None:
     """Without its guard, an attention differs only in the fully masked row."""
     label = "bert-torchscript17-sdpa"
-    model = fused(label)
+    model = exports.fused(label)
     guarded = [node for node in model.graph if "guarded" in node.attributes]
     assert len(guarded) == LAYERS
     for node in guarded:

@@ -53,8 +53,8 @@ def test_a_checkpoint_and_its_export_are_one_graph(name: str, head: str, tmp_pat
     ]
     assert len(labels) == (1 if head else 5)
     for label in labels:
-        export = exports.model(label)
-        assert pipeline.fuse(export).complete
+        export = exports.fused(label)
+        assert exports.fusion(label)[1].complete
         built = pipeline.read(tmp_path / "built.onnx", [value.name or "" for value in export.graph.outputs]).model
         for model in (built, export):
             for node in model.graph:

@@ -24,8 +24,8 @@ NAMES = ("deberta-v2", "deberta-v3", "deberta-v3-sequence", "deberta-v3-token", 
 def test_a_checkpoint_computes_what_its_export_computes(name: str, tmp_path: Path) -> None:
     assert checkpoint.build(exports.checkpoint(name, tmp_path), tmp_path / "built.onnx") == []
     label = f"{name}-dynamo18-eager"
-    export = exports.model(label)
-    assert pipeline.fuse(export).complete
+    export = exports.fused(label)
+    assert exports.fusion(label)[1].complete
     built = pipeline.read(tmp_path / "built.onnx", [value.name or "" for value in export.graph.outputs]).model
     assert exports.agree(label, exports.run(built, exports.given(label)))
     fused, composed = (

@@ -24,16 +24,14 @@ OUTPUTS = {
 
 @pytest.mark.parametrize("label", OUTPUTS)
 def test_the_outputs_of_an_export_whose_dimensions_have_other_names(label: str) -> None:
-    model = exports.model(label)
-    fuse(model)
+    model = exports.fused(label)
     assert mask_input.find(model.graph) == ("attention_mask", False, OUTPUTS[label])
 
 
 @pytest.mark.parametrize("family", ["esm", "xlm-r-xl"])
 def test_an_output_that_packing_restores_to_rows_belongs_to_tokens(family: str) -> None:
     """Embeddings that are not normalized, or not computed token by token, are no fused embeddings."""
-    model = exports.model(f"{family}-torchscript17-eager")
-    fuse(model)
+    model = exports.fused(f"{family}-torchscript17-eager")
     assert model_info.describe(model).token_outputs == ("last_hidden_state",)
 
 

@@ -291,8 +291,7 @@ def test_fuses_graphs_serialized_by_onnx_runtime(label: str, tmp_path: Path) -> 
     "label", ["bert-torchscript17-eager", "mpnet-dynamo18-eager", "roberta-torchscript17-sdpa", "qwen3-dynamo18-eager"]
 )
 def test_fusing_a_lowered_graph_restores_it(label: str, dialect: str) -> None:
-    model = exports.model(label)
-    fuse(model)
+    model = exports.fused(label)
     before = exports.digest(model)
     lowered = ir.serde.serialize_model(lower.lower(model, dialect)).SerializeToString()
     again = ir.serde.deserialize_model(onnx.load_from_string(lowered))

@@ -10,7 +10,6 @@ import pytest
 import exports
 from isorun.graph.io import files
 from isorun.graph.ops import lower
-from isorun.graph.pipeline import fuse
 from isorun.graph.transforms import padding_removal
 
 LABELS = [
@@ -31,8 +30,7 @@ EVERY = [
 @pytest.mark.sampled(3)
 @pytest.mark.parametrize(("label", "dialect"), EVERY)
 def test_padding_removal_preserves_results(label: str, dialect: str, tmp_path: Path) -> None:
-    model = exports.model(label)
-    fuse(model)
+    model = exports.fused(label)
     padding_removal.remove(model)
     path = tmp_path / "model.onnx"
     files.write(lower.lower(model, dialect), path)

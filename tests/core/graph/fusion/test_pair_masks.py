@@ -111,8 +111,7 @@ def test_queries_without_a_key_in_fp16(packed: bool, dialect: str) -> None:
 @pytest.mark.parametrize("dialect", ["primitive", "com.microsoft", "onnx", "static"])
 def test_a_padded_query_that_is_read_in_fp16(dialect: str) -> None:
     label = "deberta-v3-sequence-torchscript17-eager"  # queries that are padding have no key; its head reads the first
-    model = exports.model(label)
-    pipeline.fuse(model)
+    model = exports.fused(label)
     pipeline.transform(model, pipeline.Target(packed=True, precision="fp16", dialect=dialect))
     (logits,) = exports.run(model, exports.given(label))
     np.testing.assert_allclose(logits, exports.answers(label)[0], atol=0.02)

@@ -8,7 +8,6 @@ import pytest
 
 import exports
 from isorun.graph.ops import functions, lower
-from isorun.graph.pipeline import fuse
 from isorun.graph.transforms import padding_removal
 from rewrites import check, number
 
@@ -24,8 +23,7 @@ from rewrites import check, number
 )
 def test_kernels_on_the_cpu_get_no_mask(export: str, packed: bool, kernels: int) -> None:
     """Without it, they compute a block of scores at a time."""
-    model = exports.model(export)
-    fuse(model)
+    model = exports.fused(export)
     if packed:
         padding_removal.remove(model)
     lowered = lower.lower(model, "com.microsoft.cpu").graph

@@ -7,7 +7,6 @@ import onnx_ir as ir
 import pytest
 
 import exports
-from isorun.graph.pipeline import fuse
 from isorun.graph.transforms import padding_removal
 from rewrites import number
 
@@ -15,8 +14,7 @@ from rewrites import number
 @pytest.mark.parametrize("mixes", [False, True])
 def test_what_mixes_tokens_behind_what_combines_them_with_their_row(mixes: bool) -> None:
     """As in ESM, where masked tokens become 0; here with a sum over tokens behind that."""
-    model = exports.model("esm-dynamo18-eager")
-    fuse(model)
+    model = exports.fused("esm-dynamo18-eager")
     assert padding_removal.examine(model).refusal == ""
     embedding = next(node for node in model.graph if node.op_type == "Embedding")
     ids = next(value for value in model.graph.inputs if value.name == "input_ids")

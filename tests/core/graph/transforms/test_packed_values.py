@@ -49,8 +49,7 @@ def test_several_means_of_the_same_tokens(operators: list[str]) -> None:
 
 
 def test_names_that_a_model_has_already() -> None:
-    model = exports.model("bert-torchscript17-eager")
-    fuse(model)
+    model = exports.fused("bert-torchscript17-eager")
     taken = ["padding.kept", "padding.rows", "padding.constant.-1", "attention_mask.shape", "input_ids.ids"]
     inner = [node.outputs[0] for node in model.graph if not node.outputs[0].is_graph_output()]
     for value, name in zip(inner, taken, strict=False):

@@ -20,7 +20,7 @@ from onnx.reference import ReferenceEvaluator
 import exports
 import tiny
 from isorun.errors import UnsupportedModel
-from isorun.graph import inspect, pipeline
+from isorun.graph import inspect
 from isorun.graph.io import files
 from isorun.graph.ops import functions, lower
 from isorun.graph.transforms import padding_removal
@@ -150,8 +150,7 @@ def test_what_is_read_back_is_what_was_written(bert: Path, tmp_path: Path):
 )
 @pytest.mark.parametrize("dialect", functions.dialects())
 def test_any_exporters_encoder(label: str, dialect: str):
-    model = exports.model(label)
-    pipeline.fuse(model)
+    model = exports.fused(label)
     convert(model)
     got = exports.run(lower.lower(model, dialect), exports.given(label))
     assert exports.difference(exports.answers(label), got) < OFF

@@ -11,7 +11,6 @@ import pytest
 import exports
 import small_bert
 from isorun.graph.ops import functions, lower
-from isorun.graph.pipeline import fuse
 from isorun.graph.transforms import padding_removal
 from isorun.graph.transforms.precision import int8
 from isorun.graph.transforms.precision.ranges import ActivationStats, Recipe
@@ -75,14 +74,12 @@ def test_every_dense_layer_of_the_encoder_is_quantized(table: dict[str, int8.Qua
 @pytest.mark.parametrize("dialect", functions.dialects())
 @pytest.mark.parametrize("label", ["albert-dynamo18-eager", "mpnet-dynamo18-eager", "bert-dynamo23-sdpa"])
 def test_exports_of_other_families(label: str, dialect: str) -> None:
-    model = exports.model(label)
-    fuse(model)
+    model = exports.fused(label)
     feeds = exports.given(label)
     table = table_of(model, feeds)
     assert table
     for removed in (False, True):
-        model = exports.model(label)
-        fuse(model)
+        model = exports.fused(label)
         if removed:
             padding_removal.remove(model)
         int8.quantize(model, table)
