@@ -157,9 +157,12 @@ def test_rejects_settings_that_it_does_not_have(
         isorun.Embedder(folder, backend="ort-cpu")
 
 
-def test_identity_tells_whether_vectors_were_normalized_before_they_were_cut(minilm: Path) -> None:
-    identities = set()
+def test_identity_tells_whether_vectors_were_normalized_before_they_were_cut(tmp_path: Path) -> None:
+    model, identities = sentence_models.write_sentence_model(tmp_path), set()
+    modules = json.loads((model / "modules.json").read_text(encoding="utf-8"))
+    normalizes = {"type": "sentence_transformers.models.Normalize", "path": "3_Normalize"}
+    (model / "modules.json").write_text(json.dumps([*modules, normalizes]))
     for normalize in (None, False, True):
-        with isorun.Embedder(minilm, backend="ort-cpu", truncate_dim=8, normalize=normalize) as embedder:
+        with isorun.Embedder(model, backend="ort-cpu", truncate_dim=4, normalize=normalize) as embedder:
             identities.add(str(embedder.identity))
     assert len(identities) == 3

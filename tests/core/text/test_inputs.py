@@ -16,6 +16,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import isorun
+import sentence_models
 from columns import Column, Frame
 from isorun.errors import InvalidArgument, InvalidFeeds, IsorunError
 from isorun.text.inputs import checked, stream_of, text_or_pair, texts_of, texts_or_pairs_of
@@ -198,9 +199,10 @@ def test_anything_else_is_isoruns_own_error(given_: Any) -> None:
         assert len(texts) == len(given_)
 
 
-def test_arguments_have_one_type(minilm: Path) -> None:
+def test_arguments_have_one_type(tmp_path: Path) -> None:
     """Neither 0 for False, nor text for a number."""
-    with isorun.Embedder(minilm, backend="ort-cpu") as embedder:
+    model = sentence_models.write_sentence_model(tmp_path)
+    with isorun.Embedder(model, backend="ort-cpu") as embedder:
         for value in (0, 1, "no", np.int64(0)):
             with pytest.raises(InvalidArgument, match="normalize must be"):
                 embedder.embed(["a"], normalize=value)
@@ -214,10 +216,10 @@ def test_arguments_have_one_type(minilm: Path) -> None:
     for name in ("max_length", "batch_tokens", "truncate_dim"):
         for value in (64.0, "64", 0, True):
             with pytest.raises(InvalidArgument, match=f"{name} must be"):
-                isorun.Embedder(minilm, backend="ort-cpu", **{name: value})
+                isorun.Embedder(model, backend="ort-cpu", **{name: value})
     for prompts in (["a"], {"query": 1}):
         with pytest.raises(InvalidArgument, match="prompts must be"):
-            isorun.Embedder(minilm, backend="ort-cpu", prompts=prompts)
+            isorun.Embedder(model, backend="ort-cpu", prompts=prompts)
 
 
 @pytest.mark.parametrize("top_k", [0, -1, 1.5, "2", True])
