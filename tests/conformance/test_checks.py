@@ -73,23 +73,18 @@ def test_leak_is_found_beside_free_memory() -> None:
     assert failure(case.backend, case) is not None
 
 
-@pytest.mark.long
-@pytest.mark.parametrize("check", ["no_more_threads_compute_than_declared", "two_threads_compute_on_two_cores"])
-def test_check_passes_threads_of_a_pool(check: str) -> None:
-    assert failure("HonestWithAPool", Case("HonestWithAPool", check, "")) is None
-
-
-def test_check_passes_an_option_for_batches_without_padding() -> None:
-    assert failure("HonestWithoutPadding", Case("HonestWithoutPadding", "accuracy_with_every_option", "")) is None
-
-
-def test_check_passes_an_option_that_only_encoders_read() -> None:
-    case = Case("HonestOptionOfEncoders", "every_option_is_read", "")
-    assert failure(case.backend, case) is None
-
-
-def test_check_passes_a_server_of_the_backend() -> None:
-    assert failure("HonestWithAServer", Case("HonestWithAServer", "nothing_is_sent", "")) is None
+@pytest.mark.parametrize(
+    ("backend", "check"),
+    [
+        pytest.param("HonestWithAPool", "no_more_threads_compute_than_declared", marks=pytest.mark.long),
+        pytest.param("HonestWithAPool", "two_threads_compute_on_two_cores", marks=pytest.mark.long),
+        ("HonestWithoutPadding", "accuracy_with_every_option"),
+        ("HonestOptionOfEncoders", "every_option_is_read"),
+        ("HonestWithAServer", "nothing_is_sent"),
+    ],
+)
+def test_check_passes_an_honest_backend(backend: str, check: str) -> None:
+    assert failure(backend, Case(backend, check, "")) is None
 
 
 @pytest.mark.parametrize("check", ["availability_imports_no_runtime", "unavailable_without_its_package"])

@@ -114,20 +114,16 @@ def test_moves_transposition_before_a_residual_dense_layer() -> None:
         (f"{IN} y = Neg(t)", 1),
         (f"{IN} z = Add(t, place) {OUT}", 1),
         ("y = Transpose<perm=[1,0,2]>(x)", 1),
+        (f"{IN} y = Transpose<perm=[1,0,2]>(t)", 2),
+        (f"{IN} u = Transpose<perm=[1,0,2]>(t) y = Neg(u)", 0),
     ],
-    ids=["another axis", "two axes", "another order", "an output", "a table by place, laid in its stead", "alone"],
+    ids=[
+        *("another axis", "two axes", "another order", "an output", "a table by place, laid in its stead", "alone"),
+        *("adjacent, of an input that cannot be the output", "adjacent, which cancel"),
+    ],
 )
 def test_keeps_transpositions_that_cannot_cancel(body: str, left: int) -> None:
     assert rewritten(model(body))["Transpose"] == left
-
-
-def test_adjacent_transpositions_cancel() -> None:
-    assert rewritten(model(f"{IN} u = Transpose<perm=[1,0,2]>(t) y = Neg(u)"))["Transpose"] == 0
-
-
-def test_keeps_adjacent_transpositions_from_input_to_output() -> None:
-    """The input itself cannot be the output."""
-    assert rewritten(model(f"{IN} y = Transpose<perm=[1,0,2]>(t)"))["Transpose"] == 2
 
 
 def test_keeps_graph_outputs_between_transpositions() -> None:
