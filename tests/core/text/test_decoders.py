@@ -33,6 +33,7 @@ def alone(path: Path, ids: list[int]) -> np.ndarray:
     return session.run(["last_hidden_state"], {name: fed[name] for name in names})[0][0, -1]
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("exporter", ["optimum-features", "genai"])
 @pytest.mark.parametrize("backend", ["ort-cpu", "openvino"])
 def test_embeds_texts(exporter: str, backend: str, folder: Path) -> None:
