@@ -18,7 +18,7 @@ from isorun.models.source import open_model
 from isorun.plugin import listing
 from isorun.system.cache import Cache
 from isorun.tuning import backend as best_backend
-from isorun.tuning import precision
+from isorun.tuning import candidates, precision
 from isorun.tuning.accuracy import Candidate
 from isorun.tuning.backend import Choice
 from isorun.tuning.candidates import best
@@ -47,6 +47,7 @@ def _choose(model: Path, folder: Path, names: list[str], goal: str = best_backen
     compiler = Compiler(open_model(model, cache), Options(precision="auto", **options), cache)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(best_backend, "_BUDGET", QUICK)
+        patch.setattr(candidates, "_TURN_SECONDS", 0.05)
         return Chosen(best_backend.choose(compiler, goal, names, messages.append), folder, messages)
 
 
