@@ -209,24 +209,22 @@ class Crashes(Right):
     assert "SIGABRT" in report.checks[-1].message
 
 
-def test_pytest_settings_of_the_user_are_ignored(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+def test_progress_is_reported_and_pytest_settings_of_the_user_are_ignored(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
     (tmp_path / "pytest.ini").write_text("[pytest]\naddopts = --no-such-option\n")
     (tmp_path / "conftest.py").write_text("raise RuntimeError('the conftest.py of the user was imported')\n")
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("PYTEST_ADDOPTS", "--no-such-option")
-    assert runner.run("ort-cpu", only=["metadata"]).passed
+    calls = []
+    assert runner.run("ort-cpu", only=["metadata"], progress=lambda *arguments: calls.append(arguments)).passed
+    assert [done for _, done, _ in calls] == list(range(len(calls)))  # called for every check
+    assert {total for *_, total in calls} == {len(calls)}
 
 
 def test_unknown_capability_is_rejected_with_the_nearest():
     with pytest.raises(IsorunError, match=r"'bindings'.*'binding'"):
         runner.run("ort-cpu", only=["leaks", "bindings"])
-
-
-def test_progress_is_called_for_every_check():
-    calls = []
-    runner.run("ort-cpu", only=["metadata"], progress=lambda *arguments: calls.append(arguments))
-    assert [done for _, done, _ in calls] == list(range(len(calls)))
-    assert {total for *_, total in calls} == {len(calls)}
 
 
 @pytest.fixture
