@@ -48,10 +48,12 @@ def isorun(
             capsys.readouterr()
             with monkeypatch.context() as patch:
                 patch.setenv("COLUMNS", environment["COLUMNS"])
-                patch.syspath_prepend(FAKES)
-                registry.refresh()
+                if refused:
+                    patch.syspath_prepend(FAKES)
+                    registry.refresh()
                 code = main(["matrix", *words])
-            registry.refresh()
+            if refused:
+                registry.refresh()
             done = subprocess.CompletedProcess(words, code, *capsys.readouterr())
         assert "Traceback" not in done.stderr, done.stderr
         return done
