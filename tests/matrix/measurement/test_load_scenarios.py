@@ -117,7 +117,7 @@ def test_one_worker_answers_one_request_after_another(
     assert measured.rows_per_s == 3 * measured.requests_per_s
     assert sum(trial.requests for trial in measured.trials) == session.runs
     if kind == "closed":
-        assert float(measured.result.p50_ms or 0) > 7  # three others are in front
+        assert float(measured.result.p50_ms or 0) > 4  # up to three others, of 2 ms each, are in front
     elif kind == "single-stream":
         assert float(measured.result.p50_ms or 0) >= 2
         assert (tmp_path / "loadgen-1" / "mlperf_log_summary.txt").is_file()
