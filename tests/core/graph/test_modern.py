@@ -8,7 +8,6 @@ from collections import Counter
 from pathlib import Path
 
 import numpy as np
-import onnx
 import onnx_ir as ir
 import pytest
 from onnxruntime.transformers.float16 import convert_float_to_float16
@@ -71,17 +70,15 @@ def check(label: str, tmp_path: Path, targets: list[tuple[str, str]]) -> tuple[b
     Returns:
         Whether its padding can be removed, and whether it can be quantized.
     """
-    model = exports.model(label)
-    result = fuse(model)
+    model, (content, result) = exports.fused(label), exports.fusion(label)
     assert result.complete, str(result)
     assert not unfused(label, model)
     feeds, expected = exports.given(label), exports.answers(label)
-    content = ir.serde.serialize_model(model).SerializeToString()
     assert exports.agree(label, exports.run(content, feeds))
     packed = not padding_removal.examine(model).refusal
     reals = [None, feeds["attention_mask"] != 0] if packed else [None]
     for real, (backend, dialect) in itertools.product(reals, targets):
-        fused = ir.serde.deserialize_model(onnx.load_from_string(content))
+        fused = exports.fused(label)
         if real is not None:
             padding_removal.remove(fused)
         outputs = exports.run_lowered(backend, dialect, fused, feeds, tmp_path / "model.onnx")

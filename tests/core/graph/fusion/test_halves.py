@@ -53,14 +53,19 @@ def untouched(name: str) -> list[np.ndarray]:
     return exports.run(content(name), exports.given(label(name)))
 
 
-def fused(name: str) -> ir.Model:
+@cache
+def fusion(name: str) -> bytes:
     model = ir.serde.deserialize_model(onnx.load_from_string(content(name)))
     report = fuse(model)
     assert report.complete, str(report)
     counts = (report.fused[kind] for kind in ("SelfAttention", "SkipLayerNormalization", "EmbedLayerNormalization"))
     assert tuple(counts) == (LAYERS, 2 * LAYERS, 1)
     assert report.fused["BiasGelu"] == LAYERS
-    return model
+    return ir.serde.serialize_model(model).SerializeToString()
+
+
+def fused(name: str) -> ir.Model:
+    return ir.serde.deserialize_model(onnx.load_from_string(fusion(name)))
 
 
 def assert_as_good(name: str, outputs: Sequence[np.ndarray], times: int = 2) -> None:

@@ -101,7 +101,7 @@ def test_mask_of_pairs_of_inputs_that_are_cut() -> None:
 def test_angles_that_change_in_long_rows() -> None:
     """As those of dynamic NTK and LongRoPE."""
     model = exports.model("eurobert-torchscript17-eager")
-    assert fuse(exports.model("eurobert-torchscript17-eager")).fused["SelfAttention"]
+    assert exports.fusion("eurobert-torchscript17-eager")[1].fused["SelfAttention"]
     node = next(node for node in model.graph if node.op_type in ("Cos", "Sin"))
     ids = fed(model, "input_ids")
     length = put(node, "Shape", ids, start=1, end=2)
@@ -163,7 +163,7 @@ def test_soft_caps_are_refused_however_high() -> None:
 def test_hidden_states_of_all_rows_in_one() -> None:
     """(1, B S, W), with attention over (B, S)."""
     model = exports.model(PLAIN)
-    assert fuse(exports.model(PLAIN)).fused["SelfAttention"] == LAYERS
+    assert exports.fusion(PLAIN)[1].fused["SelfAttention"] == LAYERS
     node = first(model, "MatMul")
     hidden = node.inputs[0]
     merged = put(node, "Reshape", hidden, number(model, "merged", [1, -1, 32], np.int64))
