@@ -72,6 +72,7 @@ def skip_without_bf16(precision: str) -> None:
         pytest.skip("this processor has no bf16 arithmetic")
 
 
+@cache
 def answers(path: Path, backend: str, precision: str) -> dict[str, dict[str, np.ndarray]]:
     """What a backend gives for each kind of mask."""
     samples = calibration() if precision == "int8" else None
