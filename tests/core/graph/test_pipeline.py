@@ -30,7 +30,7 @@ def interface(model: ir.Model) -> list[tuple[object, ...]]:
     return [(value.name, value.dtype, value.shape) for value in (*model.graph.inputs, *model.graph.outputs)]
 
 
-@pytest.mark.sampled(6)
+@pytest.mark.sampled(8)
 @pytest.mark.parametrize("label", LABELS)
 def test_fuses_an_export_completely(label: str) -> None:
     """Its inputs, outputs and results stay as they are."""

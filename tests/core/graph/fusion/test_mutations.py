@@ -30,7 +30,7 @@ SPREAD = 1.5  # of what dense layers return: more than the samples of fusion hav
 TOLERANCE = 5e-5
 
 
-@pytest.mark.sampled(17)
+@pytest.mark.sampled(27)
 @pytest.mark.parametrize("change", CHANGES)
 @pytest.mark.parametrize("label", LABELS)
 def test_a_change_of_any_value_is_kept(label: str, change: str) -> None:
