@@ -226,7 +226,7 @@ def _short_text(text: str) -> str:
 
 def _first(array: np.ndarray) -> str:
     values = array.reshape(-1)[:_FIRST]
-    shown = [f"{value:.4g}" if array.dtype.kind == "f" else str(value) for value in values]
+    shown = [f"{float(value):.4g}" if array.dtype.kind == "f" else str(value) for value in values]
     return " ".join(shown) + (" ..." if array.size > _FIRST else "")
 
 
