@@ -140,7 +140,7 @@ class Compiler:
             lowered,
             removal=removal(padding, lowered.info, backend, config),
             lower=lower,
-            single_rows=self.options.deterministic and not offers.deterministic,
+            single_rows=self.options.deterministic and self._is_by_row(backend),
             fix=None if offers.static_shapes is None else partial(fix, self.graphs),
             binary="with precision='int8', which quantizes the fused graph" if quantized else "",
             verify=self._verify,
@@ -189,7 +189,11 @@ class Compiler:
             )
         if self.options.padding != AUTO:
             return self.options.padding
-        return "remove" if offers.deterministic and removal(AUTO, info, backend, config).by_batch else "keep"
+        return "keep" if self._is_by_row(backend) or not removal(AUTO, info, backend, config).by_batch else "remove"
+
+    def _is_by_row(self, backend: Backend) -> bool:
+        """Whether rows have the same bits in any batch only if each is a run of its own."""
+        return not backend.capabilities.deterministic or bool(self.graphs.info.sums)
 
     def _verify(self, lowered: LoweredModel) -> None:
         """Check that a user's own file, which a runtime has just read, is what was opened."""

@@ -81,6 +81,7 @@ def describe(model: ir.Model, *, any_mask: bool = False) -> ModelInfo:
         token_outputs=token_outputs,
         keeps_padding=padding.refusal,
         read=padding.read,
+        sums=padding.sums,
         sees_padding="" if sees is None else f"{sees.op_type} {sees.name or sees.outputs[0].name!r}",
         mixes_rows=rows.mixed_by,
         without_rows=rows.without,

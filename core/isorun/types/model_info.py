@@ -101,6 +101,9 @@ class ModelInfo:
             results differ from run to run; empty if none does.
         window: how many tokens to each side the fused layer sees that attends within the smallest window; ``None``
             without windows. Such a layer works on blocks of tokens, whose sums have another order in another batch.
+        sums: the first node of those that may sum over the tokens of a row, as a mean in the graph does, other than an
+            attention: in an order that depends on the length to which the row is padded; empty if none does, or padding
+            cannot be removed.
         unread: the inputs that no node reads.
         masks: the inputs that fused attentions read as masks, in which any value but 0 is a key. Feeds with others than
             0 and 1 run the model as given, so that a fused graph gets only these.
@@ -124,6 +127,7 @@ class ModelInfo:
     unconfirmed: tuple[str, ...] = ()
     random: str = ""
     window: int | None = None
+    sums: str = ""
     unread: tuple[str, ...] = ()
     masks: tuple[str, ...] = ()
 

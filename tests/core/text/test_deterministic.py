@@ -42,6 +42,17 @@ def test_layers_of_a_hybrid_model(backend: str, tmp_path: Path) -> None:
             assert np.array_equal(alone.tokens[0], together.tokens[index])
 
 
+@pytest.mark.parametrize("name", ["splade-sum", "splade"])
+def test_a_sum_over_tokens_in_the_graph(name: str, tmp_path: Path) -> None:
+    """Its order depends on the width of the batch, so rows run one at a time; that of a maximum does not."""
+    folder = unpack("retrieval", tmp_path) / name
+    with isorun.SparseEmbedder(folder, backend="ort-cpu", deterministic=True) as embedder:
+        alone = [embedder.embed([text]).to_dense()[0] for text in texts()]
+        np.testing.assert_array_equal(alone, embedder.embed(texts()).to_dense())
+        details = embedder.session.provenance.details
+        assert details.get("rows") == ("one at a time" if name == "splade-sum" else None)
+
+
 def test_logits_of_the_first_token(tmp_path: Path) -> None:
     """Nothing else of the last layer is read: its attention would sum over the width of the batch."""
     folder = unpack("tasks", tmp_path) / "bert-classes-None"

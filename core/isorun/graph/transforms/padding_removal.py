@@ -53,12 +53,13 @@ class Examined(NamedTuple):
     Attributes:
         refusal: why it cannot be removed; empty if it can.
         zeroed: what :func:`remove` returns.
-        read: as in :attr:`isorun.types.ModelInfo.read`.
+        read, sums: as in :attr:`isorun.types.ModelInfo.read` and ``sums``.
     """
 
     refusal: str
     zeroed: tuple[str, ...] = ()
     read: tuple[int, ...] | None = ()
+    sums: str = ""
 
 
 def remove(model: ir.Model) -> tuple[str, ...]:
@@ -81,7 +82,7 @@ def examine(model: ir.Model) -> Examined:
     try:
         _key_mask(model.graph)  # most models that are refused are refused here, without a copy
         removal = _Removal(model.clone())
-        return Examined("", removal.run(), removal.read_tokens())
+        return Examined("", removal.run(), removal.read_tokens(), removal.sums)
     except UnsupportedModel as error:
         return Examined(str(error))
 
@@ -94,6 +95,7 @@ class _Removal(PackedReads):
         super().__init__(model.graph, _key_mask(model.graph))
         self._by_length = row_lengths.find(model.graph)
         self._masked: dict[ir.Value, ir.Value] = {}  # products with the mask, and what was multiplied
+        self.sums = ""
 
     def run(self) -> tuple[str, ...]:
         outputs = [(value, value.name, value.shape, value.type) for value in self.graph.outputs]
@@ -329,6 +331,8 @@ class _Removal(PackedReads):
             raise UnsupportedModel(
                 f"Padding cannot be removed: {_name(node)} ({node.op_type}) may read the hidden states of padding"
             )
+        if node.op_type != "Shape" and not is_maximum:
+            self.sums = self.sums or _name(node)
         for index, value in enumerate(node.inputs):
             if value is not None and value in self.packed:
                 node.replace_input_with(index, self.once("restored", value))
