@@ -134,6 +134,9 @@ class Compiler:
             return replace(lowered, info=replace(lowered.info, keeps_padding=lowered.info.keeps_padding or reason))
 
         lowered = lower(MAIN)
+        binary = "with precision='int8', which quantizes the fused graph" if quantized else ""
+        if self.options.deterministic:
+            binary = "with deterministic=True, which runs one graph"
         model = CompiledModel(
             backend,
             config,
@@ -142,7 +145,7 @@ class Compiler:
             lower=lower,
             single_rows=self.options.deterministic and self._is_by_row(backend),
             fix=None if offers.static_shapes is None else partial(fix, self.graphs),
-            binary="with precision='int8', which quantizes the fused graph" if quantized else "",
+            binary=binary,
             verify=self._verify,
             recompilations=self.recompilations,
         )

@@ -113,6 +113,19 @@ def test_masks_of_other_values_are_rejected(session: isorun.Session) -> None:
         session.run(None, {**feeds(), "attention_mask": np.full((ROWS, LENGTH), 2)})
 
 
+def test_a_mask_of_another_number_of_rows_is_rejected() -> None:
+    """So would it."""
+    model = exports.proto("bert-tf2onnx17")
+    tokens = exports.given("bert-tf2onnx17")
+    name = "attention_mask"
+    spec = next(spec for spec in model.graph.input if spec.name == name)
+    spec.type.tensor_type.shape.dim[0].dim_param = "masks"
+    with isorun.Session(model, "ort-cpu", deterministic=True) as opened:
+        assert len(opened.run(None, tokens)[0]) == len(tokens[name])
+        with pytest.raises(InvalidFeeds, match="deterministic"):
+            opened.run(None, {**tokens, name: tokens[name][:1]})
+
+
 @pytest.mark.parametrize("backend", BACKENDS)
 def test_vectors_are_the_same_in_any_order(backend: str, tmp_path: Path) -> None:
     folder = sentence_models.write_sentence_model(tmp_path)
