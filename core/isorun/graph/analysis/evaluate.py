@@ -132,13 +132,16 @@ def _operator(node: ir.Node, inputs: int, opset: int) -> _Operator:
 def _new_operator(
     domain: str, op_type: str, opset: int, inputs: int, outputs: int, settings: tuple[tuple[str, str, Any], ...]
 ) -> _Operator:
-    implementation = load_op(domain, op_type, opset if domain == "" else None)
+    version = None if domain else max(opset, _FIRST_IMPLEMENTED.get(op_type, opset))
+    implementation = load_op(domain, op_type, version)
     run: _Operator = implementation.create(inputs, outputs, **{name: value for name, _, value in settings}).run
     return run
 
 
 _cached_operator = lru_cache(1024)(_new_operator)
 _HASHED = frozenset((int, float, str, tuple))
+# ONNX implements it from this version on, which computes what earlier ones do. Quantizers write older opsets.
+_FIRST_IMPLEMENTED = {"DequantizeLinear": 19}
 
 
 def _check_growth(node: ir.Node, inputs: list[np.ndarray | None]) -> None:
