@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from isorun.models.feeds import unequal_sizes
 from isorun.plugin.device_arrays import DeviceArray
 from isorun.types import Feeds, ModelInfo, TensorSpec
 
@@ -64,7 +65,7 @@ class OutputCheck:
                     continue
                 name, first = sizes.setdefault(symbol, (spec.name, size))
                 if size != first:
-                    return f"Inputs {name!r} and {spec.name!r} must have the same {symbol}, got {first} and {size}"
+                    return unequal_sizes(name, spec.name, symbol, first, size)
         return ""
 
     def _compare(

@@ -279,6 +279,14 @@ def _check_size(
         )
     first, first_name = sizes.setdefault(symbol, (size, spec.name))
     if first != size:
-        raise InvalidFeeds(
-            f"Inputs {first_name!r} and {spec.name!r} must have the same {symbol}, got {first} and {size}"
+        raise InvalidFeeds(unequal_sizes(first_name, spec.name, symbol, first, size))
+
+
+def unequal_sizes(first_name: str, name: str, symbol: str, first: int, size: int) -> str:
+    """The error for two dimensions, of one input or two, that differ and for which the model has one name."""
+    if first_name == name:
+        return (
+            f"Input {name!r} has dimensions of {first} and {size} that must be equal, since the model names both "
+            f"{symbol!r}. If they may differ, give them different names in the model"
         )
+    return f"Inputs {first_name!r} and {name!r} must have the same {symbol}, got {first} and {size}"

@@ -147,6 +147,13 @@ def test_rejects_different_batches(feeds, name, batch):
     assert_refused(feeds, "the same batch", repr(name), str(before), str(batch))
 
 
+def test_names_an_input_once_if_its_own_sizes_differ():
+    ids = TensorSpec("input_ids", "tensor(int64)", ("N", "N"))
+    checker = FeedChecker(ModelInfo(inputs=(ids,), outputs=INFO.outputs, opset=17, limits={"N": 9}))
+    with pytest.raises(InvalidFeeds, match="Input 'input_ids' has dimensions of 2 and 5"):
+        checker.check({"input_ids": np.ones((2, 5), np.int64)})
+
+
 @pytest.mark.parametrize(("batch", "length", "symbol"), [(0, 5, "batch"), (2, 0, "length"), (0, 0, "batch")])
 def test_rejects_empty_dimensions(batch, length, symbol):
     assert_refused(make(batch, length), "Input 'input_ids' is empty", f"its {symbol} dimension is 0")

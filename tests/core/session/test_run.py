@@ -82,6 +82,13 @@ def test_inputs_that_disagree_in_a_named_size_are_the_callers_fault(backend: str
                 session.run_with_iobinding(bound(session, {"x": x[:, :2], "z": x}, "y"))
 
 
+@pytest.mark.parametrize("backend", ["ort-cpu", "openvino"])
+def test_one_name_for_two_sizes_of_an_input_is_reported_with_a_remedy(backend: str) -> None:
+    model = graph("g (float[N, N] x, float[3, 3] z) => (float[N, 3] y) { y = MatMul (x, z) }")
+    with isorun.Session(model, backend) as session, pytest.raises(InvalidFeeds, match="'x' has dimensions of 3 and 2"):
+        session.run(None, {"x": np.ones((3, 2), np.float32), "z": np.ones((3, 3), np.float32)})
+
+
 def test_inputs_that_disagree_in_a_name_and_run_are_as_right_as_without_names() -> None:
     model = graph("g (float[N] x, float[N] z) => (float[M] y) { y = Add (x, z) }")
     x = np.ones(3, np.float32)
