@@ -64,6 +64,7 @@ class IOBinding:
         self._inputs: dict[str, Any] = {}
         self._outputs: dict[str, Any] = {}
         self._bound: Bindings = {}
+        self._overwritten: list[str] = []  # inputs that share memory with outputs
         self._results: list[Any] = []
         self._ran: dict[str, Any] = {}  # the outputs of the last run; other ones may be bound by now
         fork.watch(self)
@@ -164,12 +165,21 @@ class IOBinding:
             IsorunError: the session is closed.
         """
         feeds = self._checker.check(self._inputs)  # at every run: their contents may have changed
+        if not self._bound:
+            self._overwritten = [name for name, feed in feeds.items() if self._is_overwritten(feed)]
+        if self._overwritten:  # a runtime may write an output before it has read all of the input
+            feeds = {**feeds, **{name: feeds[name].copy() for name in self._overwritten}}
         if any(feeds[name] is not value for name, value in self._inputs.items()):  # converted, as strings and lists are
             self._bound = {}
         if not self._outputs:
             raise InvalidFeeds("No output is bound. Call bind_output() for each output")
         self._results = self._model.run_bound(feeds, self._outputs, self._bound)
         self._ran = dict(self._outputs)
+
+    def _is_overwritten(self, feed: Any) -> bool:
+        """Whether an output may be written to the memory of a feed."""
+        arrays = (target for target in self._outputs.values() if isinstance(target, np.ndarray))
+        return isinstance(feed, np.ndarray) and any(np.may_share_memory(feed, array) for array in arrays)
 
     def _on_device(self, name: str, device_type: str, device_id: int) -> bool:
         if (device_type, device_id) == ("cpu", 0):

@@ -304,3 +304,25 @@ def test_parts_of_a_feed_are_copied(backend):
         (parts,) = opened.run(None, {"x": fed})
         fed[:] = 5
         assert [part.tolist() for part in parts] == [[1], [1]]
+
+
+@pytest.mark.parametrize("backend", backends.BACKENDS)
+def test_output_may_replace_its_input(backend):
+    """A state that each run reads and writes: a product is written before all of its input has been read."""
+    weight = np.random.default_rng(0).standard_normal((64, 64), np.float32) / 8
+    text = '<ir_version: 8, opset_import: ["" : 17]> g (float[4, 64] x, float[64, 64] w) => (float[4, 64] y)'
+    model = onnx.parser.parse_model(text + " { y = MatMul (x, w) }").SerializeToString()
+    expected = np.eye(4, 64, dtype=np.float32)
+    state = expected.copy()
+    with isorun.Session(model, backend=backend) as session:
+        binding = bound(session, {"x": state, "w": weight})
+        bind_output_to(binding, "y", state)
+        for _ in range(3):
+            session.run_with_iobinding(binding)
+            expected = expected @ weight
+            np.testing.assert_allclose(state, expected, rtol=1e-4, atol=1e-5)
+        elsewhere = np.zeros_like(state)
+        bind_output_to(binding, "y", elsewhere)
+        session.run_with_iobinding(binding)
+        np.testing.assert_allclose(state, expected, rtol=1e-4, atol=1e-5)
+        np.testing.assert_allclose(elsewhere, expected @ weight, rtol=1e-4, atol=1e-5)
