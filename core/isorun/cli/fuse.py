@@ -70,6 +70,7 @@ def fuse(
     from isorun.graph.ops import functions
     from isorun.graph.transforms import precision as precisions
     from isorun.graph.transforms.precision import int8
+    from isorun.models.source import output_names
 
     check_choice(dialect, "dialect", (FUSED, *functions.dialects()))
     check_choice(padding, "padding", PADDINGS)
@@ -81,7 +82,7 @@ def fuse(
     if (model / "config.json").is_file():
         raise InvalidModel(f"{model} is a checkpoint folder, not an ONNX file. Build the graph with `isorun build`")
     models.check_input(model, "MODEL.onnx", (".onnx",))
-    kept = None if outputs is None else models.names(outputs)
+    kept = None if outputs is None else [*output_names(models.names(outputs))]
     weights = files.external_files(files.read_proto(model))
     output = models.check_graph_output(output, [model, *filter(None, [calibrate])])
 

@@ -62,10 +62,11 @@ def open_model(
     source = _open(model, cache, whole=outputs is None)
     if outputs is None:
         return source
-    return replace(source, outputs=_output_names(outputs))
+    return replace(source, outputs=output_names(outputs))
 
 
-def _output_names(outputs: Sequence[str]) -> tuple[str, ...]:
+def output_names(outputs: Sequence[str]) -> tuple[str, ...]:
+    """The outputs to compute, checked as :func:`open_model` says."""
     if not isinstance(outputs, list | tuple) or not all(isinstance(name, str) for name in outputs):
         raise InvalidType(f"outputs must be a list of names, got {outputs!r}")
     names = tuple(outputs)
