@@ -82,21 +82,22 @@ class Bindings(Checks):
 
     @proves("binding")
     def test_outputs_are_written_to_bound_memory(self) -> None:
-        """Of three outputs, and to no more than that memory."""
+        """Of three outputs, and to no more than that memory. The second binding has other memory."""
         model = four_outputs(dynamic=False)
         with self.under_test.open(model) as session:
             feeds = model.feeds()
-            memory = {name: np.full(15 + 2 * _GUARD, np.nan, np.float32) for name in ("last", "mid", "alpha")}
-            bound = {name: array[_GUARD:-_GUARD].reshape(5, 3) for name, array in memory.items()}
-            binding = _bound(session, feeds, bound)
-            for seed in range(2):
-                for name, array in model.feeds(seed).items():
-                    feeds[name][...] = array
-                session.run_with_iobinding(binding)
-                self.under_test.assert_accurate(model, session, feeds, bound, what="the bound memory")
-                for array in memory.values():
-                    outside = np.concatenate([array[:_GUARD], array[-_GUARD:]])
-                    assert np.isnan(outside).all(), "memory beside the bound memory was written to"
+            for what in ("the bound memory", "the memory of a second binding"):
+                memory = {name: np.full(15 + 2 * _GUARD, np.nan, np.float32) for name in ("last", "mid", "alpha")}
+                bound = {name: array[_GUARD:-_GUARD].reshape(5, 3) for name, array in memory.items()}
+                binding = _bound(session, feeds, bound)
+                for seed in range(2):
+                    for name, array in model.feeds(seed).items():
+                        feeds[name][...] = array
+                    session.run_with_iobinding(binding)
+                    self.under_test.assert_accurate(model, session, feeds, bound, what=what)
+                    for array in memory.values():
+                        outside = np.concatenate([array[:_GUARD], array[-_GUARD:]])
+                        assert np.isnan(outside).all(), "memory beside the bound memory was written to"
 
     @proves("binding")
     def test_bound_memory_of_other_types(self) -> None:

@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 
+from isorun import Session
+from isorun.types import Feeds
 from isorun_conformance.checks.base import Checks, proves
+from isorun_conformance.checks.concurrency import in_threads
 from isorun_conformance.sample_models import Encoder, encoder
 
 _ROWS, _LENGTH, _LONG = 40, 72, 512
@@ -18,13 +23,13 @@ class Determinism(Checks):
 
     @proves("determinism")
     def test_rows_are_the_same_bits_in_every_batch(self, precision: str) -> None:
-        """In any order, beside rows of any length, with any number of threads."""
+        """In any order, beside rows of any length, with any number of threads, in each of two sessions."""
         offers, model = self.under_test.capabilities, self._encoder()
         feeds = model.feeds(batch=_ROWS, sequence=_LENGTH, mask="right")
         lengths = feeds["attention_mask"].sum(axis=1)
         random = np.random.default_rng(0)
         expected: list[list[np.ndarray]] = []
-        for threads in (1, 2) if offers.sets_threads else (None,):
+        for threads in (1, 2) if offers.sets_threads else (None, None):
             with self.under_test.open(model, precision=precision, threads=threads, deterministic=True) as session:
                 tokens = session.model_info.token_outputs or ()
                 by_token = [spec.name in tokens for spec in session.get_outputs()]
@@ -34,7 +39,10 @@ class Determinism(Checks):
                     for first in range(0, _ROWS, size):
                         batch = order[first : first + size]
                         width = int(lengths[batch].max())
-                        outputs = session.run(None, {name: array[batch, :width] for name, array in feeds.items()})
+                        fed = {name: np.ascontiguousarray(array[batch, :width]) for name, array in feeds.items()}
+                        outputs = session.run(None, fed)
+                        if not first:
+                            _assert_same_bits(session, fed, outputs)
                         for place, row in enumerate(batch):
                             rows[int(row)] = [
                                 output[place, : lengths[row]] if token else output[place]
@@ -77,3 +85,22 @@ class Determinism(Checks):
         self.under_test.require(offers.deterministic or offers.repeatable, "determinism")
         self.under_test.require(offers.dynamic_shapes, "dynamic shapes")
         return encoder(_MODEL, dynamic=True)
+
+
+def _assert_same_bits(session: Session, feeds: Feeds, expected: Sequence[np.ndarray]) -> None:
+    """Check that each output alone, a binding and concurrent runs are the bits of a run of all outputs."""
+    names = [spec.name for spec in session.get_outputs()]
+    binding = session.io_binding()
+    for name, array in feeds.items():
+        binding.bind_cpu_input(name, array)
+    for name in names:
+        binding.bind_output(name)
+    session.run_with_iobinding(binding)
+    ways = [
+        ("an output alone", [session.run([name], feeds)[0] for name in names]),
+        ("a binding", binding.copy_outputs_to_cpu()),
+        *(("a run beside others", outputs) for outputs in in_threads(lambda _: session.run(None, feeds), 16)),
+    ]
+    for way, outputs in ways:
+        same = all(map(np.array_equal, outputs, expected))
+        assert same, f"{way} is not the bits of a run of all outputs, in a batch of {len(outputs[0])}"

@@ -30,6 +30,7 @@ _ALMOST_ALL = 0.77  # of the processor time, which as many threads as requested 
 _AT_ONCE = 1.5  # cores, which two runs at once want
 _LONG_RUN = 0.03  # seconds: shorter ones may keep Python's lock
 _IDLE = 0.05  # of the processor time: a thread below waits for milliseconds to run for microseconds
+_UNEVEN = ((3, 12), (1, 129), (5, 67), (33, 17))
 _TOLERANCE = 0.3  # of a core, for what threads do beside the work, as waking each other
 
 
@@ -126,12 +127,16 @@ class Threads(Checks):
 
     @proves("threads")
     def test_accuracy_with_any_number_of_threads(self) -> None:
+        """Also at sizes that they cannot share alike."""
         self._require_threads()
         model = self.under_test.encoder("bert-2x128")
         for threads in (1, 2, usable_cores()):
             with self.under_test.open(model, threads=threads) as session:
                 assert session.provenance.threads == threads
-                self.under_test.assert_accurate(model, session, model.feeds())
+                for batch, sequence in _UNEVEN if self.under_test.capabilities.dynamic_shapes else _UNEVEN[:1]:
+                    feeds = model.feeds(batch=batch, sequence=sequence)
+                    what = f"{batch} x {sequence} with threads={threads}"
+                    self.under_test.assert_accurate(model, session, feeds, what=what)
 
     def _fewest_threads(self) -> int:
         """One if the number can be set, or the fixed number."""

@@ -54,6 +54,13 @@ class _Elsewhere(Binding):
         return self._executable.run(list(self._outputs), self._feeds)
 
 
+class _Earlier(Binding):
+    def run(self):
+        memory = self._executable.memory
+        self._outputs = {name: memory.setdefault(name, array) for name, array in self._outputs.items()}
+        return super().run()
+
+
 class _Resizing(Binding):
     def run(self):
         results = self._executable.run(list(self._outputs), self._feeds)
@@ -74,6 +81,15 @@ class _UnwrappedErrors(Binding):
             return super().run()
         except BackendFailed as error:
             raise BackendFailed(str(error)) from None
+
+
+@backend
+class WritesToTheFirstMemory(Flawed):
+    """What was bound first, by whatever binding."""
+
+    def bind(self, feeds, outputs):
+        self.memory = getattr(self, "memory", {})
+        return _Earlier(self, feeds, outputs)
 
 
 def binding(kind, keep=lambda number, array: array):

@@ -33,7 +33,25 @@ ON_DEVICE = [
 CASES = [
     *ON_DEVICE,
     Case("RoundsByBatch", "rows_are_the_same_bits_in_every_batch", "in batches of 7,", {"precision": "fp32"}),
-    Case("RoundsByRun", "rows_are_the_same_bits_in_every_batch", "in batches of", {"precision": "fp32"}),
+    Case(
+        "RoundsByRun", "rows_are_the_same_bits_in_every_batch", "is not the bits of a run of all", {"precision": "fp32"}
+    ),
+    Case(
+        "RoundsByOutputs",
+        "rows_are_the_same_bits_in_every_batch",
+        "an output alone is not the bits",
+        {"precision": "fp32"},
+    ),
+    Case(
+        "RoundsInBindings", "rows_are_the_same_bits_in_every_batch", "a binding is not the bits", {"precision": "fp32"}
+    ),
+    Case(
+        "RoundsBesideOthers",
+        "rows_are_the_same_bits_in_every_batch",
+        "a run beside others is not the bits",
+        {"precision": "fp32"},
+    ),
+    Case("RoundsBySession", "rows_are_the_same_bits_in_every_batch", "in batches of 1,", {"precision": "fp32"}),
     Case("RoundsByBatch", "row_is_the_same_bits_beside_a_longer_one", "a row of 1 tokens", {"precision": "fp32"}),
     Case("KnowsOneOpset", "operators_of_older_and_newer_opsets", "of opset 11.* is wrong", {"opset": 11}),
     Case("OverflowsInExponentials", "functions_at_large_values", "Softmax is wrong at large", {"function": "Softmax"}),
@@ -206,6 +224,7 @@ CASES = [
     Case("UsesEveryCore", "no_more_threads_compute_than_declared", r"\d\.\d cores busy"),
     Case("ExceedsItsFixedThreads", "no_more_threads_compute_than_declared", r"\d\.\d cores busy"),
     Case("WrongOnTwoThreads", "accuracy_with_any_number_of_threads", "is wrong"),
+    Case("LosesTheRemainder", "accuracy_with_any_number_of_threads", "5 x 67 with threads=2 is wrong"),
     Case("ReadsBoundInputsOnce", "bound_inputs_are_read_at_every_run", "run 1 of a binding"),
     Case("ReadsTheSecondInputOnce", "bound_inputs_are_read_at_every_run", "run 1 of a binding"),
     Case("ReusesOutputsOfABinding", "bound_inputs_are_read_at_every_run", "run 0 of a binding"),
@@ -215,6 +234,7 @@ CASES = [
     Case("ReadsStridedInputsOnce", "bound_inputs_of_any_memory_layout", "strided memory"),
     Case("IgnoresTheOrderOfBinding", "outputs_in_the_order_of_their_binding", "a binding of zeta, mid"),
     Case("IgnoresBoundMemory", "outputs_are_written_to_bound_memory", "bound memory is wrong"),
+    Case("WritesToTheFirstMemory", "outputs_are_written_to_bound_memory", "second binding"),
     Case("WritesBeyondBoundMemory", "outputs_are_written_to_bound_memory", "beside the bound memory"),
     Case("ForgetsTypesOfBoundMemory", "bound_memory_of_other_types", "is wrong"),
     Case("SharesOneBinding", "bindings_and_runs_do_not_disturb_each_other", "one of two bindings is wrong"),

@@ -48,6 +48,24 @@ class WrongOnTwoThreads(Right):
 
 
 @backend
+class LosesTheRemainder(Flawed):
+    """Leaves out the rows that remain where threads share many equally."""
+
+    capabilities = replace(HONEST, sets_threads=True)
+
+    def __init__(self, model, config):
+        super().__init__(model, config)
+        self.threads = config.threads
+
+    def run(self, output_names, feeds):
+        results = self.right(output_names, feeds)
+        rows = min(map(len, results))
+        for result in results if rows > 4 else []:
+            result[rows - rows % self.threads :] = 0
+        return results
+
+
+@backend
 class BindsItsThread(Flawed):
     """Binds the thread that computes to the first core, as every other model's."""
 
