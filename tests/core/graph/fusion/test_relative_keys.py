@@ -7,6 +7,7 @@ from collections.abc import Callable
 import numpy as np
 import onnx
 import pytest
+from onnx import TensorProto
 
 import exports
 import isorun
@@ -35,7 +36,20 @@ def by_places(graph: Graph, ids: str) -> str:
     return str(graph.node("Mod", graph.node("Mul", places, graph.node("Unsqueeze", places, [1])), 7))
 
 
-def encoder(rows: Rows, *equations: str, factor: float = (WIDTH // HEADS) ** -0.5) -> onnx.ModelProto:
+def looked_up(rows: Rows, table_rows: int) -> Rows:
+    """A row of a table for each pair, (S, S, d)."""
+    return lambda graph, ids: str(
+        graph.node("Gather", graph.weight(table_rows, WIDTH // HEADS, scale=1.0), rows(graph, ids))
+    )
+
+
+def computed(graph: Graph, ids: str) -> str:
+    """Cosines of distances, without a table."""
+    distances = graph.node("Cast", graph.node("Unsqueeze", graph.distances(ids), [2]), to=TensorProto.FLOAT)
+    return str(graph.node("Cos", graph.node("Mul", distances, np.linspace(0.1, 1, WIDTH // HEADS, dtype=np.float32))))
+
+
+def encoder(by_pair: Rows, *equations: str, factor: float = (WIDTH // HEADS) ** -0.5) -> onnx.ModelProto:
     graph, ids, mask = begun()
     heads: list[str] = []
 
@@ -44,11 +58,10 @@ def encoder(rows: Rows, *equations: str, factor: float = (WIDTH // HEADS) ** -0.
         return value
 
     def with_terms(scores: str) -> str:
-        table = graph.weight(2 * LONGEST - 1 if rows is by_distance else 7, WIDTH // HEADS, scale=1.0)
-        by_pair = graph.node("Gather", table, rows(graph, ids))
+        row = by_pair(graph, ids)
         for equation in equations:
             content = heads[equation == QUERY_ROWS]
-            term = graph.node("Einsum", content, by_pair, equation=equation)
+            term = graph.node("Einsum", content, row, equation=equation)
             scores = str(graph.node("Add", scores, graph.node("Mul", term, factor)))
         return str(graph.node("Add", scores, graph.mask(mask)))
 
@@ -63,14 +76,17 @@ def feeds_of(length: int) -> dict[str, np.ndarray]:
     return {"input_ids": np.random.default_rng(length).integers(0, VOCABULARY, mask.shape), "attention_mask": mask}
 
 
+BY_DISTANCE, CLIPPED = looked_up(by_distance, 2 * LONGEST - 1), looked_up(clipped, 7)
 MODELS = {
-    "queries": (lambda: encoder(by_distance, KEY_ROWS), 1),
-    "keys": (lambda: encoder(by_distance, QUERY_ROWS), 1),
-    "both": (lambda: encoder(by_distance, KEY_ROWS, QUERY_ROWS), 1),
-    "another factor": (lambda: encoder(by_distance, KEY_ROWS, QUERY_ROWS, factor=0.7), 1),
-    "clipped": (lambda: encoder(clipped, KEY_ROWS, QUERY_ROWS), 1),
-    "no distance": (lambda: encoder(by_places, KEY_ROWS), 0),
-    "queries twice": (lambda: encoder(by_distance, KEY_ROWS, KEY_ROWS), 1),
+    "queries": (lambda: encoder(BY_DISTANCE, KEY_ROWS), 1),
+    "keys": (lambda: encoder(BY_DISTANCE, QUERY_ROWS), 1),
+    "both": (lambda: encoder(BY_DISTANCE, KEY_ROWS, QUERY_ROWS), 1),
+    "another factor": (lambda: encoder(BY_DISTANCE, KEY_ROWS, QUERY_ROWS, factor=0.7), 1),
+    "clipped": (lambda: encoder(CLIPPED, KEY_ROWS, QUERY_ROWS), 1),
+    "no distance": (lambda: encoder(looked_up(by_places, 7), KEY_ROWS), 0),
+    "no table": (lambda: encoder(computed, KEY_ROWS), 0),
+    "a table too large to be read for each pair": (lambda: encoder(looked_up(by_distance, 40000), KEY_ROWS), 0),
+    "queries twice": (lambda: encoder(BY_DISTANCE, KEY_ROWS, KEY_ROWS), 1),
 }
 
 
@@ -93,7 +109,7 @@ def test_results_are_those_of_the_untouched_model(name: str, backend: str) -> No
 @pytest.mark.parametrize("backend", ["ort-cpu", "openvino"])
 @pytest.mark.parametrize("padding", ["keep", "remove"])
 def test_rows_longer_than_the_table_are_refused(backend: str, padding: str) -> None:
-    model = encoder(by_distance, KEY_ROWS)
+    model = encoder(BY_DISTANCE, KEY_ROWS)
     for name in ("input_ids", "attention_mask"):  # a length without a name has no limit of its own
         (value,) = (value for value in model.graph.input if value.name == name)
         value.type.tensor_type.shape.dim[1].ClearField("dim_param")
@@ -102,7 +118,7 @@ def test_rows_longer_than_the_table_are_refused(backend: str, padding: str) -> N
 
 
 def test_longer_rows_than_clipped_distances_run() -> None:
-    model = encoder(clipped, KEY_ROWS)
+    model = encoder(CLIPPED, KEY_ROWS)
     feeds = feeds_of(40)
     with isorun.Session(model, "ort-cpu") as session:
         (result,) = session.run(None, feeds)

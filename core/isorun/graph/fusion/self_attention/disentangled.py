@@ -22,6 +22,7 @@ from isorun.graph.matching.report import CannotFuse
 from isorun.graph.ops import positions
 
 _SCALING = frozenset(("Cast", "Div", "Mul", "Reshape", "Squeeze", "Unsqueeze"))
+_MAX_LENGTH = 1024  # a row of a table for each pair of longer rows needs gigabytes
 _REPEATING = frozenset(("Cast", "Expand", "Identity", "Reshape", "Squeeze", "Tile", "Unsqueeze"))
 
 
@@ -140,6 +141,11 @@ def _looked_up(
     content = next(value for value in node.inputs if value is not by_pair)
     assert content is not None
     length = probes.lengths[0] if probes.fixed else (_longest_table(by_pair) + 1) // 2
+    if not 0 < length <= _MAX_LENGTH:
+        raise CannotFuse(
+            f"its queries or its keys are multiplied with a row for each pair of positions, of a table for rows of "
+            f"{length} tokens, and tables for 1 to {_MAX_LENGTH} are read"
+        )
     table = _by_distance(pattern.evaluated(probes, by_pair, length))
     longer, longest = table, None
     try:
