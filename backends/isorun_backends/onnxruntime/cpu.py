@@ -21,9 +21,16 @@ from isorun.plugin import (
     cpu_name,
 )
 from isorun_backends.common_quantization import saturates
-from isorun_backends.onnxruntime import placement, precision_probe
+from isorun_backends.onnxruntime import packed_weights, placement, precision_probe
 from isorun_backends.onnxruntime.executable import OrtExecutable
-from isorun_backends.onnxruntime.session import OPTIONS, SESSION_CONFIG, as_text, open_session, session_options
+from isorun_backends.onnxruntime.session import (
+    OPTIONS,
+    SESSION_CONFIG,
+    as_text,
+    open_session,
+    session_options,
+    versions,
+)
 
 if TYPE_CHECKING:
     import onnxruntime
@@ -101,8 +108,9 @@ class OrtCpu(Backend):
         if config.precision == "bf16":
             _fast_math(options)
             precision_probe.require(self.name, "bf16", precision_probe.measure(_PROVIDER, _fast_math))
+        shared = _with_packed_weights(self, model, config)
         try:
-            session = open_session(self.name, model, options, [_PROVIDER], disabled_optimizers=_SLOWER)
+            session = open_session(self.name, shared, options, [_PROVIDER], disabled_optimizers=_SLOWER)
         except BackendFailed as error:
             if _SHARED not in str(error) or saturates(model) is False:
                 raise
@@ -119,6 +127,24 @@ def _options(backend: OrtCpu, model: LoweredModel, config: CompileConfig) -> dic
     if saturates(model) is not False:
         options["session_config"] = {_EXACT_PRODUCTS: "1", **options["session_config"]}
     return options
+
+
+def _with_packed_weights(backend: OrtCpu, model: LoweredModel, config: CompileConfig) -> LoweredModel:
+    """The model whose packed weights all sessions share, unless what to do with weights is the caller's."""
+    if config.options.get(SESSION_CONFIG):
+        return model
+    settings = (versions(), config.precision, config.options.get("graph_optimization_level"))
+
+    def write(path: Path, entries: Mapping[str, str]) -> None:
+        options = dict(_options(backend, model, config))
+        options |= {"profile_prefix": None, SESSION_CONFIG: {**options[SESSION_CONFIG], **entries}}
+        writing = session_options(backend.name, options, threads=1)
+        if config.precision == "bf16":
+            _fast_math(writing)
+        writing.optimized_model_filepath = str(path)
+        open_session(backend.name, model, writing, [_PROVIDER], disabled_optimizers=_SLOWER)
+
+    return packed_weights.share(model, config.cache_dir, settings, write)
 
 
 def _fast_math(options: onnxruntime.SessionOptions) -> list[str]:
