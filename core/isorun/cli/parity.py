@@ -88,6 +88,8 @@ def parity(
     requested = options.backend_names(backends)
     names = [requested] if isinstance(requested, str) else requested
     check_choice(precision, "precision", DEFAULT_TOLERANCES)
+    for name in names:
+        registry.entry(name)  # a misspelt one is known before the reference has been computed
     offers = registry.get(against).capabilities
     widest = "fp64" if "fp64" in offers.precisions else "fp32"
     path = models.model_path(model, Cache())

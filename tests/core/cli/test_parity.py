@@ -90,6 +90,7 @@ def test_a_wrong_backend_exits_with_1(isorun: Callable[..., Any], bert: Path, mo
         (["--backends", "ort-cpu", "--precision", "fp23"], 2, "'fp23'"),
         (["--backends", "ort-cpu", "--precision", "bf16"], 3, "precision 'bf16'"),
         (["--backends", "ortcpu"], 2, "did you mean 'ort-cpu'"),
+        (["--backends", "ort-cpu,opnvino"], 2, "did you mean 'openvino'"),
         (["--backends", "ort-cpu", "--against", "referense"], 2, "did you mean 'reference'"),
         (["--backends", "ort-cpu", "--sequence", "41"], 2, "at most 40"),
     ],
