@@ -123,8 +123,11 @@ def _write(folder: Path, record: dict[str, Any]) -> None:
 
 
 def _remove_others(folder: Path, known: Collection[str]) -> None:
-    for path in folder.rglob("*"):
-        if not path.is_dir() and path.relative_to(folder).as_posix() not in known:
+    for path in sorted(folder.rglob("*"), reverse=True):  # what a folder holds before the folder
+        if path.is_dir() and not path.is_symlink():
+            with contextlib.suppress(OSError):  # it holds a file of the entry
+                path.rmdir()
+        elif path.relative_to(folder).as_posix() not in known:
             path.unlink()
 
 
