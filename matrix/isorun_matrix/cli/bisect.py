@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -13,11 +13,11 @@ from isorun.cli import CHECK_FAILED
 from isorun_matrix.cli.run import Out, Resume, folder_of, running
 
 if TYPE_CHECKING:
+    from isorun_matrix.execution.bisection.measured import ByMeasure
+    from isorun_matrix.execution.bisection.outputs import ByOutputs
     from isorun_matrix.execution.bisection.search import Found, Step
     from isorun_matrix.execution.bisection.subject import Subject
     from isorun_matrix.execution.progress import Lines
-
-    Judge = Callable[[str], Step]
 
 _ROUNDS = 12
 _SMALLEST = 2  # a smaller difference is never a verdict (isorun_matrix.measurement.statistics.verdicts)
@@ -137,7 +137,7 @@ def bisect(
     shown = progress.for_stderr()
     shown.note(f"{named}: {len(candidates)} releases, {candidates[0]} to {candidates[-1]}; results go to {folder}")
     with running(context, folder.absolute(), shown), kept.writing():
-        judge, explain = _judge(criterion, subject, candidates, folder, shown, limits, resume)
+        judge = _judge(criterion, subject, candidates, folder, shown, limits, resume)
 
         def step(release: str, left: int) -> search.Step:
             shown.note(f"{named} {release}: {left} release{'' if left == 1 else 's'} may be the first bad one")
@@ -147,7 +147,7 @@ def bisect(
 
         last = step(candidates[-1], len(candidates) - 1)
         outcome = search.search(candidates, step) if last.verdict == "bad" else None
-        causes = explain(outcome) if outcome is not None else []
+        causes = judge.explain(outcome) if outcome is not None else []
         kept.write(found=outcome and asdict(outcome), causes=causes)
     if as_json:
         steps = [asdict(judged) for judged in kept.steps.values()]
@@ -188,23 +188,19 @@ def _judge(
     shown: Lines,
     limits: Mapping[str, Any],
     resume: bool,
-) -> tuple[Judge, Callable[[Found], list[str]]]:
-    """What judges a release, and what explains the release that the search names."""
+) -> ByOutputs | ByMeasure:
+    """What judges releases, and explains the one that the search names."""
     from isorun.parity import DEFAULT_TOLERANCES, Tolerance
-    from isorun_matrix.execution.bisection import measured, operators, outputs
+    from isorun_matrix.execution.bisection import measured, outputs
     from isorun_matrix.report import summary
 
     if criterion == "differs":
         limit = limits["max_rel"]
         tolerance = DEFAULT_TOLERANCES[subject.precision] if limit is None else Tolerance(limit, limit, 1e-9)
-        by_outputs = outputs.ByOutputs(subject, releases[0], tolerance, shown)
-        return by_outputs, by_outputs.explain
+        return outputs.ByOutputs(subject, releases[0], tolerance, shown)
     of = measured.MEMORY if criterion == "memory" else summary.TIME
     percent, rounds = limits["percent"], limits["rounds"]
-    judge = measured.ByMeasure(subject, releases[0], releases[-1], of, percent, folder, rounds, shown, resume)
-    if criterion == "memory":
-        return judge, lambda _: ["isorun does not measure the memory of single operators."]
-    return judge, lambda result: operators.explain(subject, result, shown)
+    return measured.ByMeasure(subject, releases[0], releases[-1], of, percent, folder, rounds, shown, resume)
 
 
 def _conclusion(package: str, releases: list[str], last: Step, result: Found | None, causes: list[str]) -> list[str]:

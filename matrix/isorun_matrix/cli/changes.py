@@ -45,7 +45,7 @@ def compare(
     from isorun_matrix.results.folder import RunFolder, require_distinct
 
     runs, earlier = ([RunFolder(folder).run() for folder in folders] for folders in ((first, *others), history or ()))
-    require_distinct([runs[0], *earlier] if earlier else [])
+    require_distinct([*runs, *earlier])
     comparison = compare_runs(runs, earlier)
     worse = regressions(comparison, fail_above or 0)
     match form:

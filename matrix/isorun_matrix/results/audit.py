@@ -52,12 +52,12 @@ def _cell_problems(folder: RunFolder, record: RunRecord, planned: PlannedCell) -
         return
     rounds = folder.rounds(planned.id, planned.key)
     calm = sum(result.result is not None and not result.result.disturbed for result in rounds)
-    if rounds and calm < max(NEEDED, record.spec.rounds):
-        required = max(NEEDED, record.spec.rounds)
+    required = max(NEEDED, record.spec.rounds)
+    if rounds and calm < required:
         remedy = "Use run --resume --remeasure disturbed"
         if record.spec.rounds < NEEDED:
             remedy = f"Set rounds to {NEEDED} or more, and run --resume"
-        yield f"has {calm} undisturbed rounds, expected {required}. {remedy}"
+        yield f"has {calm} undisturbed round{'' if calm == 1 else 's'}, expected {required}. {remedy}"
     if cell.result is not None and cell.result.cached:
         yield f"takes {cell.result.repeated:.2f} x as long when feeds repeat, as if answers were cached (TEST04)"
     if len({result.seed for result in rounds}) < len(rounds):

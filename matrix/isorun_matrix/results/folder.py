@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, TypeVar
@@ -63,39 +63,20 @@ class RunFolder:
             SpecError: it is not writable, another run is using it, it holds results and ``resume`` is not set, or it
                 holds files that are not a run's.
         """
-        try:
-            self._check(resume=resume)
-            self.path.mkdir(parents=True, exist_ok=True)
-            lock = FileLock(self.path / _LOCK).acquire(timeout=0)
-        except Timeout:
-            raise SpecError(f"Another run is using {self.path}. Wait for it, or choose another --out.") from None
-        except OSError as error:
-            raise SpecError(f"Cannot write to {self.path} ({error}). Choose another --out.") from error
-        with lock:
-            self._check(resume=resume)  # again: another run may have ended between the check and the lock
+        with locked(self.path, lambda: self._check(resume=resume)):
             yield
 
     def _check(self, *, resume: bool) -> None:
         """Reject a folder in which a run could overwrite or remove files of others."""
-        for path in (self.path, self.path / _LOCK):
-            if path.is_symlink():
-                raise SpecError(
-                    f"{path} is a symbolic link. A run replaces files, and does not follow links to do so. Choose "
-                    "another --out."
-                )
-        if self.has_run():
-            self.record()
-            if not resume:
-                raise SpecError(f"{self.path} already holds a run. Add --resume, or choose another --out.")
+        _require_no_link(self.path / _LOCK)
+        if not self.has_run():
+            # A run that stopped before it wrote run.json leaves its lock, and a part of run.json at most.
+            require_new(self.path, _LOCK, f".{RUN}.")
             return
-        require_outside_runs(self.path)
-        # A run that stopped before it wrote run.json leaves its lock, and a part of run.json at most.
-        own = (_LOCK, f".{RUN}.")
-        if foreign := next((path.name for path in _listed(self.path) if not path.name.startswith(own)), None):
-            raise SpecError(
-                f"{self.path} is not the folder of a run: it holds {foreign!r} and no {RUN}. A run could overwrite "
-                "files in it. Choose a new or empty folder for --out."
-            )
+        _require_no_link(self.path)
+        self.record()
+        if not resume:
+            raise SpecError(f"{self.path} already holds a run. Add --resume, or choose another --out.")
 
     def has_run(self) -> bool:
         """Whether there is a ``run.json``, of any content."""
@@ -312,14 +293,50 @@ class RunFolder:
         return reader.read(self.path / RUN, RunRecord)
 
 
-def require_outside_runs(folder: Path) -> None:
-    """Raise ``SpecError`` for a folder for results that is inside a run, of which it would become a part, or below a
-    file."""
-    for parent in folder.resolve().parents:
-        if (parent / RUN).exists():
-            raise SpecError(f"{folder} is inside {parent}, the folder of a run. Choose another --out.")
-        if parent.is_file():
-            raise SpecError(f"{folder} cannot be created, since {parent} is a file. Choose another --out.")
+@contextmanager
+def locked(folder: Path, check: Callable[[], None] = lambda: None) -> Iterator[None]:
+    """Make a folder for results, and lock it for one command. ``check`` is called before, and again under the lock:
+    another command may have ended between the two.
+
+    Raises:
+        SpecError: it is not writable, or another command is using it; or what ``check`` raises.
+    """
+    try:
+        check()
+        folder.mkdir(parents=True, exist_ok=True)
+        lock = FileLock(folder / _LOCK).acquire(timeout=0)
+    except Timeout:
+        raise SpecError(f"Another command is using {folder}. Wait for it, or choose another --out.") from None
+    except OSError as error:
+        raise SpecError(f"Cannot write to {folder} ({error}). Choose another --out.") from error
+    with lock:
+        check()
+        yield
+
+
+def require_new(folder: Path, *own: str) -> None:
+    """Raise ``SpecError`` for a folder for new results that is a link or a file, holds files whose names do not start
+    with one of ``own``, or is inside a run, of which it would become a part, or below a file."""
+    _require_no_link(folder)
+    for path in (folder, *folder.resolve().parents):
+        if path.exists() and not path.is_dir():
+            what = "is" if path == folder else f"cannot be created, since {path} is"
+            raise SpecError(f"{folder} {what} a file. Choose another --out.")
+    if parent := next((parent for parent in folder.resolve().parents if (parent / RUN).exists()), None):
+        raise SpecError(f"{folder} is inside {parent}, the folder of a run. Choose another --out.")
+    if foreign := next((path.name for path in _listed(folder) if not path.name.startswith(own)), None):
+        raise SpecError(
+            f"{folder} is not empty: it holds {foreign!r}, and no results to continue. Choose a new or empty folder "
+            "for --out, since results could overwrite files."
+        )
+
+
+def _require_no_link(path: Path) -> None:
+    if path.is_symlink():
+        raise SpecError(
+            f"{path} is a symbolic link. A run replaces files, and does not follow links to do so. Choose another "
+            "--out."
+        )
 
 
 def require_distinct(runs: Iterable[Run]) -> None:

@@ -11,7 +11,7 @@ from pathlib import Path
 from pydantic import TypeAdapter, ValidationError
 
 from isorun.errors import SpecError
-from isorun_matrix.results.folder import RunFolder, require_distinct, require_outside_runs
+from isorun_matrix.results.folder import RunFolder, require_distinct, require_new
 from isorun_matrix.results.layout import FEEDS, MACHINES
 from isorun_matrix.results.records import Run
 from isorun_matrix.spec.field_types import Name
@@ -66,7 +66,7 @@ def merge(folders: Sequence[str], out: Path) -> MachineRuns:
 
     Raises:
         SpecError: a folder is not that of a run, a name is invalid or appears twice, the runs have no cell in common,
-            or ``out`` exists and is not empty, or is inside a run.
+            or ``out`` is not empty, or is inside a run.
     """
     named: dict[str, RunFolder] = {}
     for argument in folders:
@@ -88,9 +88,7 @@ def merge(folders: Sequence[str], out: Path) -> MachineRuns:
         if cells[first].isdisjoint(cells[second]):
             raise SpecError(f"The runs of {first} and {second} have no cell in common. Run the same spec on both.")
     out = out.absolute()
-    if out.exists() and (not out.is_dir() or any(out.iterdir())):
-        raise SpecError(f"{out} exists and is not empty. Choose another --out.")
-    require_outside_runs(out)
+    require_new(out)
     out.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix=f".{out.name}.", dir=out.parent) as work:
         whole = Path(work) / "run"

@@ -17,7 +17,7 @@ from isorun.errors import InvalidFeeds, SpecError
 from isorun.system import json_files
 from isorun.system.cache import sha256
 from isorun_matrix.measurement import feeds
-from isorun_matrix.results.layout import JOB, RESULT, RUN
+from isorun_matrix.results.layout import JOB, RESULT, SAMPLES
 from isorun_matrix.results.records import SCHEMA, Content, reportable
 from isorun_matrix.text import cut
 
@@ -33,6 +33,15 @@ def read(path: Path, kind: type[Content]) -> Content:
         remedy = "It was written by a newer version: pip install --upgrade isorun" if newer else _remedy(path)
         shown = cut(repr(schema), _SHOWN)
         raise SpecError(f"{path} has schema {shown}; this version of isorun reads schema {SCHEMA}. {remedy}")
+    return _validated(path, content, kind)
+
+
+def read_unversioned(path: Path, kind: type[Content]) -> Content:
+    """A record from a file that has no schema. Raises as :func:`read`."""
+    return _validated(path, _object(path), kind)
+
+
+def _validated(path: Path, content: Mapping[str, Any], kind: type[Content]) -> Content:
     try:
         return kind.from_plain(content)
     except ValidationError as error:
@@ -101,6 +110,6 @@ def _object(path: Path) -> dict[str, Any]:
 
 
 def _remedy(path: Path) -> str:
-    if path.name == RUN:
-        return "Restore the file, or run the matrix with another --out."
-    return f"Remove the folder {path.parent} and run the matrix with --resume."
+    if path.name in (JOB, RESULT, SAMPLES):
+        return f"Remove the folder {path.parent} and run the matrix with --resume."
+    return "Restore the file, or choose another --out."

@@ -193,7 +193,7 @@ def test_rejects_other_files_where_jobs_work(folder: RunFolder) -> None:
 def test_a_folder_is_locked(tmp_path: Path) -> None:
     first, second = RunFolder(tmp_path / "out"), RunFolder(tmp_path / "out")
     with first.writing(resume=False):
-        with pytest.raises(SpecError, match="Another run"), second.writing(resume=True):
+        with pytest.raises(SpecError, match="Another command"), second.writing(resume=True):
             pass
         first.write_run(record(PENDING))
     with pytest.raises(SpecError, match="--resume"), second.writing(resume=False):
@@ -215,14 +215,18 @@ def test_rejects_a_folder_with_other_files(tmp_path: Path, resume: bool, run: st
     assert sorted(tmp_path.rglob("*")) == before
 
 
-@pytest.mark.parametrize(("place", "problem"), [("file/x", "is a file"), ("link/x", "inside"), ("a/b", "inside")])
-def test_rejects_a_new_folder_inside_a_run_or_below_a_file(folder: RunFolder, place: str, problem: str) -> None:
+@pytest.mark.parametrize(
+    ("place", "problem"), [("file", "is a file"), ("file/x", "is a file"), ("link/x", "inside"), ("a/b", "inside")]
+)
+def test_rejects_a_file_and_a_new_folder_inside_a_run_or_below_a_file(
+    folder: RunFolder, place: str, problem: str
+) -> None:
     (folder.path.parent / "file").write_text("")
     (folder.path.parent / "link").symlink_to(folder.path)
     path = (folder.path if place == "a/b" else folder.path.parent) / place
     with pytest.raises(SpecError, match=problem), RunFolder(path).writing(resume=False):
         pass
-    assert not path.exists()
+    assert not path.is_dir()
 
 
 def test_a_run_inside_another_can_be_continued(folder: RunFolder) -> None:
@@ -371,6 +375,12 @@ def test_check_finds_cells_that_have_no_result_under_load(folder: RunFolder, mon
     failed = LoadResult.from_plain({"key": "k", "status": "timeout", "reason": "too late", "load": scenario})
     folder.write(folder.start(), folder.load_folder(NAME, "k", scenario), failed)
     assert load_problems() == ["load offline is timeout: too late"]
+
+
+def test_check_counts_undisturbed_rounds(folder: RunFolder, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(RunFolder, "reference_of", lambda *_: None)
+    write(folder)
+    assert "has 1 undisturbed round, expected 5. " in " ".join(problem for _, problem in audit.problems(folder))
 
 
 def test_text_that_utf8_cannot_encode_is_replaced(folder: RunFolder) -> None:

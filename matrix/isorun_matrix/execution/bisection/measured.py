@@ -9,7 +9,8 @@ from pathlib import Path
 
 from isorun.errors import BackendUnavailable
 from isorun_matrix.execution import runner
-from isorun_matrix.execution.bisection.search import Step, Verdict
+from isorun_matrix.execution.bisection import operators
+from isorun_matrix.execution.bisection.search import Found, Step, Verdict
 from isorun_matrix.execution.bisection.subject import Subject
 from isorun_matrix.execution.plan import Choice
 from isorun_matrix.execution.progress import Lines
@@ -60,6 +61,12 @@ class ByMeasure:
             if verdict is not None:
                 return Step(release, verdict, evidence)
         return Step(release, "skipped", f"undecided after {2 * self.rounds} rounds: {evidence}")
+
+    def explain(self, result: Found) -> list[str]:
+        """Which operators take longer in the first bad release than in the last good one."""
+        if self.measures is MEMORY:
+            return ["isorun does not measure the memory of single operators."]
+        return operators.explain(self.subject, result, self.progress)
 
     def _measure(self, releases: Sequence[str], rounds: int, *, again: bool) -> list[Compared]:
         """The last releases, each compared with the one before."""

@@ -9,15 +9,21 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from filelock import FileLock, Timeout
-
 from isorun.errors import SpecError
-from isorun.system import json_files
 from isorun.system.cache import write_atomically
 from isorun_matrix.execution.bisection.search import Step
-from isorun_matrix.results.folder import require_outside_runs
+from isorun_matrix.results import reader, records
+from isorun_matrix.results.folder import locked, require_new
 
 _RECORD = "bisect.json"
+
+
+class _Stored(records.Record):
+    """What the next session needs of the file."""
+
+    request: dict[str, Any]
+    releases: list[str]
+    steps: list[Step]
 
 
 class Record:
@@ -44,37 +50,26 @@ class Record:
         self.releases: list[str] = []
         if self._path.exists():
             self._read(resume=resume)
-        elif folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
-            raise SpecError(f"{folder} is not empty and has no {_RECORD}. Choose another --out")
         else:
-            require_outside_runs(folder)
+            require_new(folder)
 
     def _read(self, *, resume: bool) -> None:
         if not resume:
             raise SpecError(f"{self._path.parent} already holds a bisection. Add --resume, or choose another --out")
-        try:
-            content = json_files.read(self._path)
-            steps = [Step(**step) for step in content["steps"]]
-            request, self.releases = content["request"], [*map(str, content["releases"])]
-        except (ValueError, TypeError, KeyError) as error:
-            raise SpecError(f"{self._path} is damaged ({error}). Choose another --out") from error
-        if request != self._request:
-            names = [name for name in self._request if request.get(name) != self._request[name]]
+        stored = reader.read_unversioned(self._path, _Stored)
+        if stored.request != self._request:
+            names = [name for name in self._request if stored.request.get(name) != self._request[name]]
             raise SpecError(
                 f"{self._path.parent} holds the bisection of another {', '.join(names)}. Choose another --out"
             )
         # A skipped release is tried again: the network may have failed, and measured rounds are kept in any case.
-        self.steps = {step.release: step for step in steps if step.verdict != "skipped"}
+        self.steps = {step.release: step for step in stored.steps if step.verdict != "skipped"}
+        self.releases = stored.releases
 
     @contextmanager
     def writing(self) -> Iterator[None]:
         """Lock the folder and store what is known. Raises ``SpecError`` if another process uses it."""
-        self._path.parent.mkdir(parents=True, exist_ok=True)
-        try:
-            lock = FileLock(self._path.with_name(".lock")).acquire(timeout=0)
-        except Timeout:
-            raise SpecError(f"Another bisection is using {self._path.parent}. Choose another --out") from None
-        with lock:
+        with locked(self._path.parent):
             self.write()
             yield
 

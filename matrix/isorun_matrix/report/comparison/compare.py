@@ -108,7 +108,7 @@ def compare(runs: Sequence[Run], history: Sequence[Run] = ()) -> Comparison:
     """Compare two or more runs with the first.
 
     Args:
-        runs: the first one, and those that are compared with it.
+        runs: the first one, and those that are compared with it; all distinct.
         history: earlier runs of what the first one measured.
 
     Raises:
@@ -126,10 +126,7 @@ def compare(runs: Sequence[Run], history: Sequence[Run] = ()) -> Comparison:
     by_id = [run.by_id for run in runs]
     noise = [{(group.model, group.shape): group.noise or 0.0 for group in summary.groups(run.cells)} for run in runs]
     differences = [_differences(settings[0], own) for own in settings]
-    same: list[Run] = []
-    for run, own in zip(runs, differences, strict=True):
-        if not own and all(run.measurements.isdisjoint(counted.measurements) for counted in same):
-            same.append(run)
+    same = [run for run, own in zip(runs, differences, strict=True) if not own]
     alike = [first, *_of_the_same(first, history)] if history else same
     sessions = Sessions.of(
         [{cell.id: p50 for cell in run.cells if (p50 := summary.calm_median(cell)) is not None} for run in alike]

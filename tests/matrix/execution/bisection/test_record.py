@@ -9,9 +9,10 @@ from isorun.errors import SpecError
 from isorun_matrix.execution.bisection.record import Record
 
 
-@pytest.mark.parametrize("place", ["file", "file/x", "run", "run/x", "run/x/y"])
+@pytest.mark.parametrize("place", ["file", "file/x", "link", "run", "run/x", "run/x/y"])
 def test_rejects_files_and_folders_of_runs(tmp_path: Path, place: str) -> None:
     (tmp_path / "file").write_text("")
+    (tmp_path / "link").symlink_to(tmp_path / "empty")
     (tmp_path / "run").mkdir()
     (tmp_path / "run" / "run.json").write_text("{}")
     with pytest.raises(SpecError, match="--out"):
@@ -24,5 +25,5 @@ def test_rejects_a_verdict_that_is_not_one(tmp_path: Path) -> None:
     (tmp_path / "bisect.json").write_text(json.dumps(content))
     assert set(Record(tmp_path, {}, resume=True).steps) == {"1.1"}
     (tmp_path / "bisect.json").write_text(json.dumps({**content, "steps": [{**step, "verdict": "fine"}]}))
-    with pytest.raises(SpecError, match=r"1\.1"):
+    with pytest.raises(SpecError, match=r"steps\.0\.verdict"):
         Record(tmp_path, {}, resume=True)

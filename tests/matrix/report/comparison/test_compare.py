@@ -85,9 +85,6 @@ def test_history_shows_how_much_sessions_differ() -> None:
 def test_more_runs_than_two_show_how_much_sessions_differ() -> None:
     same = [run(timed("x", p50), folder=f"/run{p50}") for p50 in (10, 14, 18)]
     comparison = compare(same)
-    copied = same[0].model_copy(update={"folder": "/copy"})
-    for again in (same[0], copied):
-        assert compare([*same[:2], again]).sessions.runs == 0  # two sessions
     assert comparison.sessions.runs == 3
     assert comparison.cells[0].verdict(2) == "same"
     changed = run(timed("x", 18), packages={"onnx": "2"})
@@ -252,10 +249,10 @@ def test_compares_two_runs_from_end_to_end(isorun: Isorun, tiny: Path, tmp_path:
     for name, seconds in (("quick", 0.001), ("slow", 0.2)):
         spec = spec_file(tmp_path, SLOW + f"  - {{name: fake, options: {{seconds: {seconds}}}}}\n")
         assert isorun("run", spec, "--out", tmp_path / name).returncode == 0
-    assert isorun("compare", tmp_path / "quick", tmp_path / "quick", "--fail-above", 0).returncode == 0
     done = isorun("compare", tmp_path / "quick", tmp_path / "slow", "--format", "json")
     assert done.returncode == 0
     document = json.loads(done.stdout)
     assert document["runs"][1]["differences"] == {"backends.fake.options.seconds": [0.001, 0.2]}
     assert "backends.fake.options.seconds" in isorun("compare", tmp_path / "quick", tmp_path / "slow").stdout
-    assert isorun("compare", tmp_path / "quick", tmp_path).returncode == 2
+    for other in (tmp_path, tmp_path / "quick"):  # no run, and itself
+        assert isorun("compare", tmp_path / "quick", other).returncode == 2
