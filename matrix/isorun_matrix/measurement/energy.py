@@ -31,8 +31,6 @@ class Counters:
         self._zones = [zone for folder in sorted(powercap.glob("intel-rapl:*")) if (zone := _zone(folder))]
         self._gpus = [f"gpu-{index}" for index in range(len(gpu.millijoules()))]
         self.names = [*(zone.name for zone in self._zones), *self._gpus]
-        if self._gpus:
-            gpu.hold()
 
     def read(self) -> Mapping[str, float]:
         """The counters now, in joules."""

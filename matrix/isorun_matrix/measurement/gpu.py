@@ -3,9 +3,9 @@ package or a driver, nothing is known."""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
+from functools import cache
 from typing import Any
 
 _MIB = 2**20
@@ -34,82 +34,70 @@ class Gpu:
 
 def describe() -> list[Gpu]:
     """The GPUs now."""
-    with _nvml() as nvml:
-        return [_gpu(nvml, handle) for handle in _handles(nvml)]
+    return [_gpu(handle) for handle in _handles()]
 
 
 def held_mib(processes: Collection[int]) -> float | None:
     """The memory on all GPUs that processes (by their ids) hold now, in MiB; ``None`` where it is unknown."""
-    with _nvml() as nvml:
-        used = [
-            process.usedGpuMemory
-            for handle in _handles(nvml)
-            for process in _query(nvml, "nvmlDeviceGetComputeRunningProcesses", handle) or ()
-            if process.pid in processes and process.usedGpuMemory is not None
-        ]
+    used = [
+        process.usedGpuMemory
+        for handle in _handles()
+        for process in _query("nvmlDeviceGetComputeRunningProcesses", handle) or ()
+        if process.pid in processes and process.usedGpuMemory is not None
+    ]
     return sum(used) / _MIB if used else None
 
 
 def millijoules() -> list[int]:
     """What each GPU has used since its driver was loaded; those that do not count are left out."""
-    with _nvml() as nvml:
-        counted = [_query(nvml, "nvmlDeviceGetTotalEnergyConsumption", handle) for handle in _handles(nvml)]
+    counted = [_query("nvmlDeviceGetTotalEnergyConsumption", handle) for handle in _handles()]
     return [count for count in counted if count is not None]
 
 
-def hold() -> None:
-    """Keep the library initialized until this process ends: each time takes milliseconds."""
-    import pynvml
-
-    pynvml.nvmlInit()
-
-
-def _gpu(nvml: Any, handle: Any) -> Gpu:
-    compute = _query(nvml, "nvmlDeviceGetCudaComputeCapability", handle)
-    reasons = _query(nvml, "nvmlDeviceGetCurrentClocksThrottleReasons", handle)
-    memory = _query(nvml, "nvmlDeviceGetMemoryInfo", handle)
+def _gpu(handle: Any) -> Gpu:
+    nvml = _nvml()
+    compute = _query("nvmlDeviceGetCudaComputeCapability", handle)
+    reasons = _query("nvmlDeviceGetCurrentClocksThrottleReasons", handle)
+    memory = _query("nvmlDeviceGetMemoryInfo", handle)
     return Gpu(
-        name=_text(_query(nvml, "nvmlDeviceGetName", handle)),
-        driver=_text(_query(nvml, "nvmlSystemGetDriverVersion")),
+        name=_text(_query("nvmlDeviceGetName", handle)),
+        driver=_text(_query("nvmlSystemGetDriverVersion")),
         compute_capability=None if compute is None else "{}.{}".format(*compute),
         memory_mib=None if memory is None else memory.total // _MIB,
         used_mib=None if memory is None else memory.used // _MIB,
-        clock_mhz=_query(nvml, "nvmlDeviceGetClockInfo", handle, nvml.NVML_CLOCK_SM),
-        most_clock_mhz=_query(nvml, "nvmlDeviceGetMaxClockInfo", handle, nvml.NVML_CLOCK_SM),
+        clock_mhz=_query("nvmlDeviceGetClockInfo", handle, nvml.NVML_CLOCK_SM),
+        most_clock_mhz=_query("nvmlDeviceGetMaxClockInfo", handle, nvml.NVML_CLOCK_SM),
         throttled_by=None if reasons is None else [name for bit, name in _THROTTLED.items() if reasons & bit],
     )
 
 
-def _query(nvml: Any, function: str, *arguments: Any) -> Any:
+def _query(function: str, *arguments: Any) -> Any:
     """The library's answer; ``None`` where it has none, or lacks the function."""
+    nvml = _nvml()
     try:
         return getattr(nvml, function)(*arguments)
     except (nvml.NVMLError, AttributeError):
         return None
 
 
-@contextmanager
-def _nvml() -> Iterator[Any]:
-    """The management library, initialized; ``None`` where it is not available."""
+@cache
+def _nvml() -> Any:
+    """The management library, initialized until this process ends, since each time takes milliseconds; ``None`` where
+    it is not available."""
     try:
         import pynvml
     except ImportError:
-        yield None
-        return
+        return None
     try:
         pynvml.nvmlInit()
     except pynvml.NVMLError:  # no driver
-        yield None
-        return
-    try:
-        yield pynvml
-    finally:
-        pynvml.nvmlShutdown()
+        return None
+    return pynvml
 
 
-def _handles(nvml: Any) -> list[Any]:
-    count = 0 if nvml is None else _query(nvml, "nvmlDeviceGetCount") or 0
-    handles = [_query(nvml, "nvmlDeviceGetHandleByIndex", index) for index in range(count)]
+def _handles() -> list[Any]:
+    count = 0 if _nvml() is None else _query("nvmlDeviceGetCount") or 0
+    handles = [_query("nvmlDeviceGetHandleByIndex", index) for index in range(count)]
     return [handle for handle in handles if handle is not None]
 
 

@@ -6,6 +6,7 @@ import itertools
 import random
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from statistics import median
 from time import perf_counter_ns
 from typing import Any
@@ -145,22 +146,18 @@ def repeated_and_varied(
         seconds: about how long to take.
     """
     length = min(max(2, int(seconds * _NS_PER_S / max(typical, 1)) // (2 * _BLOCKS)), _LONGEST)
-    others = itertools.cycle(varied)
 
-    def block(source: Callable[[], Feeds]) -> float:
-        times = []
-        for _ in range(length):
-            request = source()
-            start = perf_counter_ns()
-            session.run(None, request)
-            times.append(perf_counter_ns() - start)
-        return median(times[1:])  # the first repeats nothing
+    def block(runs: TimedRuns) -> float:
+        runs.measure(length)
+        return float(np.median(runs.samples[-length + 1 :]))  # the first repeats nothing
 
-    with without_gc():
-        times, failed = interleave(
-            {"repeated": lambda: block(lambda: repeated), "varied": lambda: block(lambda: next(others))},
-            TimingBudget(_BLOCKS, seconds),
-        )
+    times, failed = interleave(
+        {
+            "repeated": partial(block, TimedRuns(session, [repeated], 0)),
+            "varied": partial(block, TimedRuns(session, varied, 0)),
+        },
+        TimingBudget(_BLOCKS, seconds),
+    )
     for error in failed.values():
         raise error
     return median(times["repeated"]), median(times["varied"])

@@ -19,7 +19,6 @@ def zone(powercap: Path, name: str, label: str, microjoules: int) -> Path:
 
 def test_adds_packages_without_their_parts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(gpu, "millijoules", lambda: [5000])
-    monkeypatch.setattr(gpu, "hold", lambda: None)
     first = zone(tmp_path, "intel-rapl:0", "package-0", 1_000_000)
     second = zone(tmp_path, "intel-rapl:1", "package-1", 999_000_000)
     zone(tmp_path, "intel-rapl:0:0", "core", 7)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import sys
 from types import SimpleNamespace
@@ -17,6 +18,7 @@ class NVMLError(Exception):
 
 @pytest.fixture
 def nvml(monkeypatch):
+    monkeypatch.setattr(gpu, "_nvml", functools.cache(gpu._nvml.__wrapped__))
     mib = 2**20
     processes = [
         SimpleNamespace(pid=os.getpid(), usedGpuMemory=512 * mib),
@@ -27,7 +29,6 @@ def nvml(monkeypatch):
         NVMLError=NVMLError,
         opened=[],
         nvmlInit=lambda: library.opened.append(1),
-        nvmlShutdown=lambda: library.opened.pop(),
         nvmlDeviceGetCount=lambda: 1,
         nvmlDeviceGetHandleByIndex=lambda index: index,
         nvmlDeviceGetName=lambda handle: b"A GPU",
@@ -48,7 +49,7 @@ def test_a_gpu_is_described(nvml):
     assert gpu.describe() == machine.collect([], {}).gpus == [expected]
     assert gpu.held_mib([os.getpid()]) == 512
     assert gpu.held_mib([os.getpid(), 1, 2]) == 4608
-    assert nvml.opened == []
+    assert nvml.opened == [1]
 
 
 def test_a_process_without_gpu_memory(nvml):

@@ -50,13 +50,13 @@ def measure(job: CellJob, folder: Path, pause: Callable[[Paused], None]) -> Meas
     session.run(None, timed[0])
     first = perf_counter_ns()
     warmed = timing.warm_up(session, timed, cell.warmup, cell.seconds)
+    state, processes = resources(), family()  # before the counters, which open the files of GPUs
     runs, usage, counters = timing.TimedRuns(session, timed, job.seed), turns.Usage(), energy.Counters()
     plan = turns.divide(
         *(cell.turns, cell.repetitions, cell.seconds),
         feeds=len(timed),
         typical=warmed.typical or first - loaded,
     )
-    state, processes = resources(), family()
     gc.collect()
     for left in turns.measure(runs, plan, cell.threads, processes, usage, counters):
         settle(processes)
