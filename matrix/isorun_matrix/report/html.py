@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import jinja2
 
-from isorun_matrix.report import details, plots, remarks, summary, tradeoff, under_load
+from isorun_matrix.report import details, plots, remarks, summary, under_load
 from isorun_matrix.report.columns import columns, text
 from isorun_matrix.report.formatting import number
 from isorun_matrix.report.machines.overview import Overview
@@ -37,13 +37,13 @@ def render(*runs: Run, overview: Overview | None = None) -> str:
         overview=overview,
         models=list(dict.fromkeys(model for run in runs for model in run.spec.models)),
         groups=groups,
+        rows=[(*place, cell) for place in groups for cell in place[1].cells],
         references=" or ".join(
             dict.fromkeys(f"{run.spec.reference.backend} in {run.spec.reference.precision}" for run in runs)
         ),
         plotly=get_plotlyjs(),
         remarks=remarks,
         summary=summary,
-        tradeoff=tradeoff,
         under_load=under_load,
         details=details,
         plots=plots,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from isorun_matrix.report import details, remarks, summary, tradeoff, under_load
+from isorun_matrix.report import details, remarks, summary, under_load
 from isorun_matrix.report.columns import columns
 from isorun_matrix.report.document import escaped, items
 from isorun_matrix.report.terminal import cells_of
@@ -15,8 +15,7 @@ def render(run: Run) -> str:
     shown = columns("markdown", run.cells)
     for group in summary.groups(run.cells):
         heading, blank, *table = cells_of(shown, [group]).as_markdown()
-        above = (group.conclusion, *tradeoff.conclusions(group), *under_load.best(group))
-        lines += [heading, blank, *(f"{escaped(line)}\n" for line in above), *table]
+        lines += [heading, blank, *(f"{escaped(line)}\n" for line in remarks.conclusions(group)), *table]
         lines += loads.as_markdown() if (loads := under_load.table(group)) else []
         below = [f"{summary.names(cells)}: {why}" for why, cells in remarks.explanations(group.cells).items()]
         below += remarks.notes(group)

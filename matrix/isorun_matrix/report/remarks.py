@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 
 from isorun_matrix.measurement.statistics.verdicts import NEEDED
+from isorun_matrix.report import tradeoff, under_load
 from isorun_matrix.report.formatting import counts, number, shortened
 from isorun_matrix.report.summary import Group, calm_rounds, rounds
 from isorun_matrix.results.records import LACKING, CellResult, Ended
@@ -28,27 +29,9 @@ def explanations(cells: Iterable[CellResult]) -> dict[str, list[CellResult]]:
     return explanations
 
 
-def failures(cells: Iterable[CellResult]) -> dict[str, str]:
-    """For each status but ``ok``, which backends of which models have it, and at which shapes if not at all."""
-    shapes: dict[tuple[str, str], list[str]] = {}
-    statuses: dict[str, dict[str, dict[str, list[str]]]] = {}
-    for cell in cells:
-        if not cell.control:
-            shapes.setdefault((cell.model, cell.name), []).append(cell.shape)
-            if cell.status != "ok":
-                models = statuses.setdefault(cell.status, {})
-                models.setdefault(cell.model, {}).setdefault(cell.name, []).append(cell.shape)
-    return {
-        status: "; ".join(
-            f"{model}: {shortened([_at(name, where, shapes[model, name]) for name, where in named.items()])}"
-            for model, named in models.items()
-        )
-        for status, models in statuses.items()
-    }
-
-
-def _at(name: str, where: Sequence[str], shapes: Sequence[str]) -> str:
-    return name if len(where) == len(shapes) else f"{name} ({', '.join(where)})"
+def conclusions(group: Group) -> list[str]:
+    """What a group shows: which cell is the fastest, what is gained and lost by others, and the rates under load."""
+    return [group.conclusion, *tradeoff.conclusions(group), *under_load.best(group)]
 
 
 def tally(cells: Iterable[CellResult]) -> str:

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from rich.console import RenderableType
 from rich.text import Text
 
-from isorun_matrix.report import details, remarks, summary, tradeoff, under_load
+from isorun_matrix.report import details, remarks, summary, under_load
 from isorun_matrix.report.columns import Column, columns
 from isorun_matrix.report.document import Table, stacked
 from isorun_matrix.report.formatting import shortened
@@ -46,7 +46,7 @@ def _row(cell: CellResult, group: summary.Group, shown: Sequence[Column]) -> lis
 
 def _conclusions(groups: Sequence[summary.Group]) -> Iterator[Text]:
     for group in groups:
-        for line in (group.conclusion, *tradeoff.conclusions(group), *under_load.best(group)):
+        for line in remarks.conclusions(group):
             yield Text.assemble((printable(group.title), "bold"), ": ", printable(line))
 
 

@@ -16,24 +16,20 @@ _NEAR = 1.02  # rates that differ by less count as equal
 _Measured = tuple[str, Mapping[str, Any], LoadFigures]
 
 
-def rates(group: Group) -> tuple[list[str], list[list[str]]]:
-    """Requests a second of each cell under load: the scenarios, and a row for each cell with its name; both are empty
-    without load."""
-    scenarios = list(dict.fromkeys(load.name for cell in group.cells for load in cell.loads))
-    rows = []
-    for cell in group.cells:
-        loads = {load.name: load for load in cell.loads}
-        if loads:
-            texts = [_rate(loads[name]) if name in loads else NONE for name in scenarios]
-            rows.append([cell.name, *texts])
-    return scenarios, rows
-
-
 def table(group: Group) -> Table | None:
-    """The same as a table; ``None`` without load."""
-    scenarios, rows = rates(group)
+    """Requests a second of each cell under load, with a column for each scenario; ``None`` without load."""
+    scenarios = _scenarios(group)
+    by_name = {cell.name: {load.name: load for load in cell.loads} for cell in group.cells if cell.loads}
+    rows = [
+        [cell, *(_rate(loads[name]) if name in loads else NONE for name in scenarios)]
+        for cell, loads in by_name.items()
+    ]
     headers, numeric = ["requests/s", *scenarios], [False, *(True for _ in scenarios)]
     return Table(headers, numeric, {f"{group.title}, under load": texts(rows)}) if rows else None
+
+
+def _scenarios(group: Group) -> list[str]:
+    return list(dict.fromkeys(load.name for cell in group.cells for load in cell.loads))
 
 
 def _rate(load: LoadResult) -> str:
@@ -50,7 +46,7 @@ def best(group: Group) -> list[str]:
     """For each scenario, the correct cells with the most requests a second, in a sentence. Cells whose rates may be the
     same are not told apart, and those that had no turns in common, since they were added later, are not compared."""
     conclusions = []
-    for name in rates(group)[0]:
+    for name in _scenarios(group):
         by_turns: dict[tuple[str, ...], list[_Measured]] = {}
         for cell in group.cells:
             for load in cell.loads if cell.status == "ok" else ():  # later rounds may have shown wrong outputs
