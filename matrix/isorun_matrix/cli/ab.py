@@ -63,7 +63,7 @@ def ab(
             "round trip to a worker in its times. Set `environment` in the backends of the other side, too"
         )
     folder = RunFolder(path)
-    shown = progress.for_stderr()
+    shown = progress.Lines()
     shown.note(f"Cells on both sides: {len(paired)}; results go to {folder.path}")
     if first.load:
         shown.note("`load` is left out: both sides are compared by latency")

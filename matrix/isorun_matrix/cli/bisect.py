@@ -134,7 +134,7 @@ def bisect(
     }
     kept = record.Record(folder, request, resume=resume)
     candidates = kept.releases = kept.releases or releases.between(named, good, bad)
-    shown = progress.for_stderr()
+    shown = progress.Lines()
     shown.note(f"{named}: {len(candidates)} releases, {candidates[0]} to {candidates[-1]}; results go to {folder}")
     with running(context, folder.absolute(), shown), kept.writing():
         judge = _judge(criterion, subject, candidates, folder, shown, limits, resume)

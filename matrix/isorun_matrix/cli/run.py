@@ -87,7 +87,7 @@ def run(
         typer.echo("\n".join(lines))
         return
     folder = RunFolder(path)
-    shown = progress.for_stderr()
+    shown = progress.Lines()
     shown.note(f"{planned}; results go to {folder.path}")
     selected = Choice(resume, chosen, remeasure is not None, fingerprints)
     with running(context, folder.path, shown):

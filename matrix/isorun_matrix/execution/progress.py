@@ -23,7 +23,10 @@ _LINE_SECONDS = 60.0
 
 
 class Lines:
-    """Prints a line for each result, and every minute what is done and left."""
+    """Prints a line for each result, and every minute what is done and left; on a terminal, a bar with the current job
+    and the remaining time in place of these lines."""
+
+    _bar: Progress | None = None
 
     def __init__(self) -> None:
         self._done = 0
@@ -34,13 +37,18 @@ class Lines:
 
     def note(self, text: str) -> None:
         """Print a line."""
-        console.note(text)
+        if self._bar is None:
+            console.note(text)
+        else:
+            self._bar.console.print(text, soft_wrap=True)
 
     @contextmanager
     def working(self, what: str) -> Iterator[None]:
         """While something takes long, before any cell."""
-        self.note(what)
-        yield
+        if not console.stderr().is_terminal:
+            self.note(what)
+        with console.working(what):
+            yield
 
     @contextmanager
     def measuring(self, seconds: float, cells: int) -> Iterator[None]:
@@ -48,11 +56,19 @@ class Lines:
         cells there are."""
         self._total, self._work, self._done, self._worked = cells, seconds, 0, 0.0  # one of several runs
         self._started = self._last = time.monotonic()
-        yield
+        if not console.stderr().is_terminal:
+            yield
+            return
+        with _progress("{task.fields[left]}, {task.description}") as self._bar:
+            self._bar.add_task("", total=seconds, left=self._left())
+            yield
+        self._bar = None
 
     def started(self, what: str, *, part: bool = False) -> None:
         """A job starts. One that is a part of a longer one has no line of its own."""
-        if not part:
+        if self._bar is not None:
+            self._draw(description=what)
+        elif not part:
             self.note(what)
         elif time.monotonic() - self._last >= _LINE_SECONDS:
             self._last = time.monotonic()
@@ -62,10 +78,16 @@ class Lines:
     def added(self, seconds: float) -> None:
         """There is more work than :meth:`measuring` was told, such as the repetition of disturbed rounds."""
         self._work += seconds
+        self._draw(total=self._work)
 
     def ended(self, seconds: float) -> None:
         """A part of the work has ended: as many of the seconds of :meth:`measuring` and :meth:`added`."""
         self._worked = min(self._work, self._worked + seconds)
+        self._draw(completed=self._worked)
+
+    def _draw(self, **changes: Any) -> None:
+        if self._bar is not None:
+            self._bar.update(self._bar.task_ids[0], left=self._left(), refresh=True, **changes)
 
     def _left(self) -> str:
         if not self._worked:
@@ -85,43 +107,6 @@ class Lines:
         else:
             self._explained.add(text)
         self.note(printable(f"[{self._done}/{self._total}] {cell.status:<13} {cell.id}: {text}"))
-
-
-class Bar(Lines):
-    """The same above a bar with the current job and the remaining time."""
-
-    @contextmanager
-    def working(self, what: str) -> Iterator[None]:
-        with console.working(what):
-            yield
-
-    @contextmanager
-    def measuring(self, seconds: float, cells: int) -> Iterator[None]:
-        with _progress("{task.fields[left]}, {task.description}") as self._bar:
-            self._task = self._bar.add_task("", total=seconds, left=self._left())
-            with super().measuring(seconds, cells):
-                yield
-
-    def note(self, text: str) -> None:
-        if self._work:
-            self._bar.console.print(text, soft_wrap=True)
-        else:
-            super().note(text)
-
-    def started(self, what: str, *, part: bool = False) -> None:
-        if self._work:
-            self._bar.update(self._task, description=what, left=self._left(), refresh=True)
-        else:
-            super().started(what, part=part)
-
-    def added(self, seconds: float) -> None:
-        super().added(seconds)
-        self._bar.update(self._task, total=self._work)
-
-    def ended(self, seconds: float) -> None:
-        super().ended(seconds)
-        if self._work:
-            self._bar.update(self._task, completed=self._worked, left=self._left(), refresh=True)
 
 
 class Machines:
@@ -166,8 +151,3 @@ def _progress(after: str, *before: str) -> Progress:
     bar = (*(TextColumn(text, markup=False) for text in before), BarColumn(bar_width=24), TaskProgressColumn())
     last = TextColumn(after, markup=False)
     return Progress(*bar, last, console=console.stderr(), auto_refresh=False, transient=True)
-
-
-def for_stderr() -> Lines:
-    """A bar if standard error is a terminal, else lines."""
-    return Bar() if console.stderr().is_terminal else Lines()

@@ -7,7 +7,7 @@ import pytest
 from rich.console import Console
 
 from isorun.cli import console
-from isorun_matrix.execution.progress import Bar, Lines
+from isorun_matrix.execution.progress import Lines
 from matrix_results import cell
 
 
@@ -21,7 +21,7 @@ def screen(monkeypatch: pytest.MonkeyPatch) -> io.StringIO:
 
 
 def test_a_bar_shows_names_literally(screen: io.StringIO) -> None:
-    bar = Bar()
+    bar = Lines()
     with bar.working("Making the environment e: onnxruntime[gpu], ./x[/y]"):
         pass
     with bar.measuring(6, 2):
