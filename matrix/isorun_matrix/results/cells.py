@@ -54,14 +54,14 @@ def assemble(
         if state["status"] == "ok" and quality and spec.quality and (lack := quality.shortfall(spec.quality.minimum)):
             state |= {"status": "quality-failed", "reason": lack}
         state["kept"] = planned.failure
-    results: list[JobResult] = [*([] if trial is None else [trial]), *rounds, *loads]
+    results: list[JobResult[Any]] = [*([] if trial is None else [trial]), *rounds, *loads]
     wall_s = sum(result.wall_s or 0 for result in results)
     return CellResult(**planned.identity, started=results[0].started, wall_s=wall_s, loads=[*loads], **state)
 
 
 def _status(trial: TrialResult | None, rounds: Sequence[RoundResult], wanted: int) -> dict[str, Any]:
     """The status before parity: that of the last process, unless enough others measured."""
-    last: JobResult | None = rounds[-1] if rounds else trial
+    last: JobResult[Any] | None = rounds[-1] if rounds else trial
     enough = sum(result.status in MEASURED for result in rounds) >= wanted
     if trial is not None and trial.status not in MEASURED and not enough:
         last = trial

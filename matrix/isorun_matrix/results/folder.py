@@ -37,7 +37,7 @@ from isorun_matrix.results.records import (
 )
 from isorun_matrix.text import encodable
 
-Result = TypeVar("Result", bound=JobResult)
+Result = TypeVar("Result", bound=JobResult[Any])
 
 _LOCK = ".lock"
 _WORK = ".work"

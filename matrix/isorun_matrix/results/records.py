@@ -14,7 +14,7 @@ from collections import Counter
 from collections.abc import Mapping
 from dataclasses import fields
 from functools import cached_property
-from typing import Annotated, Any, Literal, Self, TypeVar
+from typing import Annotated, Any, Generic, Literal, Self, TypeVar
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, TypeAdapter, field_validator, model_validator
 
@@ -46,6 +46,7 @@ LACKING = ("unavailable", "unsupported")
 """The statuses of cells that this machine or backend cannot run: nothing went wrong."""
 
 Content = TypeVar("Content", bound="Record")
+Returned = TypeVar("Returned")
 
 
 class Record(BaseModel):
@@ -82,7 +83,7 @@ class Ended(Record):
     wall_s: float | None = None
 
 
-class JobResult(Ended):
+class JobResult(Ended, Generic[Returned]):
     """The result of any job.
 
     Attributes:
@@ -96,7 +97,7 @@ class JobResult(Ended):
     key: str | None = None
     files: dict[str, str] = {}
     seal: str | None = None
-    result: Any = None
+    result: Returned | None = None
 
     @model_validator(mode="after")
     def _has_result(self) -> Self:
@@ -105,16 +106,8 @@ class JobResult(Ended):
         return self
 
 
-class ModelResult(JobResult):
-    """A prepared model."""
-
-    result: PreparedModel | None = None
-
-
-class ReferenceResult(JobResult):
-    """A computed reference."""
-
-    result: Reference | None = None
+ModelResult = JobResult[PreparedModel]
+ReferenceResult = JobResult[Reference]
 
 
 class RoundPlace(Record):
@@ -136,8 +129,8 @@ class RoundPlace(Record):
         return self.number, self.together
 
 
-class TrialResult(JobResult):
-    """A cell that was tried.
+class CellJobResult(JobResult[Returned]):
+    """A cell that was tried or measured.
 
     Attributes:
         request: the part of the key that is known without the model and the environment.
@@ -146,17 +139,16 @@ class TrialResult(JobResult):
 
     request: str
     machine: dict[str, Any]
-    result: Trial | None = None
 
 
-class RoundResult(JobResult):
-    """A cell in one round; ``request`` and ``machine`` as in :class:`TrialResult`."""
+TrialResult = CellJobResult[Trial]
 
-    request: str
-    machine: dict[str, Any]
+
+class RoundResult(CellJobResult[Measurement]):
+    """A cell in one round."""
+
     round: RoundPlace
     seed: int
-    result: Measurement | None = None
 
     @model_validator(mode="after")
     def _takes_time(self) -> Self:
@@ -178,7 +170,7 @@ Scenario = Annotated[dict[str, Any], AfterValidator(_has_name)]
 """A load scenario, as in the spec."""
 
 
-class LoadResult(JobResult):
+class LoadResult(JobResult[LoadFigures]):
     """A cell under load.
 
     Attributes:
@@ -188,7 +180,6 @@ class LoadResult(JobResult):
 
     load: Scenario
     together: list[str] = []
-    result: LoadFigures | None = None
 
     @property
     def name(self) -> str:
