@@ -88,12 +88,7 @@ class Preparation:
 
     def run(self) -> None:
         """Prepare the models, find the keys, and write the record."""
-        self._require_own()
-        if not self._folder.has_run():  # else the earlier run is shown until the keys of this one are known
-            self.record()
-        for job in self.plan.models:
-            self._progress.started(f"Preparing {job.id}")
-            self.models[job.id] = self._prepare(job)
+        self._prepare_models()
         self._find_keys(self.plan)
         for cell in self.plan.cells:
             self._keep_without_check(cell)
@@ -104,15 +99,10 @@ class Preparation:
 
         Returns the models by name, and the keys of the references by workload; raises ``SpecError`` if one cannot be
         prepared."""
-        self._require_own()
-        self.record()
-        models = {}
-        for job in self.plan.models:
-            self._progress.started(f"Preparing {job.id}")
-            self.models[job.id] = prepared = self._prepare(job)
-            if isinstance(prepared, str):
-                raise SpecError(prepared)
-            models[job.id] = prepared
+        self._prepare_models()
+        models = {name: model for name, model in self.models.items() if isinstance(model, PreparedModel)}
+        if failure := next((model for model in self.models.values() if isinstance(model, str)), None):
+            raise SpecError(failure)
         self.record()
         self._find_keys(replace(self.plan, cells=()))  # those of cells are of the machines
         for workload in self.plan.workloads:
@@ -186,6 +176,19 @@ class Preparation:
         record = ReferenceResult.from_plain({"key": digest, **status})
         return self._folder.write(work, self._folder.reference(workload, digest), record)
 
+    def _prepare_models(self) -> None:
+        """Prepare the models. All folders that may be written to are checked before anything runs, which can take
+        hours."""
+        for job in self.plan.models:
+            self._folder.require_own(self._folder.model(job.id))
+        for cell in self.plan.cells:
+            self._folder.require_folder(self._folder.cell(cell.id))
+        if not self._folder.has_run():  # else the earlier run is shown until the keys of this one are known
+            self.record()
+        for job in self.plan.models:
+            self._progress.started(f"Preparing {job.id}")
+            self.models[job.id] = self._prepare(job)
+
     def _prepare(self, job: ModelJob) -> PreparedModel | str:
         """The model of a job, or why it is not available."""
         described = asdict(job)
@@ -207,13 +210,6 @@ class Preparation:
                 f"{required}. Give the path of the original with --model {job.id}=PATH"
             )
         return prepared
-
-    def _require_own(self) -> None:
-        """Check all folders that may be written to before anything runs, which can take hours."""
-        for job in self.plan.models:
-            self._folder.require_own(self._folder.model(job.id))
-        for cell in self.plan.cells:
-            self._folder.require_folder(self._folder.cell(cell.id))
 
     def _find_keys(self, plan: Plan) -> None:
         """Find the keys of the workloads and cells of a plan."""

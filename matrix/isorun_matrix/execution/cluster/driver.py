@@ -108,7 +108,8 @@ def run(
     try:
         prepared = RunFolder(out / _PREPARED)
         nodes = _match(spec, ray.nodes())
-        with _members(nodes) as members:
+        # An error, such as Ctrl-C, kills the actors, and so ends the threads, before these are waited for.
+        with ThreadPoolExecutor(len(nodes)) as pool, _members(nodes) as members:
             _check(spec, members, progress)
             with prepared.writing(resume=choice.resume), host_lock.held(prepared.path, progress.note):
                 models, references = Preparation(spec, source, prepared, progress, choice, {}, {}).for_machines()
@@ -117,18 +118,13 @@ def run(
                 "only": None if choice.only is None else [*choice.only],
                 "remeasure_disturbed": choice.remeasure_disturbed,
             }
-            with Machines([member.name for member in members]) as shown, ThreadPoolExecutor(len(members)) as pool:
+            with Machines([member.name for member in members]) as shown:
                 work = partial(_run_on, spec=spec, prepared=prepared, references=references, models=parts)
-                jobs = {
-                    member: pool.submit(work, member, out=out / MACHINES, options=options, shown=shown)
-                    for member in members
-                }
-                try:
-                    stopped = {member.name: reason for member, job in jobs.items() if (reason := job.result())}
-                except BaseException:  # Ctrl-C: the actors' processes die with them, and the threads end
-                    for member in members:
-                        ray.kill(member.actor)
-                    raise
+                jobs = [
+                    pool.submit(work, member, out=out / MACHINES, options=options, shown=shown) for member in members
+                ]
+                reasons = {member.name: job.result() for member, job in zip(members, jobs, strict=True)}
+                stopped = {name: reason for name, reason in reasons.items() if reason}
         return results.read(out), stopped
     except RayError as error:  # such as a full disk under the object store
         raise SpecError(f"The Ray cluster failed: {_reason(error)}. Continue with --resume") from error
