@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -13,11 +12,7 @@ from isorun.cli import CHECK_FAILED
 from isorun_matrix.cli.run import Out, Resume, folder_of, running
 
 if TYPE_CHECKING:
-    from isorun_matrix.execution.bisection.measured import ByMeasure
-    from isorun_matrix.execution.bisection.outputs import ByOutputs
     from isorun_matrix.execution.bisection.search import Found, Step
-    from isorun_matrix.execution.bisection.subject import Subject
-    from isorun_matrix.execution.progress import Lines
 
 _ROUNDS = 12
 _SMALLEST = 2  # a smaller difference is never a verdict (isorun_matrix.measurement.statistics.verdicts)
@@ -98,12 +93,15 @@ def bisect(
     from isorun.cli import console, models, options
     from isorun.models.lowering import ModelGraphs
     from isorun.models.source import open_model
-    from isorun.parity import DEFAULT_TOLERANCES
+    from isorun.parity import DEFAULT_TOLERANCES, Tolerance
     from isorun.system.arguments import check_choice
     from isorun.system.cache import Cache
     from isorun_matrix.execution import progress
     from isorun_matrix.execution.bisection import record, releases, search
+    from isorun_matrix.execution.bisection.measured import MEMORY, ByMeasure
+    from isorun_matrix.execution.bisection.outputs import ByOutputs
     from isorun_matrix.execution.bisection.subject import Subject
+    from isorun_matrix.report.summary import TIME
 
     folder = folder_of(out, f"{Path(model).stem}-bisect", resume=resume)
     if sum((slower is not None, memory is not None, differs)) > 1:
@@ -122,8 +120,8 @@ def bisect(
     subject.require_settings()
     subject.require_feeds(ModelGraphs(open_model(path, Cache()), Cache()).info)
     criterion = "differs" if differs else "memory" if memory is not None else "slower"
-    percent = memory if memory is not None else 5.0 if slower is None else slower
-    limits: dict[str, Any] = {"max_rel": max_rel} if differs else {"percent": percent, "rounds": rounds or _ROUNDS}
+    percent, rounds = memory if memory is not None else 5.0 if slower is None else slower, rounds or _ROUNDS
+    limits: dict[str, Any] = {"max_rel": max_rel} if differs else {"percent": percent, "rounds": rounds}
     request = {
         **asdict(subject),
         "model": open_model(path, Cache()).fingerprint,
@@ -136,8 +134,14 @@ def bisect(
     candidates = kept.releases = kept.releases or releases.between(named, good, bad)
     shown = progress.Lines()
     shown.note(f"{named}: {len(candidates)} releases, {candidates[0]} to {candidates[-1]}; results go to {folder}")
+    judge: ByOutputs | ByMeasure
+    if differs:
+        tolerance = DEFAULT_TOLERANCES[precision] if max_rel is None else Tolerance(max_rel, max_rel, 1e-9)
+        judge = ByOutputs(subject, candidates[0], tolerance, shown)
+    else:
+        measures = TIME if memory is None else MEMORY
+        judge = ByMeasure(subject, candidates[0], candidates[-1], measures, percent, folder, rounds, shown, resume)
     with running(context, folder.absolute(), shown), kept.writing():
-        judge = _judge(criterion, subject, candidates, folder, shown, limits, resume)
 
         def step(release: str, left: int) -> search.Step:
             shown.note(f"{named} {release}: {left} release{'' if left == 1 else 's'} may be the first bad one")
@@ -178,29 +182,6 @@ def _package(backend: str) -> str:
     if offers.requirement is None:
         raise InvalidArgument(f"{backend} does not name the package of its runtime. Add --package")
     return Requirement(offers.requirement).name
-
-
-def _judge(
-    criterion: str,
-    subject: Subject,
-    releases: list[str],
-    folder: Path,
-    shown: Lines,
-    limits: Mapping[str, Any],
-    resume: bool,
-) -> ByOutputs | ByMeasure:
-    """What judges releases, and explains the one that the search names."""
-    from isorun.parity import DEFAULT_TOLERANCES, Tolerance
-    from isorun_matrix.execution.bisection import measured, outputs
-    from isorun_matrix.report import summary
-
-    if criterion == "differs":
-        limit = limits["max_rel"]
-        tolerance = DEFAULT_TOLERANCES[subject.precision] if limit is None else Tolerance(limit, limit, 1e-9)
-        return outputs.ByOutputs(subject, releases[0], tolerance, shown)
-    of = measured.MEMORY if criterion == "memory" else summary.TIME
-    percent, rounds = limits["percent"], limits["rounds"]
-    return measured.ByMeasure(subject, releases[0], releases[-1], of, percent, folder, rounds, shown, resume)
 
 
 def _conclusion(package: str, releases: list[str], last: Step, result: Found | None, causes: list[str]) -> list[str]:
