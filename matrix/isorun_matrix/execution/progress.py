@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from typing import TYPE_CHECKING, Any, Self
 
 from isorun.cli import console
@@ -37,10 +37,7 @@ class Lines:
 
     def note(self, text: str) -> None:
         """Print a line."""
-        if self._bar is None:
-            console.note(text)
-        else:
-            self._bar.console.print(text, soft_wrap=True)
+        self._show(note=text)
 
     @contextmanager
     def working(self, what: str) -> Iterator[None]:
@@ -56,38 +53,51 @@ class Lines:
         cells there are."""
         self._total, self._work, self._done, self._worked = cells, seconds, 0, 0.0  # one of several runs
         self._started = self._last = time.monotonic()
-        if not console.stderr().is_terminal:
-            yield
-            return
-        with _progress("{task.fields[left]}, {task.description}") as self._bar:
-            self._bar.add_task("", total=seconds, left=self._left())
+        with ExitStack() as stack:
+            if console.stderr().is_terminal:
+                self._bar = stack.enter_context(_progress("{task.fields[left]}, {task.description}"))
+                self._bar.add_task("", total=seconds, left=self._left())
+            self._show(seconds=seconds)
             yield
         self._bar = None
 
     def started(self, what: str, *, part: bool = False) -> None:
         """A job starts. One that is a part of a longer one has no line of its own."""
-        if self._bar is not None:
-            self._draw(description=what)
-        elif not part:
-            self.note(what)
-        elif time.monotonic() - self._last >= _LINE_SECONDS:
-            self._last = time.monotonic()
-            done = f"{self._worked / self._work:.0%} done, {self._left()}: " if self._work else ""
-            self.note(f"{done}{what}")
+        self._show(started=what, part=part)
 
     def added(self, seconds: float) -> None:
         """There is more work than :meth:`measuring` was told, such as the repetition of disturbed rounds."""
         self._work += seconds
-        self._draw(total=self._work)
+        self._show(seconds=self._work)
 
     def ended(self, seconds: float) -> None:
         """A part of the work has ended: as many of the seconds of :meth:`measuring` and :meth:`added`."""
         self._worked = min(self._work, self._worked + seconds)
-        self._draw(completed=self._worked)
+        self._show(ended=seconds)
 
-    def _draw(self, **changes: Any) -> None:
-        if self._bar is not None:
-            self._bar.update(self._bar.task_ids[0], left=self._left(), refresh=True, **changes)
+    def _show(self, **event: Any) -> None:
+        """Show an event: a ``note``; what ``started``, and whether it is a ``part``; the ``seconds`` of all work, or
+        those that have ``ended``."""
+        if "note" in event:
+            if self._bar is None:
+                console.note(event["note"])
+            else:
+                self._bar.console.print(event["note"], soft_wrap=True)
+        elif self._bar is not None:
+            self._bar.update(
+                *self._bar.task_ids,
+                total=self._work,
+                completed=self._worked,
+                description=event.get("started"),
+                left=self._left(),
+                refresh=True,
+            )
+        elif "started" in event and not event["part"]:
+            self.note(event["started"])
+        elif "started" in event and time.monotonic() - self._last >= _LINE_SECONDS:
+            self._last = time.monotonic()
+            done = f"{self._worked / self._work:.0%} done, {self._left()}: " if self._work else ""
+            self.note(f"{done}{event['started']}")
 
     def _left(self) -> str:
         if not self._worked:

@@ -12,7 +12,6 @@ import os
 import shutil
 import sys
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -27,7 +26,6 @@ from isorun_matrix.execution.plan import Choice
 from isorun_matrix.execution.progress import Lines
 from isorun_matrix.results.folder import RunFolder
 from isorun_matrix.results.layout import RUN
-from isorun_matrix.text import encodable
 
 Files = Mapping[str, bytes]
 Event = dict[str, Any]
@@ -142,31 +140,12 @@ class _Events(Lines):
         self._descriptor = descriptor
         self._folder = folder
 
-    def _send(self, **event: Any) -> None:
+    def _show(self, **event: Any) -> None:
         event["written"] = list(dict.fromkeys(self._folder.written))
         self._folder.written.clear()
         content = memoryview((json.dumps(event) + "\n").encode())
         while content:
             content = content[os.write(self._descriptor, content) :]
-
-    def note(self, text: str) -> None:
-        self._send(note=encodable(text))
-
-    @contextmanager
-    def measuring(self, seconds: float, cells: int) -> Iterator[None]:
-        self._send(seconds=seconds)
-        with super().measuring(seconds, cells):
-            yield
-
-    def started(self, what: str, *, part: bool = False) -> None:  # noqa: ARG002 - all are shown in the same way
-        self._send(started=what)
-
-    def added(self, seconds: float) -> None:
-        super().added(seconds)
-        self._send(seconds=self._work)
-
-    def ended(self, seconds: float) -> None:
-        self._send(ended=seconds)
 
 
 def _main(folder: str, descriptor: str, request: str) -> None:
