@@ -36,7 +36,9 @@ def test_a_part_that_fails_leaves_no_file_and_no_other_part_damaged(cache):
         raise RuntimeError("interrupted")
 
     cache.get_or_make("kind", "key", make_part("a"), part="a")
-    (cache.root / "kind" / "key" / "of a maker that died").write_bytes(b"half")
+    work = cache.root / "kind" / "key" / "of a maker that died"
+    work.mkdir()
+    (work / "half").write_bytes(b"half")
     with pytest.raises(RuntimeError, match="interrupted"):
         cache.get_or_make("kind", "key", fail, part="b")
     assert {path.name for path in (cache.root / "kind" / "key").iterdir()} == {"a", "entry.json"}
