@@ -26,7 +26,7 @@ def test_names_of_onnx_runtime_lead_to_a_backend(bert: Path, name: str, meant: s
         ("model.safetensors", b"\x10\0\0\0\0\0\0\0{}", "weights of a checkpoint.*Pass its folder"),
         ("model.pt", b"PK\x03\x04more", "a file of PyTorch.*torch.onnx.export"),
         ("model.onnx", b"PK\x03\x04more", "a zip archive.*Unpack it"),
-        ("model.ort", b"\x18\x00\x00\x00ORTM", "ONNX Runtime's own format.*Pass the .onnx file"),
+        ("model.onnx", b"\x18\x00\x00\x00ORTM", "ONNX Runtime's own format.*Pass the .onnx file"),
     ],
 )
 def test_files_of_other_formats_are_named(tmp_path: Path, name: str, content: bytes, answer: str) -> None:

@@ -276,7 +276,7 @@ def _other_format(name: str, content: bytes) -> str:
             "a file of PyTorch, not an ONNX model. Pass the folder of a checkpoint with model.safetensors, or export "
             "the model with torch.onnx.export"
         )
-    if suffix == ".ort":
+    if content[4:8] == b"ORTM":
         return "a model in ONNX Runtime's own format, not an ONNX model. Pass the .onnx file that it was made from"
     if content.startswith(b"PK\x03\x04"):
         return "a zip archive, not an ONNX model. Unpack it and pass the file or folder inside"
