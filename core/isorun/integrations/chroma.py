@@ -10,8 +10,7 @@ from chromadb.api.types import Documents, EmbeddingFunction, Embeddings, Space
 from chromadb.utils.embedding_functions import register_embedding_function
 
 from isorun.errors import InvalidArgument
-from isorun.integrations.records import KeepsIdentity, require_comparable
-from isorun.system.cache import expanded
+from isorun.integrations.records import KeepsIdentity, require_comparable, stored_options, stored_path
 from isorun.system.cleanup import closed_on_error
 
 _built: dict[tuple[int, str], IsorunEmbeddingFunction] = {}
@@ -29,12 +28,12 @@ class IsorunEmbeddingFunction(KeepsIdentity, EmbeddingFunction[Documents]):
         options: its other arguments, of types that JSON has: Chroma stores them with a collection.
 
     Raises:
-        InvalidArgument: ``quantize`` is among them.
+        InvalidArgument: ``quantize`` is among them, or an option of a type that JSON does not have.
     """
 
     def __init__(self, model: str | os.PathLike[str], **options: Any) -> None:
-        path = expanded(model)
-        self._config = {"model": os.fspath(path.absolute() if path.exists() else model), "options": options}
+        # Of a configuration that is not JSON, Chroma stores nothing, and then searches with another model.
+        self._config = {"model": stored_path(model), "options": stored_options(options)}
         self._open(model, options)
 
     def __call__(self, input: Documents) -> Embeddings:  # Chroma checks the name

@@ -9,6 +9,7 @@ from dataclasses import replace
 from typing import Any
 
 from isorun.errors import InvalidArgument, did_you_mean
+from isorun.system.cache import expanded
 from isorun.system.caller_warnings import warn
 from isorun.system.cleanup import closed_on_error
 from isorun.text.embedder import Embedder
@@ -107,6 +108,29 @@ class KeepsIdentity:
                 "embedder. Make the collection with metadata()"
             )
         require_comparable(self.identity.as_dict(), record)
+
+
+def stored_path(model: str | os.PathLike[str]) -> str:
+    """A model as a configuration names it, which may be read in another folder: a name, or an absolute path."""
+    path = expanded(model)
+    return os.fspath(path.absolute() if path.exists() else model)
+
+
+def stored_options(options: Mapping[str, Any]) -> dict[str, Any]:
+    """Arguments as a configuration keeps them, in JSON.
+
+    Raises:
+        InvalidArgument: one has a type that JSON does not have.
+    """
+    stored = {name: os.fspath(value) if isinstance(value, os.PathLike) else value for name, value in options.items()}
+    for name, value in stored.items():
+        try:
+            json.dumps(value)
+        except (TypeError, ValueError) as error:
+            raise InvalidArgument(
+                f"{name} cannot be stored with the configuration, which is JSON, got {type(value).__name__}: {error}"
+            ) from error
+    return stored
 
 
 def require_comparable(ours: Mapping[str, Any], theirs: Mapping[str, Any]) -> None:

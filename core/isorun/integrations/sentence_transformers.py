@@ -14,6 +14,7 @@ import torch
 from sentence_transformers.base.modules import InputModule
 
 from isorun.errors import InvalidArgument, InvalidModel
+from isorun.integrations.records import stored_options, stored_path
 from isorun.models.sentences import transformer_folder
 from isorun.system.cleanup import closed_on_error
 from isorun.text.inputs import checked, texts_of
@@ -45,7 +46,7 @@ class IsorunTransformer(InputModule):
         **more: Any,
     ) -> None:
         super().__init__()
-        self.model: str = os.fspath(model)
+        self.model: str = stored_path(model)
         self.session_options: dict[str, Any] = {**(session_options or {}), **more}
         for name, instead in _ELSEWHERE.items():
             if name in self.session_options:
@@ -121,7 +122,12 @@ class IsorunTransformer(InputModule):
         return features
 
     def save(self, output_path: str, *_: Any, **__: Any) -> None:
-        """Save the configuration; the model stays where it is."""
+        """Save the configuration; the model stays where it is.
+
+        Raises:
+            InvalidArgument: a session option has a type that JSON does not have.
+        """
+        self.session_options = stored_options(self.session_options)
         self.save_config(output_path)
 
 

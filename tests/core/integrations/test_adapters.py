@@ -151,14 +151,26 @@ def test_a_collection_keeps_no_bits(adapters: Any, model: Path, library: str, na
         getattr(adapters(library), name)(model, quantize="binary")
 
 
-def test_chroma_keeps_the_whole_path(
+def test_a_configuration_can_be_read_in_another_folder(
     adapters: Any, model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    function = adapters("chroma").IsorunEmbeddingFunction
     monkeypatch.chdir(tmp_path)
-    opened = function(model.name, backend="ort-cpu", pooling="mean")
-    assert opened.get_config()["model"] == str(model)
-    opened.embedder.close()
+    options = {"backend": "ort-cpu", "cache_dir": tmp_path / "cache"}
+    function = adapters("chroma").IsorunEmbeddingFunction(model.name, pooling="mean", **options)
+    transformer = adapters("sentence_transformers").IsorunTransformer(model.name, **options)
+    transformer.save_config = lambda _: None  # of the base class
+    transformer.save("")
+    stored = {"backend": "ort-cpu", "cache_dir": str(tmp_path / "cache")}
+    assert (transformer.model, transformer.session_options) == (str(model), stored)
+    config = json.loads(json.dumps(function.get_config()))
+    assert (config["model"], config["options"]) == (str(model), {"pooling": "mean", **stored})
+    transformer.session_options["threads"] = np.int64(1)
+    with pytest.raises(InvalidArgument, match=r"threads cannot be stored.* JSON, got int64"):
+        transformer.save("")
+    with pytest.raises(InvalidArgument, match="threads cannot be stored"):  # Chroma would search with its own model
+        adapters("chroma").IsorunEmbeddingFunction(model, pooling="mean", threads=np.int64(1))
+    transformer._text.close()
+    function.embedder.close()
 
 
 def test_a_collection_of_langchain_knows_its_vectors(adapters: Any, model: Path) -> None:
