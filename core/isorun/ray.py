@@ -175,14 +175,14 @@ class _SessionServer(_Server):
         self._probed: Mapping[str, Any] | None = None
         super().__init__(session)
 
-    async def run(self, feeds: Mapping[str, Any]) -> dict[str, npt.NDArray[Any]]:
+    async def run(self, feeds: Mapping[str, Any]) -> dict[str, Any]:
         """The outputs by name. Lists become arrays of the inputs' types, if these hold their values."""
         outputs = await self._session.arun(None, feeds)
         self._probed = feeds
         return dict(zip((spec.name for spec in self._session.get_outputs()), outputs, strict=True))
 
     async def _answer(self, content: Any) -> Any:
-        return {name: value.tolist() for name, value in (await self.run(content)).items()}
+        return _plain(await self.run(content))
 
     def _probe(self) -> None:
         """Run the last request that succeeded again: only the caller knows valid ones."""
@@ -212,6 +212,18 @@ def assigned_threads() -> dict[str, int]:
     assigned = ray.get_runtime_context().get_assigned_resources()
     cpus = assigned.get("CPU", 0)
     return {} if assigned.get("GPU") or not cpus else {"threads": max(1, int(cpus))}
+
+
+def _plain(value: Any) -> Any:
+    """An output as plain data; ONNX has sequences and maps, too, such as the probabilities of scikit-learn's models."""
+    match value:
+        case dict():
+            return {key: _plain(item) for key, item in value.items()}
+        case list():
+            return [_plain(item) for item in value]
+        case np.ndarray() | np.generic():
+            return value.tolist()
+    return value
 
 
 def _column(batch: Columns, name: str) -> npt.NDArray[Any]:

@@ -98,6 +98,7 @@ ray.get(check.remote())
 
 SERVED = """
 import time
+import onnx, onnx.parser
 import requests
 from concurrent.futures import ThreadPoolExecutor
 from ray import serve
@@ -114,6 +115,12 @@ assert wrong.status_code == 400 and "input_idz" in wrong.json()["error"], wrong.
 wrong = requests.post(url, json={**feeds, "input_ids": [[2.5, 7, 3]]}, timeout=30)
 assert wrong.status_code == 400 and "float64" in wrong.json()["error"], wrong.text
 serve.delete("bert")
+
+text = '<ir_version: 8, opset_import: ["": 17]> g (float[N] x) => (seq(float[]) z) { z = SequenceConstruct(x, x) }'
+onnx.save(onnx.parser.parse_model(text), "sequence.onnx")
+serve.run(SessionServer.options(ray_actor_options={"num_cpus": 1}).bind("sequence.onnx"), name="sequence")
+assert requests.post(url, json={"x": [1, 2]}, timeout=30).json() == {"z": [[1, 2], [1, 2]]}
+serve.delete("sequence")
 
 options = {"num_cpus": 1}
 server = EmbedderServer.options(ray_actor_options=options, max_ongoing_requests=1000, health_check_period_s=1)
