@@ -142,14 +142,14 @@ class Models:
         """Measure all models, unless the cache has the results; then accept requests, and warm up the rest between
         them: :meth:`isorun.Session.warmup`."""
         for served in self:
-            with _named(served):
+            with named_in_errors(served.name):
                 try:
                     served.session.warmup((), measure=measure)
                 except CacheError as error:
                     raise CacheError(f"{error} With --no-measure, a read-only cache will do") from error
         self.accepting = True
         for served in self:
-            with _named(served):
+            with named_in_errors(served.name):
                 try:
                     served.session.warmup(measure=False)
                 except (InvalidFeeds, BackendFailed) as error:
@@ -166,10 +166,10 @@ class Models:
 
 
 @contextmanager
-def _named(served: Served) -> Iterator[None]:
+def named_in_errors(model: str) -> Iterator[None]:
     """Put the model's name in front of errors."""
     try:
         yield
     except IsorunError as error:
-        error.args = (f"{served.name}: {error}", *error.args[1:])
+        error.args = (f"{model}: {error}", *error.args[1:])
         raise

@@ -20,7 +20,7 @@ from isorun.text.cross_encoder import CrossEncoder
 from isorun.text.embedder import Embedder
 from isorun.text.heads import LOGITS
 from isorun.text.sparse_embedder import POOLED, SparseEmbedder
-from isorun_serve.models import CLASSIFY, EMBED, RERANK, SPARSE, TASKS, TENSORS, Models, Served
+from isorun_serve.models import CLASSIFY, EMBED, RERANK, SPARSE, TASKS, TENSORS, Models, Served, named_in_errors
 
 _RESERVED = re.compile(r"/(?:ready|infer)?$|/versions/")
 _NOT_SERVED = (TOKENS, ANSWERS)
@@ -107,7 +107,7 @@ def open_models(
 
     Raises:
         InvalidArgument: an argument is for a task that no model has.
-        UnsupportedModel: the default route of a sparse encoder has no model.
+        UnsupportedModel: the default route of a sparse encoder has no model, or a reranker has several classes.
         IsorunError: as :class:`isorun.Embedder` and the others; nothing stays open.
     """
     kinds = {name: task or task_of(paths[name]) for name, _, task in models}
@@ -121,15 +121,18 @@ def open_models(
             path = paths[name]
             text_options = {**session_options, "max_length": max_length}
             model: Embedder | SparseEmbedder | CrossEncoder | Classifier | Session
-            if kind == EMBED:
-                model = Embedder(path, pooling=pooling, **text_options)
-            elif kind == TENSORS:
-                model = Session(path, **session_options)
-            else:
-                model = _CLASSES[kind](path, **text_options)
+            with named_in_errors(name):
+                if kind == EMBED:
+                    model = Embedder(path, pooling=pooling, **text_options)
+                elif kind == TENSORS:
+                    model = Session(path, **session_options)
+                else:
+                    model = _CLASSES[kind](path, **text_options)
             opened.append(Served.of(name, model))
             if isinstance(model, SparseEmbedder):
                 _check_default_route(path, model)
+            if isinstance(model, CrossEncoder):
+                _check_one_class(name, model)
     except BaseException:
         Models(opened).close()
         raise
@@ -146,6 +149,11 @@ def _check_default_route(path: Path, embedder: SparseEmbedder) -> None:
             "model. Set default_route in its router_config.json to the route for documents, and use "
             "isorun.SparseEmbedder for queries"
         )
+
+
+def _check_one_class(name: str, encoder: CrossEncoder) -> None:
+    if (count := len(encoder.labels)) != 1:
+        raise UnsupportedModel(f"{name} has {count} classes, and a reranker has one. Pass --task {name}={CLASSIFY}")
 
 
 def task_of(path: Path) -> str:

@@ -11,7 +11,7 @@ import pytest
 
 import isorun
 from isorun_serve.models import Models, Served
-from isorun_serve.opening import named, task_of
+from isorun_serve.opening import named, open_models, task_of
 
 
 def test_folder_without_a_configuration(tmp_path: Path) -> None:
@@ -67,6 +67,19 @@ def test_names_the_option_for_a_cache_that_cannot_keep_measurements(
     monkeypatch.setattr(models["bert"], "warmup", measure)
     with pytest.raises(isorun.CacheError, match=r"^bert: The cache folder .*--no-measure"):
         Models([Served.of("bert", models["bert"])]).warm_up(measure=True)
+
+
+def test_names_the_model_that_cannot_be_opened(tmp_path: Path) -> None:
+    graph = "(bfloat16[n] x) => (bfloat16[n] y) { y = Identity (x) }"
+    onnx.save(onnx.parser.parse_model(f'<ir_version: 8, opset_import: ["" : 17]> g {graph}'), tmp_path / "half.onnx")
+    with pytest.raises(isorun.UnsupportedModel, match=r"^half: ort-cpu does not support the input 'x'"):
+        open_models(named([str(tmp_path / "half.onnx")], []), {"half": tmp_path / "half.onnx"}, {"backend": "ort-cpu"})
+
+
+def test_a_reranker_has_one_class(folders: dict[str, Path]) -> None:
+    models = named([str(folders["classifier"])], ["classifier=rerank"])
+    with pytest.raises(isorun.UnsupportedModel, match=r"has 3 classes.*--task classifier=classify"):
+        open_models(models, folders, {"backend": "ort-cpu"})
 
 
 @pytest.mark.parametrize("name", ["a/ready", "a/infer", "a/versions/2", "a/"])

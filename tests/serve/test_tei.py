@@ -72,7 +72,7 @@ def test_predict(client: TestClient, models: dict[str, Any], inputs: Any, texts:
     assert abs(sum(item["score"] for item in (raw[0] if several else raw)) - 1) > 0.01
 
 
-def test_parameters_of_hugging_faces_clients(models: dict[str, Any]) -> None:
+def test_parameters_of_hugging_faces_clients(models: dict[str, Any], folders: dict[str, Path]) -> None:
     def post(**more: Any) -> list[float]:
         body = {"inputs": "a b", "options": {"wait_for_model": True}, **more}
         answer = client.post("/", json=body)
@@ -90,8 +90,11 @@ def test_parameters_of_hugging_faces_clients(models: dict[str, Any]) -> None:
     with served.client({"reranker": models["reranker"]}) as client:
         (logit,) = models["reranker"].predict([("a b", "c")], activation="Identity")
         assert post(inputs=["a b", "c"], parameters={"function_to_apply": "none"}) == pytest.approx([logit], abs=1e-6)
-        body = {"inputs": ["a b", "c"], "parameters": {"function_to_apply": "softmax"}}
-        assert "1 for every text" in client.post("/predict", json=body).json()["error"]
+    with isorun.Classifier(folders["reranker"], backend="ort-cpu") as classifier:
+        for model in (models["reranker"], classifier):
+            with served.client({"one class": model}) as client:
+                body = {"inputs": ["a b", "c"], "parameters": {"function_to_apply": "softmax"}}
+                assert "1 for every text" in client.post("/predict", json=body).json()["error"]
 
 
 def test_the_root_of_a_server_of_one_model(models: dict[str, Any]) -> None:

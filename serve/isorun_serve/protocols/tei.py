@@ -142,7 +142,7 @@ def router(models: Models, settings: Settings) -> APIRouter:
         """Classify texts or pairs."""
         served, classifier = models.classifier(request.model)
         _check_direction(served, request)
-        function = _function(request, one_class=isinstance(classifier, CrossEncoder))
+        function = _function(request, one_class=len(classifier.labels) == 1)
         batch, items = _texts_and_pairs(request.inputs)
         tokens = await encoded(served, settings, items, classifier.encode, truncate=request.truncate, field="inputs")
         with admission(served, "inputs"):
