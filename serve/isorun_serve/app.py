@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
 from fastapi import FastAPI, Request
@@ -27,16 +27,17 @@ from isorun_serve.traffic import Traffic
 _logger = logging.getLogger("isorun.serve")
 
 
-def create_app(models: Models, settings: Settings | None = None, *, labels: Mapping[str, str] | None = None) -> FastAPI:
+def create_app(models: Models, settings: Settings | None = None, *, replica: str | None = None) -> FastAPI:
     """The application for models that are open. It warms them up when it starts, and closes them when it stops.
 
     Args:
         models: the models.
         settings: the limits; ``None`` for the defaults.
-        labels: of all metrics.
+        replica: the name of this one of several replicas behind Ray's proxy, for metrics. The proxy adds the header
+            ``X-Request-Id`` to answers.
     """
     settings = settings or Settings()
-    traffic = Traffic(labels)
+    traffic = Traffic({} if replica is None else {"replica": replica})
 
     @asynccontextmanager
     async def lifespan(_: FastAPI) -> AsyncIterator[None]:
@@ -63,7 +64,7 @@ def create_app(models: Models, settings: Settings | None = None, *, labels: Mapp
     for kind in (ApiError, IsorunError, RequestValidationError, HTTPException):
         app.add_exception_handler(kind, _answer_error)
     routes = [route for router in routers for route in router.routes]
-    app.add_middleware(Gate, settings=settings, traffic=traffic, routes=routes)
+    app.add_middleware(Gate, settings=settings, traffic=traffic, routes=routes, sends_ids=replica is None)
     if settings.cors_origins:
         app.add_middleware(
             CORSMiddleware,

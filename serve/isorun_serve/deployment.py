@@ -80,8 +80,8 @@ def deployment(
             opened.warm_up(measure=settings.measure)
         opened.accepting = opened.ready = True
         # Ray sends each request to any replica, whose counts would look like one that is reset again and again.
-        labels = {"replica": serve.get_replica_context().replica_id.unique_id}
-        return create_app(opened, replace(settings, warmup=False), labels=labels)
+        replica = serve.get_replica_context().replica_id.unique_id
+        return create_app(opened, replace(settings, warmup=False), replica=replica)
 
     deployed = serve.deployment(
         name=NAME,

@@ -40,10 +40,20 @@ class Gate:
         settings: the limits.
         traffic: counts requests.
         routes: the application's, by which requests are counted.
+        sends_ids: whether answers get the id of their request; not where something in front adds it.
     """
 
-    def __init__(self, app: ASGIApp, settings: Settings, traffic: Traffic, routes: Sequence[BaseRoute] = ()) -> None:
+    def __init__(
+        self,
+        app: ASGIApp,
+        settings: Settings,
+        traffic: Traffic,
+        routes: Sequence[BaseRoute] = (),
+        *,
+        sends_ids: bool = True,
+    ) -> None:
         self._app = app
+        self._sends_ids = sends_ids
         self._routes = routes
         self._settings = settings
         self._traffic = traffic
@@ -59,7 +69,7 @@ class Gate:
         # The web server drops what follows the headers of an answer to HEAD. A slash at the end means nothing: to
         # redirect from it, an address would have to be known, which a proxy hides.
         scope = {**scope, "method": "GET" if method == "HEAD" else method, "path": scope["path"].rstrip("/") or "/"}
-        answer = _Answer(send, _request_id(headers), self._traffic)
+        answer = _Answer(send, _request_id(headers), self._traffic, sends_id=self._sends_ids)
         scope.setdefault("state", {})["request_id"] = answer.request_id
         self._traffic.enter()
         try:
@@ -181,8 +191,9 @@ class _ClientLeft(Exception):
 class _Answer:
     """Sends an answer with the request's id, and knows how far it is."""
 
-    def __init__(self, send: Send, request_id: str, traffic: Traffic) -> None:
+    def __init__(self, send: Send, request_id: str, traffic: Traffic, *, sends_id: bool) -> None:
         self._send = send
+        self._sends_id = sends_id
         self._traffic = traffic
         self.request_id = request_id
         self.started = self.ended = False
@@ -193,7 +204,8 @@ class _Answer:
         if message["type"] == "http.response.start":
             self.started, self.status = True, message["status"]
             headers = MutableHeaders(scope=message)
-            headers[REQUEST_ID] = self.request_id
+            if self._sends_id:
+                headers[REQUEST_ID] = self.request_id
             if self._traffic.draining:
                 headers["connection"] = "close"
         elif not message.get("more_body", False):

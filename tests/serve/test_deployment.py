@@ -48,7 +48,9 @@ serve.run(application, name="isorun", route_prefix="/")
 url = "http://127.0.0.1:8123"
 with isorun.Embedder(folder, backend="ort-cpu") as embedder:
     expected = embedder.embed(["a b", "c"])
-answer = requests.post(url + "/v1/embeddings", json={"model": "embedder", "input": ["a b", "c"]}, timeout=60)
+body, headers = {"model": "embedder", "input": ["a b", "c"]}, {"X-Request-Id": "abc"}
+answer = requests.post(url + "/v1/embeddings", json=body, headers=headers, timeout=60)
+assert answer.headers["x-request-id"] == "abc"
 np.testing.assert_allclose([item["embedding"] for item in answer.json()["data"]], expected, atol=1e-6)
 for body in ({"a": 1}, None, []):
     answer = requests.post(url + "/v1/embeddings", json=body, timeout=60)
@@ -78,10 +80,10 @@ def test_rejects_other_numbers_of_replicas(replicas: str) -> None:
         scaling(replicas)
 
 
-def test_metrics_name_the_replica(models: dict[str, Any]) -> None:
-    app = create_app(Models([Served.of("bert", models["bert"])]), Settings(warmup=False), labels={"replica": "a"})
+def test_metrics_name_the_replica_and_ray_sends_the_ids_of_requests(models: dict[str, Any]) -> None:
+    app = create_app(Models([Served.of("bert", models["bert"])]), Settings(warmup=False), replica="a")
     client = TestClient(app)
-    client.get("/v1/models")
+    assert "x-request-id" not in client.get("/v1/models", headers={"x-request-id": "abc"}).headers
     samples = [line for line in client.get("/metrics").text.splitlines() if not line.startswith("#")]
     assert samples
     assert all('{replica="a"' in sample for sample in samples), samples
