@@ -178,6 +178,10 @@ def router(models: Models, _: Settings) -> APIRouter:
     def _found(name: str, version: str) -> Served:
         if version != _VERSION:
             raise ApiError(404, f"The model {name!r} has no version {version!r}, only {_VERSION!r}")
+        model, _, path = name.rpartition("/")
+        names = {served.name for served in models}
+        if name not in names and model in names:  # Triton's clients ask for config and stats
+            raise ApiError(404, f"The model {model!r} has no path /{path}. All paths are at /docs")
         return models.of_name(name)
 
     return routes
