@@ -9,14 +9,14 @@ from dataclasses import asdict, fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from isorun.errors import InvalidModel, UnsupportedModel, did_you_mean
+from isorun.errors import InvalidModel, UnsupportedModel
 from isorun.graph.tasks import SEQUENCE, WORDS
 from isorun.models import (
     config_keys,
+    encoder_settings,
     heads,
     keys,
     modules,
-    rotary_config,
     sentence_settings,
     sentences,
     vocabulary_files,
@@ -32,8 +32,6 @@ from isorun.system.paths import inside
 if TYPE_CHECKING:
     import onnx_ir as ir
 
-    from isorun.graph.builders.architectures import Architecture
-    from isorun.graph.builders.encoder_config import EncoderConfig
     from isorun.graph.builders.heads import Head
 
 CAUSAL = ("qwen3", "qwen2", "llama", "mistral")
@@ -106,8 +104,7 @@ def _build(
                 f"{folder / 'config.json'}: model_type of a causal reranker must be {' or '.join(CAUSAL)}, "
                 f"got {settings.get('model_type')!r}"
             )
-        make = _rotary if settings.get("model_type") in rotary_config.KINDS else _encoder
-        model, left_out = make(folder, settings, kept)
+        model, left_out = _encoder(folder, settings, kept)
     model.metadata_props[sentence_settings.METADATA] = kept.to_json()
     if omitted := {name: tensors for name, tensors in asdict(left_out).items() if tensors}:
         model.metadata_props[OMITTED] = json.dumps(omitted)
@@ -130,11 +127,30 @@ def _static(folder: Path) -> tuple[ir.Model, Unused]:
 def _encoder(folder: Path, settings: Mapping[str, Any], kept: SentenceSettings) -> tuple[ir.Model, Unused]:
     from isorun.graph.builders import encoder
 
-    kind, architecture = _architecture(folder, settings)
-    settings = config_keys.check_config(settings, kind, str(folder / "config.json"))
-    weights = _weights(folder, settings, architecture.prefix)
-    config = _config(folder, settings, architecture, weights)
-    config = replace(config, head=_with_splade(folder, config.head, kept.splade))
+    def invalid(why: str) -> InvalidModel:
+        return InvalidModel(f"{path}: {why}")
+
+    path = folder / "config.json"
+    kind = encoder_settings.kind_of(settings, invalid)
+    settings = config_keys.check_config(settings, kind, str(path))
+    config = encoder_settings.read(kind, settings, invalid)
+    architecture = config.architecture
+    prefix = architecture.prefixes.get(heads.named(settings, invalid) or "", architecture.prefix)
+    weights = _weights(folder, settings, prefix)
+    settings = {architecture.activation[0]: config.hidden_act, **settings}  # heads read it too
+    task, head = heads.of(settings, architecture.heads, weights, invalid, config.embedding_size)
+    labels = heads.labels(settings, task, config.vocab_size, invalid)
+    if kept.logit_score is not None:
+        task, labels = SEQUENCE, 1
+        head = heads.of_words(settings, kept.logit_score, config.vocab_size, weights, invalid)
+    if "max_position_embeddings" in architecture.sizes and not architecture.has_positions(settings):
+        weights.account("embeddings.position_embeddings.weight")  # DeBERTa-v3 stores it and does not read it
+    pooler = architecture.pooler is not None and f"{architecture.pooler}.weight" in weights
+    if head is not None and head.reads == "pooler" and not pooler:
+        raise invalid("the sequence classifier needs a pooler, which the checkpoint does not contain")
+    words = weights.preferred(*(f"{table}.weight" for table in architecture.words)).removesuffix(".weight")
+    head = _with_splade(folder, head, kept.splade)
+    config = replace(config, pooler=pooler, task=task, head=head, labels=labels, words=words)
     return encoder.encoder(config, weights), weights.unused(config.num_hidden_layers)
 
 
@@ -145,37 +161,6 @@ def _with_splade(folder: Path, head: Head | None, splade: tuple[str, str] | None
     heads.check_task(folder, WORDS, "SpladePooling needs the scores of words")
     assert head is not None, "heads.of() makes it where check_task() accepts it"
     return replace(head, splade=splade)
-
-
-def _rotary(folder: Path, settings: Mapping[str, Any], kept: SentenceSettings) -> tuple[ir.Model, Unused]:
-    """The graph of an encoder with rotary positions."""
-    from isorun.graph.builders import rotary
-
-    def invalid(why: str) -> InvalidModel:
-        return InvalidModel(f"{path}: {why}")
-
-    path = folder / "config.json"
-    settings = config_keys.check_config(settings, settings["model_type"], str(path))
-    config = rotary_config.read(settings, invalid)
-    prefix = config.family.prefixes.get(heads.named(settings, invalid) or "", config.family.prefix)
-    weights = _weights(folder, settings, prefix)
-    settings = {"hidden_act": config.activation, **settings}  # heads read it too
-    task, head = heads.of(settings, config.family.heads, weights, invalid)
-    labels = heads.labels(settings, task, config.vocab_size, invalid)
-    if kept.logit_score is not None:
-        task, labels = SEQUENCE, 1
-        head = heads.of_words(settings, kept.logit_score, config.vocab_size, weights, invalid)
-    config = replace(
-        config,
-        pooler=f"{rotary.POOLER}.weight" in weights,
-        task=task,
-        head=_with_splade(folder, head, kept.splade),
-        labels=labels,
-        padding_id=settings.get("pad_token_id"),
-    )
-    if head is not None and head.reads == "pooler" and not config.pooler:
-        raise invalid("the sequence classifier needs a pooler, which the checkpoint does not contain")
-    return rotary.encoder(config, weights), weights.unused(len(config.layer_kinds))
 
 
 def _weights(folder: Path, settings: Mapping[str, Any], prefix: str) -> SafeTensors:
@@ -283,81 +268,3 @@ def files_of(folder: Path, route: str | None = None) -> list[Path]:
 def _tokenizer_files(folder: Path) -> tuple[str, ...]:
     """The names that files of a tokenizer have; vocabularies are read where there is no ``tokenizer.json``."""
     return TOKENIZER_FILES if (folder / TOKENIZER_FILES[0]).is_file() else (*TOKENIZER_FILES, *VOCABULARIES)
-
-
-def _architecture(folder: Path, settings: Mapping[str, Any]) -> tuple[str, Architecture]:
-    """The kind by which :data:`config_keys.TABLES` has its keys, and the architecture."""
-    from isorun.graph.builders.architectures import ARCHITECTURES, JINA
-
-    kind = settings.get("model_type")
-    if not isinstance(kind, str) or kind not in ARCHITECTURES:
-        names = ", ".join((*ARCHITECTURES, *rotary_config.KINDS))
-        raise InvalidModel(f"{folder / 'config.json'}: model_type must be one of {names}, got {kind!r}")
-    if kind == "bert" and settings.get("position_embedding_type") == "alibi":
-        return "jina-bert", JINA
-    return kind, ARCHITECTURES[kind]
-
-
-def _config(
-    folder: Path, settings: Mapping[str, Any], architecture: Architecture, weights: SafeTensors
-) -> EncoderConfig:
-    from isorun.graph.builders import activations, encoder_config
-
-    def invalid(why: str) -> InvalidModel:
-        return InvalidModel(f"{folder / 'config.json'}: {why}")
-
-    sizes = {}
-    for size, key in architecture.sizes.items():
-        sizes[size] = settings.get(key, architecture.defaults.get(size))
-        usual = size in architecture.defaults and sizes[size] == architecture.defaults[size]
-        if not usual and (type(sizes[size]) is not int or sizes[size] < 1):
-            raise invalid(f"{key} must be an integer above 0, got {sizes[size]!r}")
-    if architecture.builder != "t5" and sizes["hidden_size"] % sizes["num_attention_heads"]:
-        width, count = architecture.sizes["hidden_size"], architecture.sizes["num_attention_heads"]
-        raise invalid(
-            f"{width} must be a multiple of {count}, got {sizes['hidden_size']} and {sizes['num_attention_heads']}"
-        )
-    key, default = architecture.activation
-    settings = {key: default, **settings}  # heads read it too
-    activation = settings[key]
-    if not isinstance(activation, str) or activation not in activations.NAMES:
-        raise invalid(f"unsupported {key} {activation!r}{did_you_mean(str(activation), activations.NAMES)}")
-    if architecture.builder != "jina" and settings.get("position_embedding_type", "absolute") != "absolute":
-        raise invalid(f"position_embedding_type must be 'absolute', got {settings['position_embedding_type']!r}")
-    if settings.get("is_decoder") or settings.get("add_cross_attention"):
-        raise invalid("decoders are not supported, only encoders")
-    epsilon = settings.get("layer_norm_eps", architecture.epsilon)
-    if type(epsilon) not in (int, float) or not 0 <= epsilon < 1:
-        raise invalid(f"layer_norm_eps must be a number of at least 0 and below 1, got {epsilon!r}")
-    task, head = heads.of(settings, architecture.heads, weights, invalid, sizes.get("embedding_size"))
-    words = weights.preferred(*(f"{table}.weight" for table in architecture.words))
-    if not architecture.has_positions(settings):
-        weights.account("embeddings.position_embeddings.weight")  # DeBERTa-v3 stores it and does not read it
-    pooler = architecture.pooler is not None and f"{architecture.pooler}.weight" in weights
-    if head is not None and head.reads == "pooler" and not pooler:
-        raise invalid("the sequence classifier needs a pooler, which the checkpoint does not contain")
-    return encoder_config.EncoderConfig(
-        **sizes,
-        layer_norm_eps=float(epsilon),
-        hidden_act=activation,
-        pooler=pooler,
-        task=task,
-        head=head,
-        labels=heads.labels(settings, task, sizes["vocab_size"], invalid),
-        architecture=architecture,
-        words=words.removesuffix(".weight"),
-        settings=settings,
-        pad_token_id=_padding_id(settings, architecture, sizes["vocab_size"], invalid),
-    )
-
-
-def _padding_id(
-    settings: Mapping[str, Any], architecture: Architecture, words: int, invalid: Callable[[str], InvalidModel]
-) -> int:
-    """The id that position counts skip; 0 if the architecture does not count."""
-    if architecture.padding_id is None or architecture.fixed_padding_id:
-        return architecture.padding_id or 0
-    padding_id = settings.get("pad_token_id", architecture.padding_id)
-    if type(padding_id) is not int or not 0 <= padding_id < words:
-        raise invalid(f"pad_token_id must be an integer from 0 to {words - 1}, got {padding_id!r}")
-    return padding_id

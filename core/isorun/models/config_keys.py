@@ -32,7 +32,7 @@ MAX_LAYERS = 128
 
 _LAYERS = Key(lambda value: type(value) is int and 0 < value <= MAX_LAYERS, f"an integer above 0, at most {MAX_LAYERS}")
 _ID = optional(integer(-1, 2**31 - 1))
-_EPSILON = number(0)
+_EPSILON = Key(lambda value: type(value) in (int, float) and 0 <= value < 1, "a number of at least 0 and below 1")
 # Tables of these sizes are computed, so no tensor's shape limits them.
 _DISTANCE = integer(-1, 2**16)
 _HEAD_SIZE = optional(integer(1, 2**14))
@@ -71,7 +71,7 @@ _SIZES: Table = dict.fromkeys(
 ) | {"num_hidden_layers": _LAYERS, "hidden_act": TEXT}
 _BERT: Table = {
     **_SIZES,
-    "type_vocab_size": ANY,
+    "type_vocab_size": SIZE,
     "layer_norm_eps": _EPSILON,
     **unused(
         "directionality pooler_fc_size pooler_num_attention_heads pooler_num_fc_layers pooler_size_per_head pooler_type"
@@ -176,6 +176,7 @@ TABLES: Mapping[str, Table] = {
     "deberta-v2": {
         **_BERT,
         "max_position_embeddings": integer(1, 2**16),
+        "type_vocab_size": integer(0, 2**31 - 1),
         "relative_attention": FLAG,
         "max_relative_positions": _DISTANCE,
         "position_buckets": _DISTANCE,

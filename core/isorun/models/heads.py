@@ -131,19 +131,15 @@ def check_task(folder: Path, task: str, instead: str) -> None:
 def known(kind: Any) -> Mapping[str, Head]:
     """The heads that isorun builds for a ``model_type``, by task."""
     from isorun.graph.builders.architectures import ARCHITECTURES
-    from isorun.models import rotary_config
 
-    if kind in rotary_config.KINDS:
-        return rotary_config.family_of(kind).heads
     return ARCHITECTURES[kind].heads if kind in ARCHITECTURES else {}
 
 
 def families() -> Mapping[str, Set[str]]:
     """The tasks whose heads isorun builds, by ``model_type``, in the order of the alphabet."""
     from isorun.graph.builders.architectures import ARCHITECTURES
-    from isorun.models import rotary_config
 
-    return {kind: known(kind).keys() for kind in sorted({*ARCHITECTURES, *rotary_config.KINDS})}
+    return {kind: known(kind).keys() for kind in sorted(ARCHITECTURES)}
 
 
 def named(settings: Mapping[str, Any], invalid: Callable[[str], InvalidModel]) -> str | None:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from isorun.errors import InvalidModel, did_you_mean
-from isorun.models import rotary_config
+from isorun.models import encoder_settings
 from isorun.system.cache import Cache, versioned
 
 if TYPE_CHECKING:
@@ -79,18 +79,13 @@ def graph(settings: Mapping[str, Any], seed: int, name: str) -> ir.Model:
         seed: of the weights, 0 or more.
         name: the graph's name.
     """
-    from isorun.graph.builders import architectures, encoder, encoder_config, rotary
+    from isorun.graph.builders import encoder, encoder_config
 
     if seed < 0:
         raise InvalidModel(f"The seed must be 0 or more, got {seed}")
-    weights = SeededWeights(seed)
-    if "model_type" in settings:
-        return rotary.encoder(rotary_config.read(settings, InvalidModel), weights, name)
-    config = dict(settings)
-    if "relative_attention" in settings:
-        config = {key: settings[key] for key in (*architectures.DEBERTA.sizes, "layer_norm_eps")}
-        config |= {"architecture": architectures.DEBERTA, "settings": settings}
-    return encoder.encoder(encoder_config.EncoderConfig(**config), weights, name)
+    kind = "deberta-v2" if "relative_attention" in settings else settings.get("model_type")
+    config = encoder_settings.read(kind, settings, InvalidModel) if kind else encoder_config.EncoderConfig(**settings)
+    return encoder.encoder(config, SeededWeights(seed), name)
 
 
 def build(name: str, seed: int, cache: Cache) -> Path:

@@ -18,7 +18,6 @@ from isorun.graph.ops import functions
 from isorun.graph.pipeline import fuse
 from isorun.graph.transforms import padding_removal
 from isorun.graph.transforms.precision import half, int8
-from isorun.models import rotary_config
 
 LABELS = sorted(exports.modern())
 FAMILIES = sorted({entry["architecture"] for entry in exports.modern().values()})
@@ -101,7 +100,7 @@ def test_fuses_a_family(family: str, tmp_path: Path) -> None:
 
 def test_the_documentation_lists_every_checkpoint() -> None:
     listed = {name for _, _, _, checkpoint, _ in rows().values() for name in re.findall("`([^`]+)`", checkpoint)}
-    assert {*ARCHITECTURES, *rotary_config.KINDS} == listed - {"position_embedding_type", "alibi"}
+    assert {*ARCHITECTURES} == listed - {"position_embedding_type", "alibi"}
 
 
 @pytest.mark.long

@@ -9,6 +9,7 @@ import numpy as np
 import onnx_ir as ir
 
 from isorun.graph.ops import functions
+from isorun.graph.ops import positions as position_ops
 
 IR_VERSION = 10
 
@@ -34,6 +35,7 @@ class Builder:
         self.weights = weights
         self._nodes: list[ir.Node] = []
         self._initializers: dict[str, ir.Value] = {}
+        self._positions: ir.Value | None = None
 
     def graph(self, name: str, inputs: Mapping[str, ir.Value], outputs: Sequence[ir.Value]) -> ir.Model:
         """The model of what was added."""
@@ -54,6 +56,12 @@ class Builder:
     def input(name: str) -> ir.Value:
         """An input, int64 (batch, sequence)."""
         return ir.val(name, ir.DataType.INT64, ["batch", "sequence"])
+
+    def positions(self, ids: ir.Value) -> ir.Value:
+        """0, 1, 2 and so on for ids (B, S): (1, S), the same value for all that read it."""
+        if self._positions is None:
+            self._positions = position_ops.in_order(Named(self, "embeddings.positions"), ids)
+        return self._positions
 
     def output(self, name: str, value: ir.Value, *shape: int | str) -> ir.Value:
         """Add a graph output; ``Identity`` keeps the name of the value, which other nodes may read."""
