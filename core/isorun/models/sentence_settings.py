@@ -10,9 +10,7 @@ from typing import Any
 
 from isorun.errors import InvalidModel
 from isorun.models import dense, keys
-from isorun.models.dense import Dense as Dense
-from isorun.models.dense import Layer as Layer
-from isorun.models.dense import WordWeights as WordWeights
+from isorun.models.dense import Layer
 from isorun.models.keys import FLAG, OBJECT, SIZE, TEXT, TEXTS, Key, Table, check, items, optional
 from isorun.models.late_interaction import LateInteraction
 from isorun.system.cache import sha256

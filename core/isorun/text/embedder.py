@@ -13,8 +13,9 @@ import numpy as np
 import numpy.typing as npt
 
 from isorun.errors import InvalidArgument, InvalidFeeds, InvalidModel
+from isorun.models.dense import Layer, WordWeights
 from isorun.models.pooling import normalized, pool
-from isorun.models.sentence_settings import NORMALIZE, POOLINGS, Layer, WordWeights
+from isorun.models.sentence_settings import NORMALIZE, POOLINGS
 from isorun.models.sentences import MEANS
 from isorun.models.tokenizer import Tokens
 from isorun.models.vectors import POOLED, TOKENS, applied
