@@ -266,7 +266,7 @@ def parse(items: Mapping[str, Any], path: str) -> Labels:
             rows.append(indices)
             gold.append(value)
         elif kind == "queries":
-            rows[earlier] = tuple(dict.fromkeys(rows[earlier] + indices[1:]))
+            rows[earlier] += indices[1:]
         elif gold[earlier] != value:
             what = "pair has another score" if kind == "pairs" else "text has another class"
             raise InvalidArgument(f"{path}, {position}: the {what} than before: {texts!r}")

@@ -167,10 +167,9 @@ def test_rounding_has_no_order(tmp_path: Path, kind: Any) -> None:
 
 
 def test_a_query_on_several_lines_has_all_of_their_documents(tmp_path: Path) -> None:
-    lines = queries()
-    divided = [
-        {**line, "relevant": [document]} for line in lines if "query" in line for document in line["relevant"]
-    ] + [line for line in lines if "query" not in line]
+    """Its own text too, where it is listed as relevant."""
+    lines = [{"query": f"text {index}", "relevant": [f"text {index}", f"document {index}"]} for index in range(30)]
+    divided = [{**line, "relevant": [document]} for line in lines for document in line["relevant"]]
     merged, several = labels.read(written(tmp_path, lines)), labels.read(written(tmp_path, divided))
     assert [[several.texts[place] for place in row] for row in several.rows] == [
         [merged.texts[place] for place in row] for row in merged.rows
