@@ -55,7 +55,7 @@ def read(path: Path) -> dict[str, Any]:
         InvalidModel: it is damaged, or too large.
     """
     if path.name.endswith(WORD_PIECES):
-        pieces = {token: number for number, token in enumerate(_lines(path))}
+        pieces = {token.rstrip(): number for number, token in enumerate(_lines(path))}  # as `tokenizers` reads it
         return {"model": {"type": "WordPiece", "vocab": pieces}}
     try:
         vocabulary = json_files.read(path, _LIMITS)

@@ -47,6 +47,14 @@ def test_word_pieces_are_those_of_a_tokenizer_file(kind: str, settings: dict[str
     assert own.encodings(["abc"], None, offsets=True)[0].tokens == ["[CLS]", "a", "##b", "##c", "[SEP]"]
 
 
+def test_white_space_after_a_word_is_not_part_of_it(tmp_path: Path) -> None:
+    """The package tokenizers, and so transformers, reads words without it."""
+    plain, spaced = (word_pieces(tmp_path / name, {"model_type": "bert"}) for name in ("plain", "spaced"))
+    (spaced / "vocab.txt").write_text("".join(f"{word} \u00a0\t\n" for word in WORDS), encoding="utf-8")
+    expected, encoded = (Tokenizer.beside(folder).encode(TEXTS)["input_ids"] for folder in (plain, spaced))
+    assert encoded.tolist() == expected.tolist()
+
+
 def byte_pairs(folder: Path, kind: str, **settings: Any) -> Path:
     words = ["<s>", "<pad>", "</s>", "<unk>", "<mask>", "h", "e", "l", "o", "Ġ", "he", "ll", "hell", "hello", "Ġhello"]
     (folder / "vocab.json").write_text(json.dumps({word: number for number, word in enumerate(words)}))
