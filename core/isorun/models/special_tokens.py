@@ -80,7 +80,11 @@ class SpecialTokens:
         import tokenizers
 
         own = {repr(token) for token in library.get_added_tokens_decoder().values()}
-        adding = [token for token in self._listed if repr(token) not in own]
+        named = self.texts.values()
+        # A token that is there already and is no special one yet becomes special by its name.
+        adding = [
+            token for token in self._listed if repr(token) not in own or (token.content in named and not token.special)
+        ]
         present = {token.content for token in (*library.get_added_tokens_decoder().values(), *adding)}
         for token in self._others:
             if _text(token) not in present:
@@ -89,7 +93,7 @@ class SpecialTokens:
         for position, token in enumerate(adding):
             if isinstance(token, str):
                 adding[position] = tokenizers.AddedToken(token, special=True)
-            elif not token.special and token.content in self.texts.values():
+            elif token.content in named:
                 token.special = True
         if adding:
             library.add_tokens(adding)

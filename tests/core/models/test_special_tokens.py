@@ -171,3 +171,14 @@ def test_an_added_token_is_special_by_the_merged_files(tmp_path: Path) -> None:
 def test_rejects_tokens_in_another_form(tmp_path: Path, key: str) -> None:
     with pytest.raises(UnsupportedModel, match=f"{key}='<x1>': expected "):
         Tokenizer.beside(write(tmp_path, {"tokenizer_config": GENERIC | {key: "<x1>"}}))
+
+
+def test_a_name_makes_an_added_token_special(tmp_path: Path) -> None:
+    """Such as one that was added first, and named later. Recorded like the ids."""
+    write(tmp_path, {"tokenizer_config": GENERIC | {"sep_token": "<x1>"}})
+    document = json.loads((tmp_path / "tokenizer.json").read_text())
+    flags = dict.fromkeys(("single_word", "lstrip", "rstrip", "normalized", "special"), False)
+    document["added_tokens"] = [{"id": 8, "content": "<x1>", **flags}, {"id": 9, "content": "<x2>", **flags}]
+    (tmp_path / "tokenizer.json").write_text(json.dumps(document))
+    tokenizer = Tokenizer.beside(tmp_path)
+    assert tokenizer.decode([3, 8, 4, 9], skip_special_tokens=True) == "a b <x2>"
