@@ -51,7 +51,7 @@ class Jax(Backend):
     def compile(self, model: LoweredModel, config: CompileConfig) -> Executable:
         """Trace a model, whose dimensions are all numbers, and compile it with XLA."""
         assert config.precision == "fp32"
-        with runtime_errors(f"{self.name} cannot load {model.path}"):
+        with runtime_errors(f"{self.name} cannot load {model.path}", _translate):
             import onnx
 
             proto = onnx.load(str(model.path))
@@ -129,6 +129,13 @@ class JaxExecutable(Executable):
 
     def close(self) -> None:
         del self._compiled, self._weights
+
+
+def _translate(error: Exception) -> UnsupportedModel | None:
+    """Tracing stops where a shape, a number of values or an axis follows from an input."""
+    if isinstance(error, _imported().errors.ConcretizationTypeError):
+        return UnsupportedModel("jax supports no shapes that are computed from values of inputs")
+    return None
 
 
 @cache

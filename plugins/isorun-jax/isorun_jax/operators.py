@@ -7,6 +7,7 @@ are constants, so that what is computed from sizes stays a constant, and ``jax.n
 from __future__ import annotations
 
 import math
+import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
@@ -37,11 +38,17 @@ def run(graph: Graph, opset: int, values: dict[str, Any], xp: Any) -> list[Any]:
 
 def unknown(graph: Graph, opset: int) -> Iterator[str]:
     """The operators of a graph that are not here, also in an early opset, and attributes that they do not support."""
+    from onnx import TensorProto
+
     for node in graph.node:
         if node.domain not in ("", "ai.onnx") or node.op_type not in OPERATORS:
             yield f"{node.domain}.{node.op_type}" if node.domain else node.op_type
         elif _is_early(node, opset) and _EARLY[node.op_type][1] is None:
             yield f"{node.op_type} before opset {_EARLY[node.op_type][0]}"
+        elif node.op_type == "Cast" and attributes(node)["to"] not in _TYPES:
+            yield f"Cast to {TensorProto.DataType.Name(attributes(node)['to'])}"
+        elif any(node.output[_RESULTS.get(node.op_type, 1) :]):
+            yield f"{node.op_type} with {len(node.output)} outputs"
         elif unsupported := attributes(node).keys() - _ATTRIBUTES.get(node.op_type, set()):
             yield f"{node.op_type} with {', '.join(sorted(unsupported))}"
 
@@ -122,7 +129,19 @@ def _divide(xp: Any, inputs: list[Any], _: Mapping[str, Any]) -> Any:
     left, right = inputs
     if left.dtype.kind not in "iu":
         return left / right
-    return xp.sign(left) * xp.sign(right) * (xp.abs(left) // xp.abs(right))  # towards zero
+    return (left - xp.fmod(left, right)) // right  # towards zero; the smallest number has no absolute value
+
+
+def _power(xp: Any, inputs: list[Any], _: Mapping[str, Any]) -> Any:
+    """The result has the type of the base."""
+    base, exponent = inputs
+    if base.dtype.kind not in "iu":
+        return xp.power(base, exponent).astype(base.dtype)
+    real = xp.power(base.astype(np.float64), exponent.astype(np.float64)).astype(base.dtype)
+    if exponent.dtype.kind not in "iu":
+        return real
+    whole = xp.power(base, xp.maximum(exponent, np.zeros((), exponent.dtype))).astype(base.dtype)
+    return xp.where(exponent < 0, real, whole)
 
 
 def _gather(xp: Any, inputs: list[Any], attrs: Mapping[str, Any]) -> Any:
@@ -188,6 +207,7 @@ def _slice(_: Any, inputs: list[Any], __: Mapping[str, Any]) -> Any:
     axes = range(count) if axes is None else axes.tolist()
     steps = [1] * count if steps is None else steps.tolist()
     for axis, start, end, step in zip(axes, starts.tolist(), ends.tolist(), steps, strict=True):
+        start = start if step > 0 else max(start, -data.shape[axis])
         index[axis] = slice(start, None if step < 0 and end < -data.shape[axis] else end, step)
     return data[tuple(index)]
 
@@ -224,9 +244,11 @@ def _unsqueeze(xp: Any, inputs: list[Any], attrs: Mapping[str, Any]) -> Any:
 
 
 def _top(xp: Any, inputs: list[Any], attrs: Mapping[str, Any]) -> Any:
-    axis, data = attrs.get("axis", -1), inputs[0]
-    sign = -1 if attrs.get("largest", 1) else 1
-    order = xp.argsort(sign * data, axis=axis, stable=True).take(np.arange(int(inputs[1].item())), axis=axis)
+    axis, data, largest = attrs.get("axis", -1), inputs[0], attrs.get("largest", 1)
+    order = xp.argsort(xp.flip(data, axis) if largest else data, axis=axis, stable=True)
+    if largest:  # backwards, the first of equal values still comes first; the negative of a number may not exist
+        order = data.shape[axis] - 1 - xp.flip(order, axis)
+    order = order.take(np.arange(int(inputs[1].item())), axis=axis)
     return xp.take_along_axis(data, order, axis=axis), order.astype(np.int64)
 
 
@@ -237,7 +259,7 @@ _UNARY = {
     **{"Sqrt": "sqrt", "Tanh": "tanh"},
 }
 _BINARY = {
-    **{"Add": "add", "Sub": "subtract", "Mul": "multiply", "Pow": "power", "Equal": "equal", "Greater": "greater"},
+    **{"Add": "add", "Sub": "subtract", "Mul": "multiply", "Equal": "equal", "Greater": "greater"},
     **{"GreaterOrEqual": "greater_equal", "Less": "less", "LessOrEqual": "less_equal", "And": "logical_and"},
     **{"Or": "logical_or", "Xor": "logical_xor"},
 }
@@ -266,6 +288,7 @@ OPERATORS: Mapping[str, Function] = {
     "MatMul": _matmul,
     "Max": _folded("maximum"),
     "Min": _folded("minimum"),
+    "Pow": _power,
     "Range": lambda _, inputs, __: np.arange(*(value.item() for value in inputs), dtype=inputs[0].dtype),
     "Relu": lambda xp, inputs, _: xp.maximum(inputs[0], np.zeros((), inputs[0].dtype)),
     "Reshape": _reshape,
@@ -287,6 +310,8 @@ _EARLY: Mapping[str, tuple[int, Any]] = {
     "Softmax": (13, _softmax_of_matrix),
 }
 """Operators that meant something else before an opset, and how that is computed; ``None`` if it is not."""
+_RESULTS = {"Split": sys.maxsize, "TopK": 2}  # at most; 1 for the others
+_TYPES = frozenset({1, 2, 3, 4, 5, 6, 7, 9, 10, 11, 12, 13, 16})  # numbers and booleans, none narrower than 8 bits
 _ATTRIBUTES = {
     **{operator: {"axes", "keepdims", "noop_with_empty_axes"} for operator in _REDUCTIONS},
     **{operator: {"axis", "keepdims"} for operator in ("ArgMax", "ArgMin")},
