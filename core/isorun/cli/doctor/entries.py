@@ -38,7 +38,8 @@ def findings(cache: Cache) -> Iterator[Finding]:
         entry = folder.relative_to(cache.root)
         if isinstance(reason, CacheError):
             what = f"{entry} is not used, and sessions that need it do not open"
-            yield Finding(subject, "error", what, str(reason), _CLEAR)
+            # Nothing is removed from a folder that others can write to.
+            yield Finding(subject, "error", what, str(reason), _ANOTHER if folder.parent == cache.root else _CLEAR)
         else:
             why = "sessions create it again. `isorun cache --verify` hashes all files and also finds bit rot"
             yield Finding(subject, "warning", f"{entry} is damaged: {in_words(reason)}", why, _CLEAR)

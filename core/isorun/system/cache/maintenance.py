@@ -66,18 +66,26 @@ def survey(root: Path) -> Iterator[Item]:
 def damaged(
     root: Path, *, full: bool = False, progress: Callable[[str, int, int], None] | None = None
 ) -> dict[Path, Exception]:
-    """The damaged entries, and those that are not trusted, each with the reason. Nothing is changed.
+    """The damaged entries, and the folders and entries that are not trusted, each with the reason. Nothing is changed.
 
     Args:
         full: hash every file, which finds bit rot; otherwise only files whose stamp has changed.
         progress: called with the cache folder, the number of bytes checked, and the total.
     """
     reasons: dict[Path, Exception] = {}
-    items = [item for item in survey(root) if item.kind != _NOTES and item.kind not in _UNRECORDED]
+    items = list(survey(root))
     done, total = 0, sum(item.bytes for item in items)
+    for folder in {root / "locks", *(item.path.parent for item in items)}:
+        try:
+            trust.check(folder)
+        except CacheError as error:
+            reasons[folder] = error
     for item in items:
         try:
-            entries.read(item.path, item.kind, item.key, full=full, refresh=False)
+            if item.kind == _NOTES or item.kind in _UNRECORDED:
+                trust.check(item.path)
+            else:
+                entries.read(item.path, item.kind, item.key, full=full, refresh=False)
         except (*entries.DAMAGE, CacheError) as error:
             reasons[item.path] = error
         done += item.bytes
