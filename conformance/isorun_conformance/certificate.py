@@ -83,10 +83,11 @@ def regressions(before: Mapping[str, Any], now: Mapping[str, Any]) -> Iterator[s
 
 
 def differences(before: Mapping[str, Any], now: Mapping[str, Any]) -> Iterator[str]:
-    """Other versions and other hardware, in words: what may have caused a regression."""
+    """Other versions, hardware and settings, in words: what may have caused a regression."""
     for section in ("versions", "hardware"):
         for name, value in now[section].items():
             if before[section].get(name) != value:
                 yield f"{name}: {before[section].get(name)} -> {value}"
-    if before["contract"] != now["contract"]:
-        yield f"contract: {before['contract']} -> {now['contract']}"
+    for name in ("contract", "options", "device", "environment"):
+        if before.get(name) != now[name]:
+            yield f"{name}: {before.get(name)} -> {now[name]}"

@@ -104,7 +104,7 @@ def conformance(
     if compare is not None:
         models.check_input(compare, "--compare", (".json",))
     declared = {} if known_failures is None else known_failures_file.read(known_failures)
-    before = None if compare is None else read(compare)
+    before = None if compare is None else read(compare, backend)
     _require(backend, environment, device, options=bool(settings))
     if certificate is not None:
         models.check_output(certificate)

@@ -83,6 +83,16 @@ def test_certificate_is_written_and_compared(
     assert (refused.code, refused.out) == (2, "")
 
 
+def test_does_not_compare_with_the_certificate_of_another_backend(isorun: Callable[..., Any], tmp_path: Path) -> None:
+    path = tmp_path / "certificate.json"
+    facts = {"contract": 2, "date": "2026-11-22", "versions": {}, "hardware": {}}
+    counted = {"proved": [], "skipped": {}, "known_failures": {}, "failed": {}}
+    path.write_text(json.dumps({"certificate": 1, "backend": "openvino", **facts, **counted}))
+    ran = isorun("conformance", "ort-cpu", "--compare", path)
+    assert (ran.code, ran.out) == (2, "")
+    assert "is the certificate of 'openvino'" in ran.err
+
+
 def test_a_backend_that_needs_an_option_starts_no_check(
     isorun: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -18,23 +18,34 @@ FORMAT = 1
 _FACTS, _COUNTED = ("contract", "date", "versions", "hardware"), ("proved", "skipped", "known_failures", "failed")
 
 
-def read(path: Path) -> dict[str, Any]:
+def read(path: Path, backend: str | None = None) -> dict[str, Any]:
     """A certificate from its file.
 
+    Args:
+        backend: the backend that it must be of; ``None`` for any.
+
     Raises:
-        IsorunError: the file is missing, or is not a certificate.
+        IsorunError: the file is missing, or is not a certificate, or is that of another backend.
     """
     try:
         document = json_files.read(path)
     except (OSError, ValueError) as error:
         raise IsorunError(f"Cannot read the certificate {path}: {error}") from error
-    missing = not isinstance(document, Mapping) or not document.keys() >= {"backend", *_FACTS, *_COUNTED}
-    if missing or document.get("certificate") != FORMAT:
+    complete = isinstance(document, Mapping) and document.keys() >= {"backend", *_FACTS, *_COUNTED}
+    # Somebody may have edited it.
+    if not complete or document.get("certificate") != FORMAT or not _is_well_typed(document):
         raise IsorunError(
             f"{path} is not a certificate of version {FORMAT}. Write one with "
             "`isorun conformance NAME --certificate FILE`"
         )
+    if backend not in (None, document["backend"]):
+        raise IsorunError(f"{path} is the certificate of {document['backend']!r}")
     return dict(document)
+
+
+def _is_well_typed(document: Mapping[str, Any]) -> bool:
+    mappings = {"versions", "hardware", *_COUNTED} - {"proved"}
+    return isinstance(document["proved"], list) and all(isinstance(document[key], Mapping) for key in mappings)
 
 
 def summary(name: str, module: str) -> dict[str, Any] | None:
@@ -54,10 +65,8 @@ def summary(name: str, module: str) -> dict[str, Any] | None:
         if not path.is_file():
             continue
         try:
-            document = read(path)
+            document = read(path, name)
         except IsorunError as error:
             return {"problem": str(error)}
-        if document["backend"] != name:
-            return {"problem": f"{path} is the certificate of {document['backend']!r}"}
         return {key: document[key] for key in _FACTS} | {key: len(document[key]) for key in _COUNTED}
     return None
