@@ -49,7 +49,7 @@ def unknown(graph: Graph, opset: int) -> Iterator[str]:
             yield f"Cast to {TensorProto.DataType.Name(attributes(node)['to'])}"
         elif any(node.output[_RESULTS.get(node.op_type, 1) :]):
             yield f"{node.op_type} with {len(node.output)} outputs"
-        elif unsupported := attributes(node).keys() - _ATTRIBUTES.get(node.op_type, set()):
+        elif unsupported := _effective(node) - _ATTRIBUTES.get(node.op_type, set()):
             yield f"{node.op_type} with {', '.join(sorted(unsupported))}"
 
 
@@ -59,6 +59,11 @@ def attributes(node: Any) -> dict[str, Any]:
 
     known = {attribute.name: get_attribute_value(attribute) for attribute in node.attribute}
     return {OUTPUTS: len(node.output), **known} if node.op_type == "Split" else known
+
+
+def _effective(node: Any) -> set[str]:
+    """The attributes of a node without those that only state what is computed anyway, as PyTorch's exporters write."""
+    return {name for name, value in attributes(node).items() if _STATED.get(name) != value}
 
 
 def _is_early(node: Any, opset: int) -> bool:
@@ -312,6 +317,7 @@ _EARLY: Mapping[str, tuple[int, Any]] = {
 """Operators that meant something else before an opset, and how that is computed; ``None`` if it is not."""
 _RESULTS = {"Split": sys.maxsize, "TopK": 2}  # at most; 1 for the others
 _TYPES = frozenset({1, 2, 3, 4, 5, 6, 7, 9, 10, 11, 12, 13, 16})  # numbers and booleans, none narrower than 8 bits
+_STATED = {"select_last_index": 0, "sorted": 1, "stash_type": 1}
 _ATTRIBUTES = {
     **{operator: {"axes", "keepdims", "noop_with_empty_axes"} for operator in _REDUCTIONS},
     **{operator: {"axis", "keepdims"} for operator in ("ArgMax", "ArgMin")},

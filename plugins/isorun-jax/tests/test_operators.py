@@ -55,6 +55,7 @@ K = "k = Constant <value_ints = [2]> ()"
         ("c = Cast <to = 11> (b) y = Pow (a, c)", "float", [2, 3, 4, 5], [2, 2, 0.5, -1], [4, 9, 2, 0.2]),
         ("c = Cast <to = 1> (b) y = Pow (a, c)", "int64", [2, 3, 4, 7], [2, 2, 0, 3], [4, 9, 1, 343]),
         (f"{K} y, i = TopK (a, k)", "uint8", [0, 9, 255, 9], [0] * 4, [255, 9]),
+        (f"{K} y, i = TopK <sorted = 1> (a, k)", "float", [3, 7, 9, 7], [0] * 4, [9, 7]),
         (f"{K} y, i = TopK <largest = 0> (a, k)", "int8", [3, -128, 127, -1], [0] * 4, [-128, -1]),
         (f"{K} y, i = TopK (a, k)", "int8", [3, -128, 127, -1], [0] * 4, [127, 3]),
         (f"{K} y, i = TopK (a, k)", "float", [3, np.nan, np.inf, -1], [0] * 4, [np.nan, np.inf]),
@@ -82,6 +83,7 @@ def test_slice_backwards_from_before_the_start() -> None:
     ("body", "reason"),
     [
         ("c = Cast <to = 17> (x) y = Cast <to = 1> (c)", "Cast to FLOAT8E4M3FN"),
+        ("i = ArgMax <select_last_index = 1> (x) y = Cast <to = 1> (i)", "ArgMax with select_last_index"),
         ("c = Cast <to = 8> (x) y = Cast <to = 1> (c)", "Cast to STRING"),
         (
             "w = Constant <value_floats = [1.0, 1.0]> () n, y = LayerNormalization (x, w)",
