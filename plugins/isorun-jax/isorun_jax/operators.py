@@ -183,9 +183,11 @@ def _gemm(xp: Any, inputs: list[Any], attrs: Mapping[str, Any]) -> Any:
 def _normalize(xp: Any, inputs: list[Any], attrs: Mapping[str, Any]) -> Any:
     x, scale, bias = [*inputs, None][:3]
     axes = tuple(range(attrs.get("axis", -1) % x.ndim, x.ndim))
-    centered = x - x.mean(axes, keepdims=True)
+    wide = x.astype(np.float32) if x.dtype == np.float16 else x  # squares above 256 exceed fp16
+    centered = wide - wide.mean(axes, keepdims=True)
     variance = xp.square(centered).mean(axes, keepdims=True)
-    normalized = centered / xp.sqrt(variance + np.asarray(attrs.get("epsilon", 1e-5), x.dtype)) * scale
+    epsilon = np.asarray(attrs.get("epsilon", 1e-5), wide.dtype)
+    normalized = (centered / xp.sqrt(variance + epsilon)).astype(x.dtype) * scale
     return normalized if bias is None else normalized + bias
 
 

@@ -72,6 +72,17 @@ def test_extreme_values(body: str, dtype: str, left: list[float], right: list[fl
     np.testing.assert_allclose(values, np.array(expected, values.dtype), rtol=1e-6)
 
 
+def test_layer_normalization_in_fp16_computes_in_fp32() -> None:
+    x = (np.random.default_rng(0).standard_normal((2, 2, 2)) * 2e4).astype(np.float16)
+    text = "w = Constant <value_floats = [1.0, 1.0]> () h = CastLike (w, x) y = LayerNormalization <axis = 2> (x, h)"
+    half = onnx.parser.parse_model(
+        f'<ir_version: 8, opset_import: ["" : 17]> g (float16[2, 2, 2] x) => (float16[2, 2, 2] y) {{ {text} }}'
+    )
+    with isorun.Session(half, "jax") as session:
+        (result,) = session.run(None, {"x": x})
+    np.testing.assert_allclose(result, np.sign(x.astype(np.float32) - x.mean(2, np.float32, keepdims=True)), rtol=1e-2)
+
+
 def test_slice_backwards_from_before_the_start() -> None:
     bounds = {"s": -9, "e": -99, "z": 0, "d": -1}
     constants = " ".join(f"{name} = Constant <value_ints = [{value}]> ()" for name, value in bounds.items())
