@@ -99,6 +99,16 @@ def same_type(node: ir.Node) -> list[ir.Node]:
     return [cast, ir.node("Pow", [base, cast.outputs[0]])]
 
 
+def by_maximum(node: ir.Node) -> list[ir.Node]:
+    """Whether the greater one of two numbers is the first or the second; for ``Less``, whether it is not the first."""
+    import onnx_ir as ir
+
+    left, right = node.inputs
+    greater = ir.node("Max", [left, right])
+    equal = ir.node("Equal", [greater.outputs[0], right if node.op_type == "LessOrEqual" else left])
+    return [greater, equal, *([ir.node("Not", [equal.outputs[0]])] if node.op_type == "Less" else [])]
+
+
 def rows_from_either_end(node: ir.Node) -> list[ir.Node]:
     """A Gather, which counts from both ends."""
     import onnx_ir as ir

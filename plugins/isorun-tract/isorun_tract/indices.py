@@ -1,4 +1,4 @@
-"""What tract computes wrongly by indices, or what ends the process: rows of the table in ``faults``."""
+"""What tract computes wrongly by indices and places, or what ends the process: rows of the table in ``faults``."""
 
 from __future__ import annotations
 
@@ -90,6 +90,40 @@ def _may_divide_by_zero(node: ir.Node, _: int) -> bool:
     return not _is_size(divisor) if numbers is None else not numbers.all()
 
 
+_ARITHMETIC = ("Add", "Cast", "Expand", "Identity", "Mul", "Neg", "Reshape", "Squeeze", "Sub", "Transpose", "Unsqueeze")
+
+
+def _counts(value: ir.Value | None) -> bool:
+    """Whether a value is computed from a Range, as places in a row are."""
+    waiting, known = [value], set()
+    while waiting:
+        current = waiting.pop()
+        node = None if current is None else current.producer()
+        if node is not None and node not in known:
+            if node.op_type == "Range":
+                return True
+            known.add(node)
+            waiting += node.inputs if node.op_type in _ARITHMETIC else ()
+    return False
+
+
+def _compares(operator: str) -> Fault:
+    return fault(
+        operator=operator,
+        condition="the elements of a Range with those of another one",
+        result="a mask of two rows, in `And`, `Where` and products",
+        applies=lambda node, _: all(map(_counts, node.inputs)),
+        rewrite=equivalents.by_maximum,
+        model=(
+            "g (float[n] x) => (float[n, n] y) <int64[1] first = {0}, int64[1] last = {1}, int64 zero = {0}, "
+            "int64 one = {1}, float on = {1}, float off = {0}> { s = Shape (x) l = Squeeze (s, first) "
+            "k = Range (zero, l, one) q = Unsqueeze (k, last) "
+            f"m = {operator} (k, q) y = Where (m, on, off) }}"
+        ),
+        feeds={"x": np.zeros(3, np.float32)},
+    )
+
+
 def _divides(operator: str) -> Fault:
     return fault(
         operator=operator,
@@ -106,6 +140,7 @@ def _divides(operator: str) -> Fault:
 
 ROWS = (
     *map(_divides, ("Div", "Mod")),
+    *map(_compares, ("GreaterOrEqual", "Less", "LessOrEqual")),
     fault(
         operator="GatherND",
         condition="indices of one axis, below 0",
