@@ -40,13 +40,16 @@ def read_proto(path: Path) -> onnx.ModelProto:
         InvalidModel: the file is not an ONNX model or is truncated, its external data is outside its folder, or its
             structure is invalid (:func:`isorun.graph.io.structure.check`).
     """
+    return _parse(_content(path), str(path), path)[0]
+
+
+def _content(path: Path) -> bytes:
     try:
         if stat.S_ISFIFO(path.stat().st_mode):  # opening it would block until there is a writer
             raise InvalidModel(f"{path} cannot be read: expected a regular file, got a pipe")
-        content = path.read_bytes()
+        return path.read_bytes()
     except OSError as error:
         raise InvalidModel(f"{path} cannot be read: {error.strerror}") from error
-    return parse(content, str(path), path)
 
 
 def parse(content: bytes, name: str, path: Path | None = None) -> onnx.ModelProto:
@@ -57,6 +60,11 @@ def parse(content: bytes, name: str, path: Path | None = None) -> onnx.ModelProt
         name: the model's name in error messages.
         path: its file, which external data is relative to; ``None`` for a model in memory.
     """
+    return _parse(content, name, path)[0]
+
+
+def _parse(content: bytes, name: str, path: Path | None) -> tuple[onnx.ModelProto, bool]:
+    """A model, and whether its nodes were out of order."""
     if not content:
         raise InvalidModel(f"{name} is empty. Download or export the model again")
     if content.startswith(_LFS_POINTER):
@@ -75,11 +83,11 @@ def parse(content: bytes, name: str, path: Path | None = None) -> onnx.ModelProt
     if not proto.opset_import:
         raise InvalidModel(f"{name} is truncated: it has no opset_import. Download or export the model again")
     with reading(name):
-        structure.check(proto, name)
+        was_sorted = structure.check(proto, name)
         tensors = structure.tensors(proto)
         _check_sizes(tensors, name, len(content))
         external.check(tensors, name, path)
-    return proto
+    return proto, was_sorted
 
 
 def external_files(proto: onnx.ModelProto) -> list[str]:
@@ -93,11 +101,13 @@ def read(path: Path) -> ir.Model:
     Raises:
         InvalidModel: as :func:`read_proto`.
     """
-    proto = read_proto(path)
+    proto, was_sorted = _parse(_content(path), str(path), path)
     tensors = structure.tensors(proto)
     external.anchor(tensors, path)
     model = from_proto(proto, str(path))
     model.meta[_FILES] = frozenset(external.locations(tensors))
+    if was_sorted:  # ONNX's reference evaluator runs nodes in the order of the file
+        mark_changed(model)
     return model
 
 

@@ -1,8 +1,8 @@
 """Validation of a model's structure when it is read. All later passes rely on it.
 
 Nodes have the inputs that they need, each value has one definition, no node depends on its own result, functions are
-not recursive, and their expansion is bounded. Nodes out of order, which ONNX forbids and every runtime accepts, are
-sorted.
+not recursive, and their expansion is bounded. Nodes out of order, which ONNX forbids and most runtimes
+accept, are sorted.
 """
 
 from __future__ import annotations
@@ -44,12 +44,15 @@ def with_subgraphs(*graphs: GraphLike) -> Iterator[GraphLike]:
         pending += _subgraphs(graph)
 
 
-def check(proto: onnx.ModelProto, name: str) -> None:
+def check(proto: onnx.ModelProto, name: str) -> bool:
     """Check a model's structure and sort nodes that are out of order, in place.
 
     Args:
         proto: the model.
         name: its name in error messages.
+
+    Returns:
+        Whether nodes were out of order.
 
     Raises:
         InvalidModel: a node lacks an input that it needs, two values have the same name, a node reads a value that is
@@ -59,16 +62,18 @@ def check(proto: onnx.ModelProto, name: str) -> None:
     functions: dict[_Key, onnx.FunctionProto] = {}
     for node, opsets in _all_nodes(proto, name):
         nodes.check(name, node, opsets)
+    was_sorted = False
     for function in proto.functions:
         key = _key(function.domain, function.name, function.overload)
         if key in functions:
             raise InvalidModel(f"{name} defines the function {_qualified(key)} twice")
         functions[key] = function
         where = f"{name}, function {_qualified(key)},"
-        _check_graph(where, function, list(function.input), list(function.output), frozenset())
-    _check_main(name, proto.graph, frozenset())  # and not training_info: no inference runtime executes it
+        was_sorted |= _check_graph(where, function, list(function.input), list(function.output), frozenset())
+    was_sorted |= _check_main(name, proto.graph, frozenset())  # not training_info: no inference runtime executes it
     if functions:
         _check_expansion(proto, functions, name)
+    return was_sorted
 
 
 def _all_nodes(proto: onnx.ModelProto, name: str) -> Iterator[tuple[onnx.NodeProto, dict[str, int]]]:
@@ -118,8 +123,8 @@ def _tensors(graph: GraphLike) -> Iterator[onnx.TensorProto]:
         yield from _tensors_of(attribute.sparse_tensors)
 
 
-def _check_main(name: str, graph: onnx.GraphProto, outer: frozenset[str]) -> None:
-    """Check the main graph or a subgraph."""
+def _check_main(name: str, graph: onnx.GraphProto, outer: frozenset[str]) -> bool:
+    """Check the main graph or a subgraph. Returns whether nodes were out of order."""
     inputs = [value.name for value in graph.input]
     weights = [tensor.name for tensor in graph.initializer]
     weights += [tensor.values.name for tensor in graph.sparse_initializer]
@@ -133,11 +138,11 @@ def _check_main(name: str, graph: onnx.GraphProto, outer: frozenset[str]) -> Non
                 f"{name} declares the input {value.name!r} with {size:,} elements, maximum {MAX_ELEMENTS:,}"
             )
     outputs = [value.name for value in graph.output]
-    _check_graph(name, graph, [*inputs, *weights], outputs, outer)
+    return _check_graph(name, graph, [*inputs, *weights], outputs, outer)
 
 
-def _check_graph(name: str, graph: GraphLike, inputs: list[str], outputs: list[str], outer: frozenset[str]) -> None:
-    """Check the values that the nodes of a graph read and compute.
+def _check_graph(name: str, graph: GraphLike, inputs: list[str], outputs: list[str], outer: frozenset[str]) -> bool:
+    """Check the values that the nodes of a graph read and compute. Returns whether nodes were out of order.
 
     Args:
         inputs: the graph's inputs and initializers.
@@ -160,10 +165,10 @@ def _check_graph(name: str, graph: GraphLike, inputs: list[str], outputs: list[s
         if value not in known:
             raise InvalidModel(f"{name} is not a valid graph: its output {value!r} is not defined")
     subgraphs = _subgraphs(graph)
-    if subgraphs or not in_order:
-        _sort(name, graph, known)
+    was_sorted = bool(subgraphs or not in_order) and _sort(name, graph, known)
     for subgraph in subgraphs:
-        _check_main(name, subgraph, frozenset(known))
+        was_sorted |= _check_main(name, subgraph, frozenset(known))
+    return was_sorted
 
 
 def _repeated(names: Iterable[str]) -> str:
@@ -176,8 +181,8 @@ def _repeated(names: Iterable[str]) -> str:
     return ""
 
 
-def _sort(name: str, graph: GraphLike, known: set[str]) -> None:
-    """Sort the nodes of a graph topologically if they are out of order."""
+def _sort(name: str, graph: GraphLike, known: set[str]) -> bool:
+    """Sort the nodes of a graph topologically if they are out of order. Returns whether they were."""
     producers = {value: index for index, node in enumerate(graph.node) for value in node.output if value}
     needed: dict[int, dict[int, None]] = {}
     for index, node in enumerate(graph.node):
@@ -187,7 +192,7 @@ def _sort(name: str, graph: GraphLike, known: set[str]) -> None:
                 raise InvalidModel(f"{name} is not a valid graph: {label(node)} reads {value!r}, which is not defined")
         needed[index] = {producers[value]: None for value in sources if value in producers}
     if all(before < index for index, others in needed.items() for before in others):
-        return
+        return False
     try:
         order = list(TopologicalSorter(needed).static_order())
     except CycleError as error:
@@ -200,6 +205,7 @@ def _sort(name: str, graph: GraphLike, known: set[str]) -> None:
         return next((positions[value] for value in node.output if value), len(rank))
 
     graph.node.sort(key=position)
+    return True
 
 
 def _sources_of(node: onnx.NodeProto) -> dict[str, None]:

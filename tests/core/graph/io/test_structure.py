@@ -9,6 +9,7 @@ import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
+import numpy as np
 import onnx
 import onnx.parser
 import onnx_ir as ir
@@ -117,6 +118,22 @@ def test_nodes_out_of_order_are_sorted():
     onnx.checker.check_model(files.parse(shuffled.SerializeToString(), "the model"))
     with isorun.Session(shuffled, "ort-cpu", padding="keep") as session:
         assert exports.agree(label, session.run(None, exports.given(label)))
+
+
+@pytest.mark.parametrize(
+    "node",
+    [
+        "y = Neg (late)",
+        "y = If (c) <then_branch = t () => (a) { a = Neg (late) }, else_branch = e () => (b) { b = Abs (x) }>",
+    ],
+)
+def test_backends_that_run_nodes_in_the_order_of_the_file_get_them_sorted(node: str):
+    model = onnx.parser.parse_model(
+        '<ir_version: 8, opset_import: ["" : 17]> g (float[n] x, bool c) => (float[n] y) '
+        f"{{ {node} late = Add (x, x) }}"
+    )
+    with isorun.Session(model, "reference") as session:
+        assert session.run(None, {"x": np.ones(2, np.float32), "c": np.array(True)})[0].tolist() == [-2, -2]
 
 
 def test_evaluation_of_a_cyclic_graph_ends():
