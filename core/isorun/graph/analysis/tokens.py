@@ -63,6 +63,9 @@ def rank_by_token(node: ir.Node, ranks: Mapping[ir.Value, int]) -> int | None:
             independent = rank == 3 and _axis(node, rank, -1) == 2
         case "Softmax" | "LogSoftmax" | "LpNormalization" | "TopK":
             independent = _axis(node, rank, -1) >= 2
+        case "QuantizeLinear" | "DequantizeLinear":  # with one scale, or one for each channel
+            by_channel = _axis(node, rank, 1) >= 2 and not node.attributes.get_int("block_size", 0)
+            independent = by_channel or all(_dimensions(value) == 0 for value in node.inputs[1:])
         case "ArgMax" | "ArgMin":
             independent = _axis(node, rank, 0) >= 2
             rank -= 1 - node.attributes.get_int("keepdims", 1)

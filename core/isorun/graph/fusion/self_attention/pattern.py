@@ -15,6 +15,7 @@ from isorun.graph.matching.report import CannotFuse
 from isorun.graph.matching.subgraph import DenseLayer
 
 _MAX_NODES = 80  # more than any exported attention has
+_MAX_NODES_QUANTIZED = 500  # with two nodes before each input and behind each output
 _BY_TOKEN = frozenset(("Add", "Cast", "LayerNormalization", "MatMul", "Mul"))
 _SAME_NUMBERS = frozenset(("Cast", "Identity", "Reshape", "Squeeze", "Transpose", "Unsqueeze"))
 _SHAPE_ALONE = ("Shape", "Size")
@@ -30,6 +31,9 @@ _INSIDE = frozenset(
     )
 )
 """The operators of attentions. Others may do with large numbers, or in long rows, what the samples do not show."""
+_QUANTIZED_PRODUCTS = frozenset(
+    ("DynamicQuantizeMatMul", "MatMulInteger", "MatMulIntegerToFloat", "MatMulNBits", "QGemm", "QLinearMatMul")
+)
 _ENDLESS = 1e30
 
 
@@ -121,7 +125,13 @@ def find(root: ir.Node) -> AttentionPattern:
     Raises:
         CannotFuse: the layers around it differ from an attention's, or other nodes read its intermediate values.
     """
-    pattern = _subgraph_of(root)
+    try:
+        pattern = _subgraph_of(root)
+    except CannotFuse:
+        if (product := _quantized_product(root)) is not None:
+            operator = f"{product.name!r}, {product.op_type}"
+            raise CannotFuse(f"quantized layers compute its queries, keys or values ({operator})") from None
+        raise
     rank = subgraph.rank(pattern.hidden)
     if rank not in (2, 3):
         raise CannotFuse(
@@ -131,6 +141,28 @@ def find(root: ir.Node) -> AttentionPattern:
     if pattern.context.shape is None:
         pattern.context.shape = ir.Shape([None] * rank)
     return pattern
+
+
+def _quantized_product(root: ir.Node) -> ir.Node | None:
+    """A product with quantized weights in the place of a dense layer before an attention."""
+    pending, seen = [root], {root}
+    while pending and len(seen) <= _MAX_NODES_QUANTIZED:
+        node = pending.pop(0)
+        weight = node.inputs[1] if node.op_type in ("MatMul", "Gemm") else None
+        if node.op_type in _QUANTIZED_PRODUCTS or (weight is not None and _is_dequantized(weight)):
+            return node
+        before = [value.producer() for value in node.inputs if value is not None and subgraph.dense(value) is None]
+        pending += (new := [producer for producer in before if producer is not None and producer not in seen])
+        seen.update(new)
+    return None
+
+
+def _is_dequantized(weight: ir.Value) -> bool:
+    """Whether a weight is a constant that is dequantized."""
+    node = weight.producer()
+    while node is not None and node.op_type in _SAME_NUMBERS and node.inputs[0] is not None:
+        node = node.inputs[0].producer()
+    return node is not None and node.op_type == "DequantizeLinear" and not data_inputs(weight)
 
 
 def _subgraph_of(root: ir.Node) -> AttentionPattern:
