@@ -21,6 +21,7 @@ from isorun_backends.openvino import (
     empties,
     images,
     loops,
+    normalizations,
     quantization,
     reductions,
     rewrites,
@@ -213,6 +214,7 @@ ROWS = (
     ),
     *(recurrent_of_nothing(fault, operator, loops.keep) for operator in GATES),  # after those that refuse it
     *images.ROWS,
+    *normalizations.ROWS,
     *reductions.ROWS,
     *rotations.ROWS,
     *sizes.ROWS,

@@ -330,6 +330,7 @@ def _rows(domain: str) -> tuple[Fault, ...]:
             rewrite=integers,
             opset=21,
             feeds={"x": _X},
+            expected=[np.maximum(np.rint(_X), 0).astype(np.uint16)],
         ),
     )
 
