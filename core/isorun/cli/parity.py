@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
@@ -12,7 +13,7 @@ import typer
 
 from isorun import Session
 from isorun.cli import BACKEND_TROUBLE, TROUBLES, console, feeds_file, models, options, parity_layers, parity_reduce
-from isorun.errors import ParityError
+from isorun.errors import BackendUnavailable, ParityError
 from isorun.models.lowering import info_of
 from isorun.parity import DEFAULT_TOLERANCES, Parity, compare
 from isorun.parity.samples import batch_size, fixed_size, masked_cases
@@ -89,7 +90,8 @@ def parity(
     names = [requested] if isinstance(requested, str) else requested
     check_choice(precision, "precision", DEFAULT_TOLERANCES)
     for name in names:
-        registry.entry(name)  # a misspelt one is known before the reference has been computed
+        with suppress(BackendUnavailable):  # which is reported with the others' results
+            registry.get(name)  # a misspelt one is known before the reference has been computed
     offers = registry.get(against).capabilities
     widest = "fp64" if "fp64" in offers.precisions else "fp32"
     path = models.model_path(model, Cache())
