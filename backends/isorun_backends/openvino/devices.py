@@ -119,9 +119,13 @@ class Target:
             threads = [compiled.get_property(_THREADS)] if self.device == "CPU" else []
         return 1 in threads
 
-    def rounds_no_activations(self, compiled: openvino.CompiledModel) -> bool:
-        """Whether dense layers whose weights are integers compute in floating point, on the processor."""
-        return self.device == "CPU" and not compiled.get_property("DYNAMIC_QUANTIZATION_GROUP_SIZE")
+    def unrounded(self, compiled: openvino.CompiledModel) -> tuple[str, ...]:
+        """The types of activations that dense layers whose weights are integers multiply as they are, on the processor.
+
+        It rounds those in fp32 to 8 bits unless told not to, and no others (2026.4.1)."""
+        if self.device != "CPU":
+            return ()
+        return ("bf16", "f16") if compiled.get_property("DYNAMIC_QUANTIZATION_GROUP_SIZE") else ("bf16", "f16", "f32")
 
     def _hint(self, device: str, precision: str) -> str:
         """The precision of whatever the graph does not compute in integers."""

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
     from isorun_backends.openvino.devices import Target
 
-_PRECISIONS = {"f32": "fp32", "bf16": "bf16", "f16": "fp16", "i8": "int8", "u8": "int8"}
+_PRECISIONS = {"f32": "fp32", "bf16": "bf16", "f16": "fp16", **dict.fromkeys(("i8", "u8", "i4", "u4"), "int8")}
 _FLOATS = ("f32", "bf16", "f16")
 _PRODUCTS = ("fullyconnected", "matmul", "gemm", "convolution")
 _SMALL = 16  # elements
@@ -157,16 +157,16 @@ class OpenVINOExecutable(Executable):
         """Counts of layers by kind, and by kind and the precision that each computes in."""
         kinds: Counter[str] = Counter()
         precisions: dict[str, Counter[str]] = {}
-        exact = self._target.rounds_no_activations(self._compiled)
+        unrounded = self._target.unrounded(self._compiled)
         for layer in self._compiled.get_runtime_model().get_ops():
             notes = layer.get_rt_info()
             kind = notes["layerType"].astype(str)
             if kind not in _BOOKKEEPING:
                 kinds[kind] += 1
                 precision = notes["runtimePrecision"].astype(str)
-                if exact and precision not in _FLOATS:  # it is that of the weights
+                if precision not in _FLOATS:  # it may be that of the weights alone
                     computed = notes["primitiveType"].astype(str).rpartition("_")[2]
-                    precision = computed if computed in _FLOATS else precision
+                    precision = computed if computed in unrounded else precision
                 precisions.setdefault(kind, Counter())[precision] += 1
         return dict(kinds.most_common()), {kind: dict(counts) for kind, counts in precisions.items()}
 

@@ -100,7 +100,7 @@ class Compiler:
         """
         _check_shapes(backend, self.graphs.info)
         quantized = None
-        if config.precision == "int8" and not self.graphs.info.quantized:
+        if config.precision == "int8" and not self.graphs.quantized:
             quantized = self.calibrate(backend, config, samples)
         offers = backend.capabilities
         padding = self._one_graph(backend, config) if self.options.deterministic else self.options.padding

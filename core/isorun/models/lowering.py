@@ -29,6 +29,7 @@ _STAGE = "lowering"
 _BUILT = ("built", "presets")  # kinds of entries with models whose weights can be shared
 OWN_TYPES = ""
 """In the place of a precision: the graph keeps its types."""
+_ROUNDED_WEIGHTS = frozenset(("DequantizeLinear", "com.microsoft.MatMulNBits"))
 _PLAIN = "onnx"  # the dialect of a model without fused operators: backends get it as given
 
 
@@ -110,6 +111,12 @@ class ModelGraphs:
         """The model's own file. It has all its outputs, whichever a session computes."""
         return LoweredModel(self.source.path, _PLAIN, self.source.fingerprint, replace(self.info, fused={}), self.found)
 
+    @property
+    def quantized(self) -> bool:
+        """Whether ``int8`` runs the model as it was given: its activations are quantized, or its weights alone, for
+        which a runtime may round activations. Models with such weights are not fused."""
+        return self.info.quantized or not _ROUNDED_WEIGHTS.isdisjoint(self._known.operators or ())
+
     def unfused(self) -> ModelGraphs:
         """The graphs of the same model without fusion. Their masks may have any value."""
         return ModelGraphs(self.source, self.cache, fused=False)
@@ -151,7 +158,7 @@ class ModelGraphs:
         self, dialects: tuple[str, ...], packed: bool, precision: str, quantized: Quantized | None, checks: bool
     ) -> LoweredModel:
         info, source = self.info, self.source
-        if (precision == "int8" and info.quantized) or (precision == "fp32" and not self._known.halves):
+        if (precision == "int8" and self.quantized) or (precision == "fp32" and not self._known.halves):
             precision = OWN_TYPES
         if packed and info.keeps_padding:
             raise UnsupportedModel(info.keeps_padding)

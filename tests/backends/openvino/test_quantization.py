@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 import onnx
+import openvino
 import pytest
 
 import exports
@@ -181,6 +182,30 @@ def test_rounded_weights_leave_activations_as_they_are(bits: str, block: int, ba
     np.testing.assert_allclose(result, values @ (integers * 0.25), rtol=1e-5, atol=1e-4)
 
 
+@pytest.mark.parametrize("in_bf16", [False, True])
+@pytest.mark.parametrize("bits", ["INT8", "INT4"])
+def test_int8_rounds_activations_of_rounded_weights_or_is_rejected(
+    bits: str, in_bf16: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """OpenVINO rounds them in fp32 alone, and its layers report the integers of the weights in bf16 as well."""
+    monkeypatch.setattr("isorun_backends.openvino.devices.multiplies_bf16_faster", lambda: in_bf16)
+    model = weights_alone(bits, 32)
+    values = np.random.default_rng(5).normal(size=(7, 64)).astype(np.float32)
+    blocks = values.reshape(7, 2, 32)
+    steps = np.abs(blocks).max(axis=-1, keepdims=True) / 127
+    rounded = (np.rint(blocks / steps) * steps).reshape(values.shape)
+    if in_bf16 and "BF16" in openvino.Core().get_property("CPU", "OPTIMIZATION_CAPABILITIES"):
+        with pytest.raises(isorun.BackendUnavailable, match="runs in bf16 instead of int8"):
+            isorun.Session(model.SerializeToString(), "openvino", precision="int8")
+        return
+    with isorun.Session(model.SerializeToString(), "openvino", precision="int8") as session:
+        (result,) = session.run(None, {"x": values})
+        assert session.provenance.precision == "int8"
+    integers = onnx.numpy_helper.to_array(model.graph.initializer[0]).astype(np.float32)
+    if has_vnni():
+        np.testing.assert_allclose(result, rounded @ (integers * 0.25), rtol=1e-5, atol=1e-3)
+
+
 def product_of_few_bits(level: int) -> Any:
     attributes = f"K = 32, N = 8, bits = 4, block_size = 32, accuracy_level = {level}"
     model = onnx.parser.parse_model(
@@ -192,8 +217,14 @@ def product_of_few_bits(level: int) -> Any:
     return model.SerializeToString()
 
 
+@pytest.mark.parametrize("requested", ["fp32", "int8"])
 @pytest.mark.parametrize(("level", "precision"), [(0, "fp32"), (4, "int8")])
-def test_reports_what_a_product_of_few_bits_multiplies(level: int, precision: str) -> None:
-    with isorun.Session(product_of_few_bits(level), "ort-cpu") as session:
+def test_reports_what_a_product_of_few_bits_multiplies(level: int, precision: str, requested: str) -> None:
+    model = product_of_few_bits(level)
+    if (requested, precision) == ("int8", "fp32"):
+        with pytest.raises(isorun.BackendUnavailable, match="runs in fp32 instead of int8"):
+            isorun.Session(model, "ort-cpu", precision="int8")
+        return
+    with isorun.Session(model, "ort-cpu", precision=requested) as session:
         session.run(None, {"x": np.ones((2, 32), np.float32)})
         assert session.provenance.precision == precision
