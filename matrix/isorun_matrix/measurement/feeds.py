@@ -90,7 +90,9 @@ def load(path: Path, group: str) -> Arrays:
         with path.open("rb") as file, np.load(file, allow_pickle=False) as arrays:
             return {name.removeprefix(prefix): arrays[name] for name in arrays.files if name.startswith(prefix)}
     except (OSError, ValueError, EOFError, TypeError, BadZipFile, zlib.error) as error:
-        raise InvalidFeeds(f"{path} is damaged ({error}). Remove the folder {path.parent} and use --resume") from error
+        reason = getattr(error, "strerror", None) or error
+        remedy = f"Remove the folder {path.parent} and use --resume"
+        raise InvalidFeeds(f"{path} is missing or damaged ({reason}). {remedy}") from error
 
 
 def _random(workload: Workload, info: ModelInfo) -> list[Arrays]:

@@ -178,5 +178,5 @@ def test_a_damaged_file_is_named(tmp_path: Path, damage: bytes | str | None) -> 
     elif damage is not None:
         cut = whole[:-50] if damage == "cut" else whole[:500] + bytes([whole[500] ^ 255]) + whole[501:]
         path.write_bytes(damage if isinstance(damage, bytes) else cut)
-    with pytest.raises(InvalidFeeds, match=r"feeds\.npz is damaged .* --resume"):
+    with pytest.raises(InvalidFeeds, match=r"feeds\.npz is missing or damaged .* --resume"):
         feeds.load(path, "a")

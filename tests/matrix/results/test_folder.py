@@ -349,8 +349,9 @@ def test_a_damaged_result_is_an_error_that_names_its_file(folder: RunFolder, dam
 def test_damaged_samples_are_an_error_that_names_their_file(folder: RunFolder, content: bytes | None) -> None:
     path = write(folder) / "samples.npz"
     path.unlink() if content is None else path.write_bytes(content)
-    with pytest.raises(SpecError, match=r"round-1/samples\.npz"):
+    with pytest.raises(SpecError, match=r"round-1/samples\.npz is missing or damaged") as caught:
         folder.run()
+    assert str(caught.value).count("Remove the folder") == 1
 
 
 def test_check_does_not_require_a_control_that_a_changed_spec_added(folder: RunFolder) -> None:
