@@ -141,6 +141,12 @@ class Preparation:
             reference = self._compute(workload, model)
         return reference.result or f"the reference of {workload.id} could not be computed: {reference.reason}"
 
+    def lacks_reference(self, workload: str) -> bool:
+        """Whether the reference of a workload must be computed: neither the folder nor a prepared run has it."""
+        place = self._folder.reference(workload, self.keys[workload])
+        reference = self._folder.read(place, ReferenceResult)
+        return self._choice.prepared is None and (reference is None or reference.result is None)
+
     def _compute(self, workload: Workload, model: PreparedModel) -> ReferenceResult:
         """Compute the reference of a workload, and in the same process those that the model's other shapes lack."""
         others = {

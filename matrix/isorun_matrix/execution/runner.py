@@ -80,7 +80,7 @@ class _Runner:
         self._prepared.wanted = {cell.workload for cell in waiting}
         self._announce({cell.id for cell in waiting})
         loads = list(itertools.product(self._prepared.plan.workloads, self._spec.load))
-        seconds = len({cell.workload for cell in waiting}) * REFERENCE_SECONDS
+        seconds = sum(map(self._prepared.lacks_reference, self._prepared.wanted)) * REFERENCE_SECONDS
         seconds += len(waiting) * (_TRIAL_SECONDS + self._spec.rounds * self._round_seconds)
         seconds += sum(len(self._unloaded(*load)) * _load_seconds(load[1]) for load in loads)
         with self._progress.measuring(seconds, shown):

@@ -8,9 +8,13 @@ from pathlib import Path
 
 import pytest
 
+from isorun_matrix.execution import runner
+from isorun_matrix.execution.plan import Choice
+from isorun_matrix.execution.progress import Lines
 from isorun_matrix.measurement import machine
 from isorun_matrix.report import summary
 from isorun_matrix.results.folder import RunFolder
+from isorun_matrix.spec.reader import load
 from matrix_runs import SLOW, Isorun, cells_of, slow_spec, spec_file
 
 
@@ -26,6 +30,15 @@ def test_additions_to_a_spec_keep_results(isorun: Isorun, tiny: Path, tmp_path: 
     assert "2 of 3 cells are measured and kept" in done.stderr, done.stderr
     assert {path: path.stat().st_mtime_ns for path in kept} == kept
     assert "measured again" not in done.stderr
+
+
+def test_progress_counts_no_reference_that_is_kept(tiny: Path, tmp_path: Path) -> None:
+    for rounds in (1, 2):
+        text = SLOW.replace("rounds: 1", f"rounds: {rounds}").replace("{backend: fake}", "{backend: reference}")
+        source = spec_file(tmp_path, text + "  - ort-cpu\n")
+        progress = Lines()
+        runner.run(load(source), source, RunFolder(tmp_path / "out"), progress, Choice(resume=rounds == 2))
+        assert progress._worked == pytest.approx(progress._work)
 
 
 @pytest.mark.long
