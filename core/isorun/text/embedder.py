@@ -301,11 +301,10 @@ class Embedder(PromptedModel):
             InvalidFeeds, InvalidArgument: as :meth:`embed`; what is wrong with a text, when the iterator reaches it.
         """
         prefix = self._prompt(prompt, prompt_name)
-        prefixed = (prefix + text for text in stream_of(texts))
         finish = self._finisher(prefix)
         return _in_order(
             (batch.positions, self._stored(np.asarray(self._finished(finish, output, batch.mask))))
-            for batch, (output,) in self._run(self._batches(prefixed))
+            for batch, (output,) in self._run(self._batches(prefix + text for text in stream_of(texts)))
         )
 
     async def aembed(
