@@ -27,7 +27,7 @@ def _is_scaled(node: ir.Node, _: int) -> bool:
         return False
     factors = [numbers for value in source.inputs[:2] if (numbers := array_of(value)) is not None]
     scales = source.op_type == "DequantizeLinear" or any(numbers.size == 1 for numbers in factors)
-    return scales and node.graph is not None and any(other.op_type in _QUANTIZING for other in node.graph)
+    return scales and node.graph is not None and any(neighbour.op_type in _QUANTIZING for neighbour in node.graph)
 
 
 def _subtracts_mean(node: ir.Node, opset: int) -> bool:
