@@ -1,7 +1,5 @@
 from __future__ import annotations
 
-from importlib.util import find_spec
-
 import numpy as np
 import pytest
 
@@ -12,8 +10,6 @@ from isorun_matrix.report import history
 from isorun_matrix.results.folder import RunFolder
 from isorun_matrix.results.records import Run, plain
 from matrix_results import CPU, cell, printed, run
-
-needs_ruptures = pytest.mark.skipif(find_spec("ruptures") is None, reason="ruptures is not installed")
 
 
 def dated(day: int, *medians: float | None) -> Run:
@@ -65,7 +61,6 @@ def nights(*medians: float | None, cpu: str = "a CPU", disturbed: bool = False) 
 STEADY = (10.0, 10.2, 9.9, None, 10.1, 10.0, 9.8, 10.1, 10.0)
 
 
-@needs_ruptures
 def test_a_change_is_new_in_the_run_that_shows_it() -> None:
     before = nights(*STEADY, 13.0)
     assert history.changes(before, ["*"]) == {}  # one run is no change
@@ -81,7 +76,6 @@ def test_a_change_is_new_in_the_run_that_shows_it() -> None:
         assert (point.run, point.new) == (9, False)
 
 
-@needs_ruptures
 def test_what_is_no_change() -> None:
     assert history.changes(nights(*STEADY, 10.1, 9.9, 10.0), ["*"]) == {}
     assert history.changes(nights(*[10.0] * 9, 10.1, 10.1), ["*"]) == {}  # too small
@@ -100,7 +94,6 @@ def test_what_is_no_change() -> None:
     assert history.changes(moved, ["*"]) == {}
 
 
-@needs_ruptures
 @pytest.mark.parametrize(("medians", "code"), [((*STEADY, 13.0, 13.1), 1), ((*STEADY, 13.0, 13.1, 13.0), 0)])
 def test_the_command_fails_on_a_new_change(
     medians: tuple[float | None, ...], code: int, monkeypatch: pytest.MonkeyPatch
@@ -121,7 +114,6 @@ def test_a_run_counts_once(capsys: pytest.CaptureFixture[str], monkeypatch: pyte
     assert main(["matrix", "history", "/night1", "/night2"]) == 0
 
 
-@needs_ruptures
 @pytest.mark.parametrize("runs", [8, 20])
 def test_one_slow_run_is_no_change(runs: int) -> None:
     random = np.random.default_rng(0)
@@ -133,7 +125,6 @@ def test_one_slow_run_is_no_change(runs: int) -> None:
     assert alarms <= runs // 4
 
 
-@needs_ruptures
 def test_small_steps_are_a_change_together() -> None:
     steps = [step for step in (10, 10.19, 10.38, 10.58, 10.78) for _ in range(5)]
     points = change_points(steps)
@@ -141,7 +132,6 @@ def test_small_steps_are_a_change_together() -> None:
     assert change_points([*[10.0] * 10, *[10.1] * 10]) == []
 
 
-@needs_ruptures
 def test_how_often_changes_are_found() -> None:
     random = np.random.default_rng(0)
 
