@@ -24,13 +24,11 @@ def recurrent_of_nothing(fault: Rows, operator: str, keep: Keep | None = None) -
     its condition, its outputs and their known sizes."""
     weights = f"float[1, {GATES[operator] * 2}, 2] w"
     return fault(
-        operator,
-        "a batch or a length that may be 0",
-        "it ends the process",
+        f"{operator} | a batch or a length that may be 0 | it ends the process",
         f"g (float[a, b, 2] x, {weights}) => (float[c, d, e, f] y) {{ y = {operator} <hidden_size = 2> (x, w, w) }}",
         applies=_may_be_of_nothing,
         rewrite=rewrite(lambda op, node: _unless_of_nothing(op, node, keep)),
-        feeds={"x": np.ones((3, 0, 2), np.float32), "w": np.ones((1, GATES[operator] * 2, 2), np.float32)},
+        feeds={"x": np.ones((3, 0, 2)), "w": np.ones((1, GATES[operator] * 2, 2), np.float32)},
         ends_process=True,
     )
 

@@ -18,13 +18,11 @@ if TYPE_CHECKING:
 def nonzero_of_scalar(fault: Rows, *, refused: bool = False) -> Fault:
     """ONNX's result for a scalar has no rows (a rank of 0); NumPy's and that of the runtimes has one."""
     return fault(
-        "NonZero",
-        "of a scalar",
-        "a row of indices instead of none",
+        "NonZero | of a scalar | a row of indices instead of none",
         "g (float x) => (int64[a, b] y) { y = NonZero (x) }",
         applies=lambda node, _: shape_of(node.inputs[0]) == [],
         rewrite=None if refused else _without_rows,
-        feeds={"x": np.array(3, np.float32)},
+        feeds={"x": 3},
     )
 
 
@@ -50,15 +48,13 @@ def without_lengths(fault: Rows, operator: str, applies: Condition) -> Fault:
     weights = ", ".join(["1"] * gates)
     zeros = ", ".join(["0"] * gates)
     return fault(
-        operator,
-        "`sequence_lens` shorter than the input",
-        "it ignores them",
+        f"{operator} | `sequence_lens` shorter than the input | it ignores them",
         f"g (float[s, b, 1] x, int32[b] l) => (float[s, 1, b, 1] y) <float[1, {gates}, 1] w = {{{weights}}}, "
         f"float[1, {gates}, 1] r = {{{zeros}}}, float[1, {2 * gates}] b = {{{zeros}, {zeros}}}> "
         f"{{ y = {operator} <hidden_size = 1> (x, w, r, b, l) }}",
         applies=applies,
-        feeds={"x": np.ones((2, 1, 1), np.float32), "l": np.array([1], np.int32)},
-        expected=[np.array([expected, 0], np.float32).reshape(2, 1, 1, 1)],
+        feeds={"x": np.ones((2, 1, 1)), "l": [1]},
+        expected=[np.array([expected, 0]).reshape(2, 1, 1, 1)],
     )
 
 
@@ -75,14 +71,12 @@ def of_one_step(
     gates = GATES[operator]
     weights = ", ".join(["1"] * gates)
     return fault(
-        operator,
-        condition,
-        result,
+        f"{operator} | {condition} | {result}",
         f"g (float[1, 1, 1] x) => (float[1, 1, 1, 1] y) <float[1, {gates}, 1] w = {{{weights}}}> "
         f"{{ y = {operator} <hidden_size = 1, {attribute}> (x, w, w) }}",
         applies=applies,
-        feeds={"x": np.ones((1, 1, 1), np.float32)},
-        expected=[np.full((1, 1, 1, 1), expected, np.float32)],
+        feeds={"x": np.ones((1, 1, 1))},
+        expected=[np.full((1, 1, 1, 1), expected)],
     )
 
 
@@ -106,9 +100,7 @@ def flattened(fault: Rows, operator: str, opsets: range) -> Fault:
     softmax = np.exp(rows) / np.exp(rows).sum(1, keepdims=True)
     expected = {"Softmax": softmax, "LogSoftmax": np.log(softmax), "Hardmax": (rows == 0).astype(np.float32)}
     return fault(
-        operator,
-        f"opsets {opsets.start} to {opsets.stop - 1}, an axis other than the last",
-        "along the axis alone",
+        f"{operator} | opsets {opsets.start} to {opsets.stop - 1}, an axis other than the last | along the axis alone",
         f"g (float[a, b, c] x) => (float[a, b, c] y) {{ y = {operator} <axis = 1> (x) }}",
         applies=applies,
         rewrite=_as_matrix,
@@ -122,12 +114,12 @@ def local_response(fault: Rows, condition: str, result: str, applies: Condition)
     """A local response normalization of each channel and the next, with a bias."""
     squares = np.array([1 + 4, 4 + 9, 9], np.float32)
     return fault(
-        *("LRN", condition, result),
+        f"LRN | {condition} | {result}",
         "g (float[a, b, c, d] x) => (float[e, f, g, h] y) "
         "{ y = LRN <size = 2, alpha = 2.0, beta = 1.0, bias = 2.0> (x) }",
         applies=applies,
         rewrite=_by_pool,
-        feeds={"x": np.array([1, 2, 3], np.float32).reshape(1, 3, 1, 1)},
+        feeds={"x": np.array([1, 2, 3]).reshape(1, 3, 1, 1)},
         expected=[(np.array([1, 2, 3], np.float32) / (2 + squares)).reshape(1, 3, 1, 1)],
     )
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import wraps
 from typing import TYPE_CHECKING, Any
 
@@ -19,6 +20,9 @@ if TYPE_CHECKING:
 
 GATES = {"LSTM": 4, "GRU": 3, "RNN": 1}
 """The gates of the operators of recurrent layers."""
+
+_DECLARATIONS = re.compile(r"g \((.*?)\) => \((.*?)\)", re.DOTALL)  # of inputs and outputs
+_DECLARATION = re.compile(r"(\w+)(?:\[[^]]*\])? (\w+)")
 
 
 def attribute_of(node: ir.Node, name: str, default: Any = None) -> Any:
@@ -176,22 +180,39 @@ class Rows:
 
     def __call__(
         self,
-        operator: str,
-        condition: str,
-        result: str,
+        row: str,
         model: str,
-        applies: Callable[[Any, int], bool] | None = None,
-        rewrite: Rewrite | None = None,
+        *,
+        feeds: Mapping[str, Any],
+        expected: Sequence[Any] | None = None,
         **fields: Any,
     ) -> Fault:
-        """A row, by the fields of :class:`isorun.plugin.Fault`."""
+        """A row.
+
+        Args:
+            row: ``operator | condition | result``, as in the table of docs/runtime-faults.md.
+            model: the graph in text form, whose declarations are also those of feeds and expected outputs.
+            feeds, expected: anything that NumPy converts.
+            fields: the other fields of :class:`isorun.plugin.Fault`.
+        """
+        operator, condition, result = row.split(" | ")
+        declared = _DECLARATIONS.match(model)
+        assert declared is not None
+        inputs, outputs = (_DECLARATION.findall(part) for part in declared.groups())
+        if expected is not None:
+            expected = [_typed(value, kind) for value, (kind, _) in zip(expected, outputs, strict=True)]
         return Fault(
             operator=operator,
             condition=condition,
             result=result,
             versions=self._versions,
-            applies=applies,
-            rewrite=rewrite,
             model=model,
+            feeds={name: _typed(feeds[name], kind) for kind, name in inputs},
+            expected=expected,
             **fields,
         )
+
+
+def _typed(value: Any, kind: str) -> np.ndarray:
+    """A value in a type by ONNX's name."""
+    return np.asarray(value, {"float": "float32", "double": "float64", "string": "object"}.get(kind, kind))

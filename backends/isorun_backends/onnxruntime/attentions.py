@@ -84,27 +84,25 @@ def unless_no_heads(op: Nodes, node: ir.Node) -> Sequence[ir.Value]:
 
 ROWS = (
     fault_before_1_32(
-        *("Attention", "a number of heads that is unknown, and 0", "it ends the process"),
+        "Attention | a number of heads that is unknown, and 0 | it ends the process",
         "g (float[a, b, c, 4] q) => (float[d, e, f, g] y) { y = Attention (q, q, q) }",
         applies=may_have_no_heads,
         rewrite=unless_no_heads,
         opset=23,
-        feeds={"q": np.zeros((1, 0, 3, 4), np.float32)},
+        feeds={"q": np.zeros((1, 0, 3, 4))},
         ends_process=True,
     ),
     fault(
-        "Attention",
-        "a query whose keys are all masked by the lowest float",
-        "zeros instead of the mean of all values",
+        "Attention | a query whose keys are all masked by the lowest float | zeros instead of the mean of all values",
         "g (float[1, 1, a, 1] q, float[1, 1, b, 1] k, float[a, b] m) => (float[c, d, e, f] y) "
         "{ y = Attention (q, k, k, m) }",
         applies=may_hold_lowest,
         rewrite=with_raised_lowest,
         opset=23,
         feeds={
-            "q": np.ones((1, 1, 3, 1), np.float32),
-            "k": np.array([2, 4], np.float32).reshape(1, 1, 2, 1),
-            "m": np.array([[_LOWEST, _LOWEST], [-np.inf, _LOWEST], [-np.inf, -np.inf]], np.float32),
+            "q": np.ones((1, 1, 3, 1)),
+            "k": np.array([2, 4]).reshape(1, 1, 2, 1),
+            "m": [[_LOWEST, _LOWEST], [-np.inf, _LOWEST], [-np.inf, -np.inf]],
         },
     ),
 )

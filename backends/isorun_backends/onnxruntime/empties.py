@@ -183,13 +183,11 @@ def as_it_is_if_empty(op: Nodes, node: ir.Node) -> None:
 
 def _extremum(operator: str) -> Fault:
     return fault_before_1_32(
-        operator,
-        "a negative axis of a tensor without elements",
-        "an output that keeps the size of the axis",
+        f"{operator} | a negative axis of a tensor without elements | an output that keeps the size of the axis",
         f"g (float[a, b] x) => (int64[c, d] y) {{ y = {operator} <axis = -1> (x) }}",
         applies=has_negative_axis,
         rewrite=count_from_start,
-        feeds={"x": np.zeros((0, 5), np.float32)},
+        feeds={"x": np.zeros((0, 5))},
     )
 
 
@@ -197,25 +195,16 @@ ROWS = (
     *(recurrent_of_nothing(fault, operator) for operator in ("LSTM", "GRU")),
     *map(_extremum, ("ArgMax", "ArgMin")),
     fault(
-        "MatMulInteger",
-        "sums without terms",
-        "memory that was never written",
+        "MatMulInteger | sums without terms | memory that was never written",
         # The sizes of the first product are those of the second, whose memory it leaves
         "g (uint8[a, b] x, uint8[b, c] w, uint8[a, d] z, uint8[d, c] u) => (int32[e, f] y, int32[g, h] v) "
         "{ v = MatMulInteger (x, w) n = Shape (v) y = MatMulInteger (z, u) }",
         applies=may_have_no_terms,
         rewrite=zero_without_terms,
-        feeds={
-            "x": np.full((40, 9), 5, np.uint8),
-            "w": np.full((9, 40), 5, np.uint8),
-            "z": np.zeros((40, 0), np.uint8),
-            "u": np.zeros((0, 40), np.uint8),
-        },
+        feeds={"x": np.full((40, 9), 5), "w": np.full((9, 40), 5), "z": np.zeros((40, 0)), "u": np.zeros((0, 40))},
     ),
     fault(
-        "QLinearMatMul",
-        "sums without terms",
-        "zeros, or memory that was never written",
+        "QLinearMatMul | sums without terms | zeros, or memory that was never written",
         "g (uint8[a, b] x, uint8[b, c] w, float s, uint8 z) => (uint8[a, c] y) "
         "{ y = QLinearMatMul (x, s, z, w, s, z, s, z) }",
         applies=may_have_no_terms,
@@ -226,17 +215,15 @@ ROWS = (
         },
     ),
     fault_before_1_32(
-        *("Conv", "padding around an image that may have no channels", "it never returns"),
+        "Conv | padding around an image that may have no channels | it never returns",
         "g (float[a, b, 4] x, float[c, d, 3] w) => (float[a, c, 4] y) { y = Conv <pads = [1, 1], group = 2> (x, w) }",
         applies=pads_what_may_have_no_channels,
         rewrite=with_channels,
-        feeds={"x": np.zeros((1, 0, 4), np.float32), "w": np.zeros((2, 0, 3), np.float32)},
+        feeds={"x": np.zeros((1, 0, 4)), "w": np.zeros((2, 0, 3))},
         ends_process=True,
     ),
     fault(
-        "ConvInteger",
-        "an image that may have no channels",
-        "memory that was never written",
+        "ConvInteger | an image that may have no channels | memory that was never written",
         # As above
         "g (uint8[a, b, 40] x, uint8[c, d, 3] w, uint8[a, f, 40] z, uint8[c, h, 3] u) => (int32[e, i, j] y, "
         "int32[k, l, m] v) { v = ConvInteger <pads = [1, 1]> (x, w) n = Shape (v) "
@@ -244,16 +231,14 @@ ROWS = (
         applies=may_have_no_channels,
         rewrite=with_channels,
         feeds={
-            "x": np.full((40, 9, 40), 5, np.uint8),
-            "w": np.full((40, 9, 3), 0, np.uint8),
-            "z": np.zeros((40, 0, 40), np.uint8),
-            "u": np.zeros((40, 0, 3), np.uint8),
+            "x": np.full((40, 9, 40), 5),
+            "w": np.full((40, 9, 3), 0),
+            "z": np.zeros((40, 0, 40)),
+            "u": np.zeros((40, 0, 3)),
         },
     ),
     fault(
-        "QLinearConv",
-        "an image that may have no channels",
-        "memory that was never written",
+        "QLinearConv | an image that may have no channels | memory that was never written",
         "g (uint8[a, b, 4] x, uint8[c, d, 3] w, float s, uint8 z, int32[c] i) => (uint8[a, c, 4] y) "
         "{ y = QLinearConv <pads = [1, 1]> (x, s, z, w, s, z, s, z, i) }",
         applies=may_have_no_channels,
@@ -264,42 +249,39 @@ ROWS = (
         },
     ),
     fault_before_1_32(
-        *("Gemm", "sums without terms, and a factor `beta`", "what is added is not multiplied by it"),
+        "Gemm | sums without terms, and a factor `beta` | what is added is not multiplied by it",
         "g (float[a, b] x, float[a, c] w, float[c] i) => (float[b, c] y) "
         "{ y = Gemm <transA = 1, beta = 0.5> (x, w, i) }",
         applies=scales_a_bias_alone,
         rewrite=with_scaled_bias,
-        feeds={
-            **{"x": np.zeros((0, 2), np.float32), "w": np.zeros((0, 3), np.float32)},
-            "i": np.array([2, 4, 6], np.float32),
-        },
+        feeds={**{"x": np.zeros((0, 2), np.float32), "w": np.zeros((0, 3), np.float32)}, "i": [2, 4, 6]},
     ),
     fault(
-        *("STFT", "frames of a computed length of 0", "it ends the process"),
+        "STFT | frames of a computed length of 0 | it ends the process",
         "g (float[a, b, 1] x, int64 n) => (float[c, d, e, 2] y) <int64 s = {4}> { y = STFT (x, s, , n) }",
         applies=may_have_no_frame,
         rewrite=require_frame,
-        feeds={"x": np.ones((1, 16, 1), np.float32), "n": np.array(0)},
+        feeds={"x": np.ones((1, 16, 1)), "n": 0},
         invalid=True,
         ends_process=True,
     ),
     fault(
-        *("Einsum", "a factor that may have no elements", "it ends the process"),
+        "Einsum | a factor that may have no elements | it ends the process",
         "g (float[a, b, c] x, float[a, d, c] w) => (float[a, b, d] y) "
         '{ y = Einsum <equation = "...id,...jd->...ij"> (x, w) }',
         applies=sums_what_may_be_empty,
         rewrite=zeros_if_empty,
-        feeds={"x": np.zeros((0, 3, 2), np.float32), "w": np.zeros((0, 4, 2), np.float32)},
+        feeds={"x": np.zeros((0, 3, 2)), "w": np.zeros((0, 4, 2))},
         ends_process=True,
     ),
     fault(
-        *("InstanceNormalization", "a size of the image that may be 0", "it ends the process"),
+        "InstanceNormalization | a size of the image that may be 0 | it ends the process",
         "g (float[a, 2, b] x) => (float[a, 2, b] y) <float[2] s = {1, 2}> "
         "{ n = Neg (x) y = InstanceNormalization (n, s, s) }",
         applies=normalizes_what_may_be_empty,
         rewrite=as_it_is_if_empty,
-        feeds={"x": np.zeros((1, 2, 0), np.float32)},
-        expected=[np.zeros((1, 2, 0), np.float32)],
+        feeds={"x": np.zeros((1, 2, 0))},
+        expected=[np.zeros((1, 2, 0))],
         ends_process=True,
     ),
 )

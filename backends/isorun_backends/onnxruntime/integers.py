@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-import numpy as np
-
 from isorun.plugin import Fault
 from isorun_backends.nodes import Nodes, attribute_of, dtype_of, input_of, rewrite, settled
 from isorun_backends.onnxruntime.row import fault, fault_before_1_32
@@ -13,7 +11,6 @@ from isorun_backends.onnxruntime.row import fault, fault_before_1_32
 if TYPE_CHECKING:
     import onnx_ir as ir
 
-_LOWEST = np.array([-(2**31), 7], np.int32)
 _BITS = 32  # of integers that the processor divides as they are; shorter ones are widened
 
 
@@ -40,13 +37,11 @@ def _by_one(op: Nodes, node: ir.Node) -> ir.Value:
 def _row(operator: str) -> Fault:
     row = fault if operator == "Div" else fault_before_1_32
     return row(
-        operator,
-        "the lowest integer by -1",
-        "it ends the process",
+        f"{operator} | the lowest integer by -1 | it ends the process",
         f"g (int32[n] x, int32[n] z) => (int32[n] y) {{ y = {operator} (x, z) }}",
         applies=_may_divide_by_minus_one,
         rewrite=_by_one,
-        feeds={"x": _LOWEST, "z": np.array([-1, -1], np.int32)},
+        feeds={"x": [-(2**31), 7], "z": [-1, -1]},
         ends_process=True,
     )
 

@@ -8,8 +8,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-import numpy as np
-
 from isorun.plugin import Fault
 from isorun_backends.nodes import Nodes, array_of, producer, rewrite
 from isorun_backends.onnxruntime.row import fault, fault_before_1_32
@@ -82,16 +80,14 @@ def _row(
     steps = {**_STEPS, operator: step}
     row = fault_before_1_32 if operator == "Add" else fault
     return row(
-        operator,
-        condition,
-        "a layer normalization",
+        f"{operator} | {condition} | a layer normalization",
         f"g (float[N, 4] x) => (float[N, 4] y) <float two = {{2}}, float four = {{4}}, {epsilon}, "
         "float[4] w = {1, 2, 3, 4}> { m = ReduceMean <axes = [-1]> (x) "
         f"d = {steps['Sub']} q = {steps['Pow']} v = ReduceMean <axes = [-1]> (q) a = {steps['Add']} s = Sqrt (a) "
         f"n = {steps['Div']} g = Mul (n, w) y = Add (g, w) }}",
         applies=applies,
         rewrite=rewrite,
-        feeds={"x": np.array([[1, 2, 4, 9]], np.float32)},
+        feeds={"x": [[1, 2, 4, 9]]},
     )
 
 

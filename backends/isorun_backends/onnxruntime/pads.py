@@ -113,15 +113,13 @@ def _is_never_negative(value: ir.Value | None, steps: int) -> bool:
 
 def _row(operator: str, condition: str, result: str, applies: Any, attributes: str) -> Fault:
     return fault_before_1_32(
-        operator,
-        condition,
-        result,
+        f"{operator} | {condition} | {result}",
         "g (float[1, 1, h, w] x) => (float[1, 1, i, j] y) <int64[8] p = {0, 0, 1, 1, 0, 0, 1, 1}> "
         f"{{ q = Pad (x, p) y = {operator} <{attributes}, strides = [2, 2]> (q) }}",
         applies=applies,
         rewrite=keep_pad,
         opset=19,
-        feeds={"x": -np.arange(1, 10, dtype=np.float32).reshape(1, 1, 3, 3)},
+        feeds={"x": -np.arange(1, 10).reshape(1, 1, 3, 3)},
     )
 
 

@@ -58,39 +58,32 @@ def _recurrent(operator: str, names: str) -> Fault:
 
 ROWS = (
     fault(
-        "Shrink",
-        "fp64",
-        "the number that fp32 holds",
+        "Shrink | fp64 | the number that fp32 holds",
         "g (double[n] x) => (double[n] y) { y = Shrink <bias = 0.5> (x) }",
         applies=_has("DOUBLE"),
         rewrite=shrink_by_selection,
         feeds={"x": np.array([1e300, -2])},
     ),
     fault(
-        "Shrink",
-        "integers of 32 or 64 bits",
-        "those of their nearest numbers in fp32",
+        "Shrink | integers of 32 or 64 bits | those of their nearest numbers in fp32",
         "g (int32[n] x) => (int32[n] y) { y = Shrink <bias = 100000000.0> (x) }",
         applies=_has("INT32", "INT64", "UINT32", "UINT64"),
-        feeds={"x": np.array([100_000_001, 3], np.int32)},
+        feeds={"x": [100_000_001, 3]},
     ),
     fault(
-        "Sign",
-        "NaN in fp16",
-        "0",
+        "Sign | NaN in fp16 | 0",
         "g (float16[n] x) => (float16[n] y) { y = Sign (x) }",
         applies=_has("FLOAT16", "BFLOAT16"),
         rewrite=_sign_in_single,
-        feeds={"x": np.array([np.nan, -2, 0], np.float16)},
+        feeds={"x": [np.nan, -2, 0]},
     ),
     _recurrent("LSTM", '"Sigmoid", "ThresholdedRelu", "Tanh"'),
     _recurrent("GRU", '"Sigmoid", "ThresholdedRelu"'),
     _recurrent("RNN", '"ThresholdedRelu"'),
     fault(
-        "ReduceSum",
-        "integers above 2^53, or such results; in Einsum, Pow, ReduceL1, ReduceMean, ReduceProd, ReduceSumSquare too",
-        "that of their nearest numbers in fp64",
+        "ReduceSum | integers above 2^53, or such results; in Einsum, Pow, ReduceL1, ReduceMean, ReduceProd, "
+        "ReduceSumSquare too | that of their nearest numbers in fp64",
         "g (int64[n] x) => (int64[1] y) { y = ReduceSum (x) }",
-        feeds={"x": np.array([2**60 + 1, -(2**60)])},
+        feeds={"x": [2**60 + 1, -(2**60)]},
     ),
 )

@@ -75,61 +75,46 @@ def sample_near(op: Nodes, node: ir.Node) -> ir.Value:
 
 ROWS = (
     fault_before_1_32(
-        "Range",
-        "integers from 2^53 on",
-        "more or fewer elements: it counts them in fp64",
+        "Range | integers from 2^53 on | more or fewer elements: it counts them in fp64",
         "g (int64 x, int64 l, int64 d) => (int64[n] y) { y = Range (x, l, d) }",
         applies=may_be_of_large_integers,
         rewrite=count_up,
-        feeds={"x": np.array(2**60), "l": np.array(2**60 + 3), "d": np.array(2)},
+        feeds={"x": 2**60, "l": 2**60 + 3, "d": 2},
     ),
     fault(
-        *(
-            "Slice",
-            "a step that may be negative, to the greatest integer of 32 or 64 bits",
-            "down to the first element",
-        ),
+        "Slice | a step that may be negative, to the greatest integer of 32 or 64 bits | down to the first element",
         "g (float[a] x, int64[1] e) => (float[b] y) <int64[1] s = {2}, int64[1] k = {0}, int64[1] p = {-1}> "
         "{ y = Slice (x, s, e, k, p) }",
         applies=may_slice_down_to_greatest,
         rewrite=slice_to_smaller,
-        feeds={"x": np.arange(4, dtype=np.float32), "e": np.array([_GREATEST])},
+        feeds={"x": np.arange(4), "e": [_GREATEST]},
     ),
     fault(
-        "GridSample",
-        "places far outside, with zeros or the border there",
+        "GridSample | places far outside, with zeros or the border there | "
         "elements of the image, or 0 instead of the border",
         "g (float[1, 1, h, w] x, float[1, i, j, 2] p) => (float[1, 1, k, l] y) { y = GridSample (x, p) }",
         applies=samples_outside,
         rewrite=sample_near,
-        feeds={
-            "x": np.arange(1, 10, dtype=np.float32).reshape(1, 1, 3, 3),
-            "p": np.full((1, 1, 1, 2), 1e20, np.float32),
-        },
+        feeds={"x": np.arange(1, 10).reshape(1, 1, 3, 3), "p": np.full((1, 1, 1, 2), 1e20)},
     ),
     fault(
-        *("ReduceMax", "NaN and other numbers, in ReduceMin, ArgMax, ArgMin and Hardmax too"),
+        "ReduceMax | NaN and other numbers, in ReduceMin, ArgMax, ArgMin and Hardmax too | "
         "a number, unless the first of a row is NaN",
         "g (float[a, b] x) => (float[a, 1] y) <int64[1] i = {1}> { y = ReduceMax (x, i) }",
         opset=18,
-        feeds={"x": np.array([[1, np.nan]], np.float32)},
+        feeds={"x": [[1, np.nan]]},
     ),
     fault_before_1_32(
-        *("TopK", "NaN and other numbers", "a number where NaN is the greatest"),
+        "TopK | NaN and other numbers | a number where NaN is the greatest",
         "g (float[a, b] x) => (float[a, 1] y) <int64[1] k = {1}> { y, i = TopK (x, k) }",
-        feeds={"x": np.array([[1, np.nan]], np.float32)},
+        feeds={"x": [[1, np.nan]]},
     ),
     fault(
-        "ScatterElements",
-        "`reduction` = min or max, of NaN and other numbers",
+        "ScatterElements | `reduction` = min or max, of NaN and other numbers | "
         "the number after NaN, as if it were the first",
         'g (float[a] x, int64[b] i, float[b] u) => (float[c] y) { y = ScatterElements <reduction = "min"> (x, i, u) }',
         opset=18,
-        feeds={
-            "x": np.array([0.5], np.float32),
-            "i": np.array([0, 0]),
-            "u": np.array([np.nan, 2], np.float32),
-        },
-        expected=[np.array([np.nan], np.float32)],
+        feeds={"x": [0.5], "i": [0, 0], "u": [np.nan, 2]},
+        expected=[[np.nan]],
     ),
 )

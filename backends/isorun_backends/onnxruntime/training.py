@@ -59,8 +59,7 @@ def normalize_as_one_instance(op: Nodes, node: ir.Node) -> ir.Value:
 
 ROWS = (
     fault_in_1_32(
-        "BatchNormalization",
-        "`training_mode` = 1, where nothing reads the updated mean and variance",
+        "BatchNormalization | `training_mode` = 1, where nothing reads the updated mean and variance | "
         "other numbers at every run: it updates the weights, or the caller's feeds, with which it computes",
         _MODEL.format(outputs="", nodes=""),
         applies=updates_nothing,
@@ -68,9 +67,8 @@ ROWS = (
         feeds=_FEEDS,
     ),
     fault_in_1_32(
-        "BatchNormalization",
-        "`training_mode` = 1, where the updated mean or variance is read, unless both are outputs of the model",
-        "the same",
+        "BatchNormalization | `training_mode` = 1, where the updated mean or variance is read, unless both are "
+        "outputs of the model | the same",
         _MODEL.format(outputs=", float[3] s", nodes=" s = Neg (p)"),
         applies=updates_weights,
         feeds=_FEEDS,

@@ -79,18 +79,14 @@ def _gelu(operator: str, constants: str, steps: str) -> str:
 
 ROWS = (
     fault(
-        "Erf",
-        "of a quotient by another number near the root of 2",
-        "a GELU, off by up to 3e-4",
+        "Erf | of a quotient by another number near the root of 2 | a GELU, off by up to 3e-4",
         _gelu("Erf", "float r = {1.415}", "a = Div (x, r)"),
         applies=is_of_another_root,
         rewrite=of_negative,
         feeds={"x": _X},
     ),
     fault(
-        "Tanh",
-        "of a cubic with other numbers near a GELU's",
-        "a GELU, off by up to 2e-3",
+        "Tanh | of a cubic with other numbers near a GELU's | a GELU, off by up to 2e-3",
         _gelu(
             *("Tanh", "float three = {3}, float u = {0.0447}, float r = {0.8}"),
             "p = Pow (x, three) q = Mul (p, u) s = Add (x, q) a = Mul (s, r)",
@@ -100,9 +96,7 @@ ROWS = (
         feeds={"x": _X},
     ),
     fault(
-        "Mul",
-        "by another number near 1 / 6",
-        "a hard swish, off by up to 3e-4 of its value",
+        "Mul | by another number near 1 / 6 | a hard swish, off by up to 3e-4 of its value",
         "g (float[N, 4] x) => (float[N, 4] y) <float three = {3}, float six = {6}, float sixth = {0.1667}> "
         "{ a = Add (x, three) r = Relu (a) b = Min (r, six) c = Mul (x, b) y = Mul (c, sixth) }",
         applies=is_by_almost_a_sixth,

@@ -23,9 +23,7 @@ _ROOTS = np.sqrt([[[[(_IMAGE[0, 0, i : i + 3, j : j + 3] ** 2).sum() for j in (0
 
 def _resize(condition: str, result: str, applies: Any, attributes: str, inputs: str = "x, n, s") -> Fault:
     return fault(
-        "Resize",
-        condition,
-        result,
+        f"Resize | {condition} | {result}",
         "g (float[1, 1, 4, 4] x) => (float[1, 1, h, w] y) "
         f"<float[0] n = {{}}, float[4] s = {{1, 1, 0.6, 0.6}}, int64[4] z = {{1, 1, 2, 3}}> "
         f"{{ y = Resize <{attributes}> ({inputs}) }}",
@@ -37,9 +35,7 @@ def _resize(condition: str, result: str, applies: Any, attributes: str, inputs: 
 
 def _pool(operator: str, condition: str, applies: Any, attributes: str = "", expected: Any = None) -> Fault:
     return fault(
-        operator,
-        condition,
-        "a last window that ends outside counts as a whole one",
+        f"{operator} | {condition} | a last window that ends outside counts as a whole one",
         "g (float[1, 1, h, w] x) => (float[1, 1, i, j] y) "
         f"{{ y = {operator} <{attributes} ceil_mode = 1, kernel_shape = [3, 3], strides = [2, 2]> (x) }}",
         applies=applies,
@@ -87,32 +83,26 @@ ROWS = (
         "x, n, n, z",
     ),
     fault(
-        "MaxPool",
-        "`storage_order` = 1 with the output `Indices`",
-        "indices in rows",
+        "MaxPool | `storage_order` = 1 with the output `Indices` | indices in rows",
         "g (float[1, 1, 2, 8] x) => (float[1, 1, 1, 4] y, int64[1, 1, 1, 4] i) "
         "{ y, i = MaxPool <kernel_shape = [2, 2], strides = [2, 2], storage_order = 1> (x) }",
         applies=every(conditions.returns_indices, differs("storage_order", 0)),
         feeds={"x": _IMAGE.reshape(1, 1, 2, 8)},
     ),
     fault(
-        "MaxPool",
-        "`auto_pad` with the output `Indices`",
-        "it pads at the other end",
+        "MaxPool | `auto_pad` with the output `Indices` | it pads at the other end",
         "g (float[1, 1, w] x) => (float[1, 1, n] y, int64[1, 1, n] i) "
         '{ y, i = MaxPool <auto_pad = "SAME_UPPER", kernel_shape = [3]> (x) }',
         applies=every(conditions.returns_indices, conditions.same_size),
-        feeds={"x": np.arange(1, 8, dtype=np.float32).reshape(1, 1, 7)},
-        expected=[np.array([[[2, 3, 4, 5, 6, 7, 7]]], np.float32), np.array([[[1, 2, 3, 4, 5, 6, 6]]])],
+        feeds={"x": np.arange(1, 8).reshape(1, 1, 7)},
+        expected=[[[[2, 3, 4, 5, 6, 7, 7]]], [[[1, 2, 3, 4, 5, 6, 6]]]],
     ),
     fault(
-        "MaxPool",
-        "`ceil_mode` = 1 with a last window that begins in the padding",
-        "it keeps the window",
+        "MaxPool | `ceil_mode` = 1 with a last window that begins in the padding | it keeps the window",
         "g (float[1, 1, 2, 2] x) => (float[1, 1, a, b] y) "
         "{ y = MaxPool <kernel_shape = [1, 1], strides = [2, 2], ceil_mode = 1> (x) }",
         applies=conditions.pools_beyond,
-        feeds={"x": np.arange(4, dtype=np.float32).reshape(1, 1, 2, 2)},
+        feeds={"x": np.arange(4).reshape(1, 1, 2, 2)},
     ),
     _pool(
         "AveragePool",
@@ -126,27 +116,21 @@ ROWS = (
         conditions.has_no_middle_or_bias,
     ),
     fault(
-        "ConvTranspose",
-        "`auto_pad` = SAME_UPPER or SAME_LOWER",
-        "no padding",
+        "ConvTranspose | `auto_pad` = SAME_UPPER or SAME_LOWER | no padding",
         "g (float[1, 1, h, w] x) => (float[1, 1, i, j] y) <float[1, 1, 2, 2] k = {1, 2, 3, 4}> "
         '{ y = ConvTranspose <auto_pad = "SAME_UPPER"> (x, k) }',
         applies=conditions.same_size,
         feeds={"x": _IMAGE},
     ),
     fault(
-        "RoiAlign",
-        "`mode` = max",
-        "another maximum",
+        "RoiAlign | `mode` = max | another maximum",
         "g (float[1, 1, 4, 4] x, float[1, 4] r) => (float[1, 1, 2, 2] y) <int64[1] i = {0}> "
         '{ y = RoiAlign <mode = "max", output_height = 2, output_width = 2, sampling_ratio = 2> (x, r, i) }',
         applies=has("mode", "max"),
-        feeds={"x": _IMAGE, "r": np.array([[0, 0, 3, 3]], np.float32)},
+        feeds={"x": _IMAGE, "r": [[0, 0, 3, 3]]},
     ),
     fault(
-        "RoiAlign",
-        "no `sampling_ratio`",
-        "the number at one place of each part, as with 1",
+        "RoiAlign | no `sampling_ratio` | the number at one place of each part, as with 1",
         f"g ({_REGIONS}) => (float[n, 1, 1, 1] y) <int64[2] i = {{0, 0}}> "
         '{ y = RoiAlign <coordinate_transformation_mode = "output_half_pixel"> (x, r, i) }',
         applies=lambda node, opset: "sampling_ratio" not in node.attributes and not _samples_by_size(node, opset),
@@ -154,21 +138,18 @@ ROWS = (
         feeds={"x": _IMAGE**2, "r": np.array([[0, 0, 3, 3], [0, 0, 2, 2]], np.float32)},
     ),
     fault(
-        "RoiAlign",
-        "`sampling_ratio` = 0, of regions without a height or a width (from opset 16, unless `output_half_pixel`)",
-        "NaN, or the number at a place, instead of 0",
+        "RoiAlign | `sampling_ratio` = 0, of regions without a height or a width (from opset 16, unless "
+        "`output_half_pixel`) | NaN, or the number at a place, instead of 0",
         f"g ({_REGIONS}) => (float[n, 1, 1, 1] y) <int64[2] i = {{0, 0}}> {{ y = RoiAlign (x, r, i) }}",
         applies=_samples_by_size,
         rewrite=_zero_for_nothing,
         feeds={"x": _IMAGE**2, "r": np.array([[1, 1, 2, 1], [0, 0, 2, 2]], np.float32)},
     ),
     fault(
-        "SpaceToDepth",
-        "`mode` = CRD",
-        "the order of DCR",
+        "SpaceToDepth | `mode` = CRD | the order of DCR",
         'g (float[1, 2, 2, 2] x) => (float[1, 8, 1, 1] y) { y = SpaceToDepth <blocksize = 2, mode = "CRD"> (x) }',
         applies=has("mode", "CRD"),
         opset=28,
-        feeds={"x": np.arange(8, dtype=np.float32).reshape(1, 2, 2, 2)},
+        feeds={"x": np.arange(8).reshape(1, 2, 2, 2)},
     ),
 )

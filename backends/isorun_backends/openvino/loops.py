@@ -150,26 +150,20 @@ _GROWING = """g (float[a, b] x) => (float[c, d] y) <float least = {9}> {
 
 ROWS = (
     fault(
-        "If",
-        "a branch reads a value that is an output of the graph, too",
-        "that value",
+        "If | a branch reads a value that is an output of the graph, too | that value",
         _BRANCHES,
         applies=_reads_an_output,
         feeds={"x": np.array([-1, 1], np.float32)},
     ),
     fault(
-        "If",
-        "outputs whose sizes are not fixed",
-        "memory that larger values overwrite, in the first run of a shape",
+        "If | outputs whose sizes are not fixed | memory that larger values overwrite, in the first run of a shape",
         _GROWING,
         applies=_may_grow,
         rewrite=_keep_outputs,
         feeds={"x": np.arange(16, dtype=np.float32).reshape(2, 8)},
     ),
     fault(
-        "Loop",
-        "no iteration, where results of each are collected",
-        "those of the run before",
+        "Loop | no iteration, where results of each are collected | those of the run before",
         _TWO_RUNS,
         applies=_may_not_iterate,
         rewrite=_count_iterations,
@@ -177,9 +171,7 @@ ROWS = (
         expected=[np.array(2, np.float32), np.array([6, 0], np.float32)],
     ),
     fault(
-        "Loop",
-        "a computed number of iterations that is negative",
-        "it never ends",
+        "Loop | a computed number of iterations that is negative | it never ends",
         """g (float[a] x, int64 n) => (float[b] y) <bool t = {1}> {
             y = Loop <body = inner (int64 i, bool c, float[k] s) => (bool d, float[k] u) {
                 d = Identity (c)
@@ -188,7 +180,7 @@ ROWS = (
         }""",
         applies=_may_run_for_ever,
         rewrite=_stop_at_once,
-        feeds={"x": np.ones(2, np.float32), "n": np.array(-1)},
+        feeds={"x": np.ones(2), "n": -1},
         ends_process=True,
     ),
 )

@@ -57,9 +57,8 @@ _NORMALIZED = _CENTERED / np.sqrt(np.square(_CENTERED).mean(-1, keepdims=True) +
 
 def _row(operator: str, steps: str, applies: Callable[[ir.Node, int], bool] = _is_scaled) -> Fault:
     return fault(
-        operator,
-        "normalizing what is multiplied or divided by a number, or turned back from integers, in a quantized model",
-        "the result for the numbers without the factor: `epsilon` weighs less or more",
+        f"{operator} | normalizing what is multiplied or divided by a number, or turned back from integers, in a "
+        "quantized model | the result for the numbers without the factor: `epsilon` weighs less or more",
         "g (float[N, 2, 8] x) => (float[N, 2, 8] y, float[N, 2, 2] p) <float f = {0.001}, float e = {0.00001}, "
         "float[8] g = {1, 1, 1, 1, 1, 1, 1, 1}, float[2] i = {1, 1}, float[2] b = {0, 0}, float s = {0.02}, "
         "uint8 z = {128}, float t = {0.01}, int8 wz = {0}, float two = {2}, "

@@ -283,9 +283,8 @@ def _rows(domain: str) -> tuple[Fault, ...]:
     """The rows for the operators of a domain, a prefix of their names."""
     return (
         fault(
-            domain + _DEQUANTIZE,
-            "the weights of a convolution; of a product that `Gather`, a pool or `BatchNormalization` reads",
-            "products and extrema without the scale; a crash",
+            f"{domain + _DEQUANTIZE} | the weights of a convolution; of a product that `Gather`, a pool or "
+            "`BatchNormalization` reads | products and extrema without the scale; a crash",
             "g (float[N, 1, 8] x) => (float[N, 1, 7] y) <float s = {0.05}, uint8 z = {128}, int8 wz = {0}, "
             f"int8[1, 1, 2] w = {{40, -20}}> {{ q = {domain}QuantizeLinear (x, s, z) "
             f"d = {domain}DequantizeLinear (q, s, z) v = {domain}DequantizeLinear (w, s, wz) c = Conv (d, v) "
@@ -296,21 +295,20 @@ def _rows(domain: str) -> tuple[Fault, ...]:
             expected=[np.square(np.convolve(_ROUNDED[0, 0], [-1, 2], "valid")[None, None])],
         ),
         fault(
-            domain + _DEQUANTIZE,
-            "the weights of a matrix product, with scales along the axis that it sums over",
+            f"{domain + _DEQUANTIZE} | the weights of a matrix product, with scales along the axis that it sums over | "
             "products with those of other rows",
             "g (float[N, 4] x) => (float[N, 2] y) <float[4] t = {0.01, 0.02, 0.05, 0.1}, int8[4] wz = {0, 0, 0, 0}, "
             "int8[4, 2] w = {40, -20, 30, 50, 10, -60, 70, 5}> "
             f"{{ v = {domain}DequantizeLinear <axis = 0> (w, t, wz) y = MatMul (x, v) }}",
             applies=weighs_sums_wrongly,
             rewrite=weights,
-            feeds={"x": np.eye(4, dtype=np.float32)},
-            expected=[np.array([[0.4, -0.2], [0.6, 1], [0.5, -3], [7, 0.5]], np.float32)],
+            feeds={"x": np.eye(4)},
+            expected=[[[0.4, -0.2], [0.6, 1], [0.5, -3], [7, 0.5]]],
         ),
         fault(
-            domain + _DEQUANTIZE,
-            "a value of `QuantizeLinear` that no matrix product reads, or that is computed wrongly itself",
-            "a value of `Pad` that is not scaled, infinite sums with great numbers; a crash after `Concat`",
+            f"{domain + _DEQUANTIZE} | a value of `QuantizeLinear` that no matrix product reads, or that is computed "
+            "wrongly itself | a value of `Pad` that is not scaled, infinite sums with great numbers; a crash after "
+            "`Concat`",
             "g (float[N, 6, 8] x) => (float[N, M, 8] y) <float s = {0.05}, uint8 z = {128}, float value = {1.5}, "
             f"int64[6] pads = {{0, 1, 0, 0, 0, 0}}> {{ q = {domain}QuantizeLinear (x, s, z) "
             f"d = {domain}DequantizeLinear (q, s, z) y = Pad (d, pads, value) }}",
@@ -320,10 +318,9 @@ def _rows(domain: str) -> tuple[Fault, ...]:
             expected=[np.pad(_ROUNDED, ((0, 0), (1, 0), (0, 0)), constant_values=1.5)],
         ),
         fault(
-            domain + _QUANTIZE,
-            "16 bits; a range of more than 1e38; several factors before it, some of them negative; "
-            "scales along an axis of unknown size",
-            "numbers out of range wrap around; lower limits; wrong numbers; scales along another axis",
+            f"{domain + _QUANTIZE} | 16 bits; a range of more than 1e38; several factors before it, some of them "
+            "negative; scales along an axis of unknown size | numbers out of range wrap around; lower limits; wrong "
+            "numbers; scales along another axis",
             "g (float[N, 6, 8] x) => (uint16[N, 6, 8] y) <float s = {1}, uint16 z = {0}> "
             f"{{ y = {domain}QuantizeLinear (x, s, z) }}",
             applies=quantizes_wrongly,
@@ -341,9 +338,7 @@ def _of_integers(operator: str, attributes: str = "", *, of_two: bool = False, s
     inputs = ", ".join(["t, u", *operands] if sizes_first else [*operands, "t, u"])
     feeds = {"a": _BYTES_OF_ALL, "b": _BYTES_OF_ALL[::-1]} if of_two else {"a": _BYTES_OF_ALL}
     return fault(
-        _CONTRIB + operator,
-        "any",
-        "other integers: it wraps around, saturates elsewhere, or truncates",
+        f"{_CONTRIB + operator} | any | other integers: it wraps around, saturates elsewhere, or truncates",
         f"g ({', '.join(f'uint8[N, C, 4, 4] {name}' for name in feeds)}) => (uint8[M, D, H, W] y) "
         "<float s = {0.05}, uint8 z = {120}, float t = {0.04}, uint8 u = {9}> "
         f"{{ y = {_CONTRIB}{operator} {attributes} ({inputs}) }}",

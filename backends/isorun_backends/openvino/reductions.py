@@ -100,14 +100,13 @@ def _is_constant(value: ir.Value) -> bool:
 
 def _joined(operator: str, inputs: str = "m, k", shape: str = "3, 1") -> Fault:
     return fault(
-        operator,
-        "a constant of several elements, and a reduction of three axes",
+        f"{operator} | a constant of several elements, and a reduction of three axes | "
         "it uses the first elements alone",
         f"g (float[a, b, 4] x) => (float[c, d, e] y) <float[{shape}] k = {{0.5, 1, 5}}> "
         f"{{ m = ReduceMean <axes = [-1]> (x) y = {operator} ({inputs}) }}",
         applies=is_of_reduction,
         rewrite=select,
-        feeds={"x": np.arange(-12, 12, dtype=np.float32).reshape(2, 3, 4)},
+        feeds={"x": np.arange(-12, 12).reshape(2, 3, 4)},
     )
 
 
@@ -115,9 +114,7 @@ ROWS = (
     *map(_joined, ("Add", "Sub", "Mul", "Div", "PRelu")),
     _joined("BatchNormalization", "m, k, k, k, k", "3"),
     fault(
-        "Div",
-        "a difference by the root of the mean of another difference",
-        "a layer normalization",
+        "Div | a difference by the root of the mean of another difference | a layer normalization",
         "g (float[a, b, c, d] x) => (float[e, f, h, i] y) <float u = {0.1}> { m = ReduceMean <axes = [1]> (x) "
         "n = ReduceMean <axes = [2]> (x) d = Sub (x, m) o = Sub (x, n) p = Mul (d, d) "
         "v = ReduceMean <axes = [1]> (p) w = Add (v, u) s = Sqrt (w) y = Div (o, s) }",

@@ -82,8 +82,7 @@ def _bounds(part: ir.Node) -> tuple[int, int] | None:
 
 ROWS = (
     fault(
-        "Concat",
-        "a negated part of a value and another part, which are not its second and its first half",
+        "Concat | a negated part of a value and another part, which are not its second and its first half | "
         "a rotation by halves; for parts of unequal size, memory that was never written",
         "g (float[N, 2, 3, 4] x, float[1, 1, 3, 4] c, float[1, 1, 3, 4] s) => (float[N, 2, 3, 4] y) "
         "<int64[1] begin = {0}, int64[1] half = {2}, int64[1] end = {4}, int64[1] last = {3}> { "
@@ -91,10 +90,6 @@ ROWS = (
         "p = Mul (x, c) q = Mul (h, s) y = Add (p, q) }",
         applies=joins_other_parts,
         rewrite=negate_last,
-        feeds={
-            "x": np.arange(24, dtype=np.float32).reshape(1, 2, 3, 4),
-            "c": np.ones((1, 1, 3, 4), np.float32),
-            "s": np.ones((1, 1, 3, 4), np.float32),
-        },
+        feeds={"x": np.arange(24).reshape(1, 2, 3, 4), "c": np.ones((1, 1, 3, 4)), "s": np.ones((1, 1, 3, 4))},
     ),
 )

@@ -86,12 +86,11 @@ def _product(operator: str, **fields: Any) -> Fault:
     defaults: dict[str, Any] = {
         "applies": multiplies_unknown_size,
         "rewrite": multiply_size_of_weights,
-        "feeds": {"x": np.ones((2, 4), np.float32)},
-        "expected": [np.zeros((2, 2), np.float32)],
+        "feeds": {"x": np.ones((2, 4))},
+        "expected": [np.zeros((2, 2))],
     }
     return fault(
-        operator,
-        "constant weights, and a tensor of another number of terms",
+        f"{operator} | constant weights, and a tensor of another number of terms | "
         "sums of memory after its end, or of a part of the terms",
         invalid=True,
         **defaults | fields,
@@ -104,13 +103,11 @@ def _by_weights(node: str) -> str:
 
 def _window(operator: str) -> Fault:
     return fault(
-        operator,
-        "a computed size that is negative",
-        "a window of its absolute value",
+        f"{operator} | a computed size that is negative | a window of its absolute value",
         f"g (int64 n) => (float[a] y) {{ y = {operator} (n) }}",
         applies=conditions.computes_input(0),
         rewrite=rewrites.window_of_size,
-        feeds={"n": np.array(-5)},
+        feeds={"n": -5},
     )
 
 
@@ -129,28 +126,24 @@ ROWS = (
         "com.microsoft.Attention",
         model="g (float[a, b, c] x) => (float[a, b, 1] y) <float[2, 3] w = {1, 2, 3, 4, 5, 6}, float[3] v = {1, 2, 3}> "
         "{ y = com.microsoft.Attention <num_heads = 1> (x, w, v) }",
-        feeds={"x": np.ones((1, 2, 4), np.float32)},
-        expected=[np.zeros((1, 2, 1), np.float32)],
+        feeds={"x": np.ones((1, 2, 4))},
+        expected=[np.zeros((1, 2, 1))],
     ),
     fault(
-        "Compress",
-        "more conditions than rows",
-        "memory after the last row",
+        "Compress | more conditions than rows | memory after the last row",
         "g (float[a] x, bool[b] k) => (float[c] y) { y = Compress <axis = 0> (x, k) }",
         applies=conditions.computes_input(1),
         rewrite=rewrites.compress_rows,
-        feeds={"x": np.array([1, 2, 3], np.float32), "k": np.ones(4, bool)},
-        expected=[np.array([1, 2, 3], np.float32)],
+        feeds={"x": [1, 2, 3], "k": np.ones(4)},
+        expected=[[1, 2, 3]],
     ),
     fault(
-        "Split",
-        "a computed size that is negative",
-        "memory after the last element",
+        "Split | a computed size that is negative | memory after the last element",
         "g (float[a] x, int64[2] n) => (float[b] y, float[c] z) { y, z = Split <axis = 0> (x, n) }",
         applies=conditions.computes_input(1),
         rewrite=rewrites.split_into_sizes,
-        feeds={"x": np.arange(4, dtype=np.float32), "n": np.array([-1, 5])},
-        expected=[np.zeros(0, np.float32), np.zeros(0, np.float32)],
+        feeds={"x": np.arange(4), "n": [-1, 5]},
+        expected=[np.zeros(0), np.zeros(0)],
         invalid=True,
     ),
 )

@@ -21,7 +21,7 @@ def _reads_text(node: ir.Node, _: int) -> bool:
 
 def _row(operator: str, graph: str, feeds: dict[str, np.ndarray], opset: int = 17) -> Fault:
     return fault(
-        *(operator, "text", "it ends the process, or reads memory that is not its own"),
+        f"{operator} | text | it ends the process, or reads memory that is not its own",
         f"g {graph}",
         applies=_reads_text,
         opset=opset,
