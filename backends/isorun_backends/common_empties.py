@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from isorun.plugin import Fault
-from isorun_backends.nodes import GATES, Nodes, Rows, dtype_of, rewrite, shape_of
+from isorun_backends.nodes import GATES, Nodes, Rows, dtype_of, shape_of
 
 if TYPE_CHECKING:
     import onnx_ir as ir
@@ -27,7 +27,7 @@ def recurrent_of_nothing(fault: Rows, operator: str, keep: Keep | None = None) -
         f"{operator} | a batch or a length that may be 0 | it ends the process",
         f"g (float[a, b, 2] x, {weights}) => (float[c, d, e, f] y) {{ y = {operator} <hidden_size = 2> (x, w, w) }}",
         applies=_may_be_of_nothing,
-        rewrite=rewrite(lambda op, node: _unless_of_nothing(op, node, keep)),
+        rewrite=lambda op, node: _unless_of_nothing(op, node, keep),
         feeds={"x": np.ones((3, 0, 2)), "w": np.ones((1, GATES[operator] * 2, 2), np.float32)},
         ends_process=True,
     )

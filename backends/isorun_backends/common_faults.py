@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from isorun.plugin import Fault
-from isorun_backends.nodes import GATES, Nodes, Rows, array_of, attribute_of, dtype_of, input_of, rewrite, shape_of
+from isorun_backends.nodes import GATES, Nodes, Rows, array_of, attribute_of, dtype_of, input_of, shape_of
 
 if TYPE_CHECKING:
     import onnx_ir as ir
@@ -132,7 +132,6 @@ def is_half(node: ir.Node, _: int) -> bool:
     return value is not None and value.dtype == ir.DataType.FLOAT16 and len(node.outputs) == 1
 
 
-@rewrite
 def through_single(op: Nodes, node: ir.Node) -> ir.Value:
     """The node in fp32, its inputs and its output in fp16 as they were."""
     import onnx_ir as ir
@@ -145,7 +144,6 @@ def through_single(op: Nodes, node: ir.Node) -> ir.Value:
     return op("Cast", op(node.op_type, *inputs, **node.attributes), to=ir.DataType.FLOAT16)
 
 
-@rewrite
 def shrink_by_selection(op: Nodes, node: ir.Node) -> ir.Value:
     """Where instead of products with zero, which are NaN for infinities, in the node's own type."""
     x, kind = node.inputs[0], dtype_of(node.inputs[0], np.float32)
@@ -155,14 +153,12 @@ def shrink_by_selection(op: Nodes, node: ir.Node) -> ir.Value:
     return op("Where", op("Less", x, low), op("Add", x, shift), upper)
 
 
-@rewrite
 def _as_matrix(op: Nodes, node: ir.Node) -> ir.Value:
     (x,) = node.inputs
     computed = op(node.op_type, op("Flatten", x, axis=_axis(node)), axis=1)
     return op("Reshape", computed, op("Shape", x))
 
 
-@rewrite
 def _by_pool(op: Nodes, node: ir.Node) -> ir.Value:
     """With the means of squares over channels, where those that do not exist count as zeros."""
     (x,), size = node.inputs, attribute_of(node, "size")
@@ -188,7 +184,6 @@ def _couples_gates(node: ir.Node, _: int) -> bool:
     return attribute is not None and (attribute.is_ref() or bool(attribute.value))
 
 
-@rewrite
 def _without_rows(op: Nodes, node: ir.Node) -> ir.Value:
     nowhere = op.constant(np.zeros(0, np.int64))
     return op("Gather", op("NonZero", *node.inputs), nowhere, axis=0)

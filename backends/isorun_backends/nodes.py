@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     import onnx_ir as ir
 
     Condition = Callable[[ir.Node, int], bool]
-    Rewrite = Callable[[ir.Node], list[ir.Node]]
+    Rewrite = Callable[["Nodes", ir.Node], object]  # adds the nodes of an equivalent, those of its outputs last
 
 
 GATES = {"LSTM": 4, "GRU": 3, "RNN": 1}
@@ -153,10 +153,8 @@ class Nodes(list["ir.Node"]):
         return self[-1].outputs
 
 
-def rewrite(add: Callable[[Nodes, ir.Node], object]) -> Rewrite:
-    """Make the rewrite of a row from a function that adds the nodes of an equivalent, those of its outputs last."""
-
-    @wraps(add)
+def _nodes_of(add: Rewrite) -> Callable[[ir.Node], list[ir.Node]]:
+    @wraps(add)  # the module of a table's functions is part of cache keys
     def nodes_of(node: ir.Node) -> list[ir.Node]:
         nodes = Nodes()
         add(nodes, node)
@@ -185,6 +183,7 @@ class Rows:
         *,
         feeds: Mapping[str, Any],
         expected: Sequence[Any] | None = None,
+        rewrite: Rewrite | None = None,
         **fields: Any,
     ) -> Fault:
         """A row.
@@ -193,6 +192,7 @@ class Rows:
             row: ``operator | condition | result``, as in the table of docs/runtime-faults.md.
             model: the graph in text form, whose declarations are also those of feeds and expected outputs.
             feeds, expected: anything that NumPy converts.
+            rewrite: adds the nodes of an equivalent to the first argument, those of its outputs last.
             fields: the other fields of :class:`isorun.plugin.Fault`.
         """
         operator, condition, result = row.split(" | ")
@@ -209,6 +209,7 @@ class Rows:
             model=model,
             feeds={name: _typed(feeds[name], kind) for kind, name in inputs},
             expected=expected,
+            rewrite=None if rewrite is None else _nodes_of(rewrite),
             **fields,
         )
 

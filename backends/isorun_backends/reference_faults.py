@@ -24,7 +24,6 @@ from isorun_backends.nodes import (
     every,
     has,
     input_of,
-    rewrite,
     shape_of,
     static,
 )
@@ -45,7 +44,6 @@ def _is_unsorted(node: ir.Node, _: int) -> bool:
     return not in_rows or sum(output.name != "" for output in node.outputs) == 1
 
 
-@rewrite
 def _with_bias_added(op: Nodes, node: ir.Node) -> ir.Value:
     """Biases are added to the last axis but one of the reversed dimensions, whatever their number."""
     (image,) = op.like(node, *node.inputs[:2])
@@ -58,7 +56,6 @@ def _may_step_back(node: ir.Node, _: int) -> bool:
     return steps is not None and (numbers is None or min(numbers, default=0) < 0)
 
 
-@rewrite
 def _with_start_inside(op: Nodes, node: ir.Node) -> None:
     """A start before the first element is that element."""
     data, start, end, axes, steps = node.inputs
@@ -67,10 +64,6 @@ def _with_start_inside(op: Nodes, node: ir.Node) -> None:
     size = op("Gather", op("Shape", data), places)
     first = op("Neg", op("Cast", size, to=7 if start.dtype is None else start.dtype))  # 7: int64
     op.like(node, data, op("Max", start, first), end, axes, steps)
-
-
-def _pads_beyond(node: ir.Node, _: int) -> bool:
-    return bool(attribute_of(node, "ceil_mode", 0)) and any(attribute_of(node, "pads") or ())
 
 
 def _clipped(operator: str, expected: float) -> Fault:
@@ -88,10 +81,6 @@ def _activated(operator: str, names: str, expected: float) -> Fault:
 def _pads_unequally(node: ir.Node, _: int) -> bool:
     pads = [] if "pads" not in node.attributes else node.attributes["pads"].value or [0, 1]
     return len(set(pads)) > 1
-
-
-def _returns_places(node: ir.Node, _: int) -> bool:
-    return len(node.outputs) > 1 and bool(node.outputs[1].name)
 
 
 FAULTS = KnownFaults(
@@ -158,14 +147,14 @@ FAULTS = KnownFaults(
             "MaxPool | `ceil_mode` = 1 with pads | an output of another shape",
             "g (float[1, 1, n] x) => (float[1, 1, m] y) "
             "{ y = MaxPool <ceil_mode = 1, pads = [1, 1], kernel_shape = [2]> (x) }",
-            applies=_pads_beyond,
+            applies=lambda node, _: attribute_of(node, "ceil_mode", 0) and any(attribute_of(node, "pads") or ()),
             feeds={"x": np.arange(3).reshape(1, 1, 3)},
             expected=[[[[0, 1, 2, 2]]]],
         ),
         _fault(
             "MaxPool | the output `Indices` | places within a channel, of columns, or below 0",
             "g (float[1, 2, n] x) => (float[1, 2, m] y, int64[1, 2, m] i) { y, i = MaxPool <kernel_shape = [2]> (x) }",
-            applies=_returns_places,
+            applies=lambda node, _: len(node.outputs) > 1 and bool(node.outputs[1].name),
             feeds={"x": np.arange(4).reshape(1, 2, 2)},
             expected=[[[[1], [3]]], [[[1], [3]]]],
         ),

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from isorun_backends.common_empties import choose, zeros_of
-from isorun_backends.nodes import Nodes, attribute_of, dtype_of, input_of, producer, rewrite, settled, shape_of
+from isorun_backends.nodes import Nodes, attribute_of, dtype_of, input_of, producer, settled, shape_of
 from isorun_backends.onnxruntime.row import fault, fault_before_1_32
 
 if TYPE_CHECKING:
@@ -50,7 +50,6 @@ def raise_lowest(op: Nodes, node: ir.Node) -> None:
     node.replace_input_with(_MASK, op("Where", op("Equal", mask, lowest), raised, mask))
 
 
-@rewrite
 def with_raised_lowest(op: Nodes, node: ir.Node) -> Sequence[ir.Value]:
     """The attention with a higher number in the place of the lowest float."""
     raise_lowest(op, node)
@@ -65,7 +64,6 @@ def may_have_no_heads(node: ir.Node, _: int) -> bool:
     return any(len(shape) == 4 and not isinstance(shape[1], int) for shape in shapes)
 
 
-@rewrite
 def unless_no_heads(op: Nodes, node: ir.Node) -> Sequence[ir.Value]:
     """The attention, or an empty result."""
     if may_hold_lowest(node, 0):

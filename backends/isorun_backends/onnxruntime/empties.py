@@ -10,7 +10,7 @@ import numpy as np
 
 from isorun.plugin import Fault
 from isorun_backends.common_empties import choose, other_if_empty, recurrent_of_nothing, zeros_of
-from isorun_backends.nodes import Nodes, attribute_of, dtype_of, input_of, rewrite, settled, shape_of, where_below
+from isorun_backends.nodes import Nodes, attribute_of, dtype_of, input_of, settled, shape_of, where_below
 from isorun_backends.onnxruntime.row import fault, fault_before_1_32
 
 if TYPE_CHECKING:
@@ -25,7 +25,6 @@ def has_negative_axis(node: ir.Node, _: int) -> bool:
     return not all(isinstance(size, int) and size > 0 for size in sizes)
 
 
-@rewrite
 def count_from_start(op: Nodes, node: ir.Node) -> ir.Value:
     """The same axis, counted from the start."""
     x = node.inputs[0]
@@ -47,18 +46,6 @@ def may_have_no_terms(node: ir.Node, _: int) -> bool:
     return not any(size in outer for size in inner if size is not None and not isinstance(size, int) and size.value)
 
 
-@rewrite
-def zero_without_terms(op: Nodes, node: ir.Node) -> None:
-    """The product, or 0 if an input is empty."""
-    other_if_empty(op, node, node.inputs[0], op.constant(0, np.int32))
-
-
-@rewrite
-def zero_point_without_terms(op: Nodes, node: ir.Node) -> None:
-    """The same of a quantized product, whose 0 is a number of its own."""
-    other_if_empty(op, node, node.inputs[0], op("Squeeze", node.inputs[7]))
-
-
 def _inputs_of_conv(node: ir.Node) -> tuple[int, int]:
     """The places of the image and of the weights."""
     return (0, 3) if node.op_type == "QLinearConv" else (0, 1)
@@ -77,7 +64,6 @@ def pads_what_may_have_no_channels(node: ir.Node, opset: int) -> bool:
     return pads and may_have_no_channels(node, opset)
 
 
-@rewrite
 def with_channels(op: Nodes, node: ir.Node) -> None:
     """The same with a channel for each group if there are none, which is 0 throughout."""
     image, weights = _inputs_of_conv(node)
@@ -101,7 +87,6 @@ def scales_a_bias_alone(node: ir.Node, opset: int) -> bool:
     return is_scaled and may_have_no_terms(node, opset)
 
 
-@rewrite
 def with_scaled_bias(op: Nodes, node: ir.Node) -> ir.Value:
     """The product and a bias that is multiplied before."""
     left, right, bias = node.inputs
@@ -119,7 +104,6 @@ def may_have_no_frame(node: ir.Node, _: int) -> bool:
     return input_of(node, 3) is not None or not isinstance(size, int) or size == 0
 
 
-@rewrite
 def require_frame(op: Nodes, node: ir.Node) -> ir.Value:
     """The transform, with a length above that of every signal for 0: an error."""
     signal, step, window, length = [*node.inputs, None, None][:4]
@@ -133,12 +117,6 @@ def _may_be_empty(value: ir.Value | None) -> bool:
     return sizes is None or not all(isinstance(size, int) and size > 0 for size in sizes)
 
 
-def sums_what_may_be_empty(node: ir.Node, _: int) -> bool:
-    """Whether a factor of an Einsum may have no elements."""
-    return any(map(_may_be_empty, node.inputs))
-
-
-@rewrite
 def zeros_if_empty(op: Nodes, node: ir.Node) -> None:
     """The sums, or zeros in their shape if a factor has no elements."""
     equation = "".join(attribute_of(node, "equation").split())
@@ -169,12 +147,6 @@ def _places(labels: str) -> Iterator[tuple[int, int]]:
         yield begin, (from_end + 1 or 2**31 - 1) if -1 < point <= axis else axis + 1
 
 
-def normalizes_what_may_be_empty(node: ir.Node, _: int) -> bool:
-    """Whether an image may have a size of 0."""
-    return _may_be_empty(node.inputs[0])
-
-
-@rewrite
 def as_it_is_if_empty(op: Nodes, node: ir.Node) -> None:
     """The normalization, or the image itself if it has no elements."""
     zeros, x = Nodes(), node.inputs[0]
@@ -200,7 +172,7 @@ ROWS = (
         "g (uint8[a, b] x, uint8[b, c] w, uint8[a, d] z, uint8[d, c] u) => (int32[e, f] y, int32[g, h] v) "
         "{ v = MatMulInteger (x, w) n = Shape (v) y = MatMulInteger (z, u) }",
         applies=may_have_no_terms,
-        rewrite=zero_without_terms,
+        rewrite=lambda op, node: other_if_empty(op, node, node.inputs[0], op.constant(0, np.int32)),
         feeds={"x": np.full((40, 9), 5), "w": np.full((9, 40), 5), "z": np.zeros((40, 0)), "u": np.zeros((0, 40))},
     ),
     fault(
@@ -208,7 +180,7 @@ ROWS = (
         "g (uint8[a, b] x, uint8[b, c] w, float s, uint8 z) => (uint8[a, c] y) "
         "{ y = QLinearMatMul (x, s, z, w, s, z, s, z) }",
         applies=may_have_no_terms,
-        rewrite=zero_point_without_terms,
+        rewrite=lambda op, node: other_if_empty(op, node, node.inputs[0], op("Squeeze", node.inputs[7])),
         feeds={
             **{"x": np.zeros((2, 0), np.uint8), "w": np.zeros((0, 3), np.uint8)},
             **{"s": np.array(0.5, np.float32), "z": np.array(7, np.uint8)},
@@ -269,7 +241,7 @@ ROWS = (
         "Einsum | a factor that may have no elements | it ends the process",
         "g (float[a, b, c] x, float[a, d, c] w) => (float[a, b, d] y) "
         '{ y = Einsum <equation = "...id,...jd->...ij"> (x, w) }',
-        applies=sums_what_may_be_empty,
+        applies=lambda node, _: any(map(_may_be_empty, node.inputs)),
         rewrite=zeros_if_empty,
         feeds={"x": np.zeros((0, 3, 2)), "w": np.zeros((0, 4, 2))},
         ends_process=True,
@@ -278,7 +250,7 @@ ROWS = (
         "InstanceNormalization | a size of the image that may be 0 | it ends the process",
         "g (float[a, 2, b] x) => (float[a, 2, b] y) <float[2] s = {1, 2}> "
         "{ n = Neg (x) y = InstanceNormalization (n, s, s) }",
-        applies=normalizes_what_may_be_empty,
+        applies=lambda node, _: _may_be_empty(node.inputs[0]),
         rewrite=as_it_is_if_empty,
         feeds={"x": np.zeros((1, 2, 0))},
         expected=[np.zeros((1, 2, 0))],

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from isorun.plugin import Fault
-from isorun_backends.nodes import Nodes, attribute_of, dtype_of, input_of, rewrite, settled
+from isorun_backends.nodes import Nodes, attribute_of, dtype_of, input_of, settled
 from isorun_backends.onnxruntime.row import fault, fault_before_1_32
 
 if TYPE_CHECKING:
@@ -24,7 +24,6 @@ def _may_divide_by_minus_one(node: ir.Node, _: int) -> bool:
     return is_wide and not attribute_of(node, "fmod", 0) and (divisors is None or bool((divisors == -1).any()))
 
 
-@rewrite
 def _by_one(op: Nodes, node: ir.Node) -> ir.Value:
     """The same by 1 where the divisor is -1, with the sign of the quotient turned; the remainder is 0."""
     x, divisor = node.inputs

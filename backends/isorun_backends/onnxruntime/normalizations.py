@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from isorun.plugin import Fault
-from isorun_backends.nodes import Nodes, array_of, producer, rewrite
+from isorun_backends.nodes import Nodes, array_of, producer
 from isorun_backends.onnxruntime.row import fault, fault_before_1_32
 
 if TYPE_CHECKING:
@@ -18,11 +18,6 @@ if TYPE_CHECKING:
     from isorun_backends.nodes import Condition, Rewrite
 
 _STEPS = {"Sub": "Sub (x, m)", "Pow": "Pow (d, two)", "Add": "Add (v, e)", "Div": "Div (d, s)"}
-
-
-def is_no_variance(node: ir.Node, _: int) -> bool:
-    """Whether the mean of a power is taken that is not known to be the second."""
-    return _is_read_by(node, "ReduceMean") and not _is_one(node.inputs[1], 2)
 
 
 def is_from_mean(node: ir.Node, _: int) -> bool:
@@ -37,23 +32,6 @@ def has_many_epsilons(node: ir.Node, _: int) -> bool:
         return False
     pairs = (node.inputs, node.inputs[::-1])
     return any(_producer(mean, "ReduceMean") is not None and not _is_one(added) for mean, added in pairs)
-
-
-def divides_root(node: ir.Node, _: int) -> bool:
-    """Whether a root is divided by a difference."""
-    return _producer(node.inputs[0], "Sqrt") is not None and _producer(node.inputs[1], "Sub") is not None
-
-
-@rewrite
-def negate_twice(op: Nodes, node: ir.Node) -> ir.Value:
-    """The negative of the negative."""
-    return op("Neg", op("Neg", op(node.op_type, *node.inputs)))
-
-
-@rewrite
-def subtract_mean(op: Nodes, node: ir.Node) -> ir.Value:
-    """The negative of what a normalization subtracts."""
-    return op("Neg", op("Sub", node.inputs[1], node.inputs[0]))
 
 
 def _is_one(value: ir.Value | None, number: float | None = None) -> bool:
@@ -74,8 +52,17 @@ def _is_read_by(node: ir.Node, kind: str) -> bool:
     return any(reader.op_type == kind for reader in node.outputs[0].consumers())
 
 
+def _negate_twice(op: Nodes, node: ir.Node) -> ir.Value:
+    return op("Neg", op("Neg", op(node.op_type, *node.inputs)))
+
+
 def _row(
-    operator: str, step: str, condition: str, applies: Condition, rewrite: Rewrite, epsilon: str = "float e = {1}"
+    operator: str,
+    step: str,
+    condition: str,
+    applies: Condition,
+    rewrite: Rewrite = _negate_twice,
+    epsilon: str = "float e = {1}",
 ) -> Fault:
     steps = {**_STEPS, operator: step}
     row = fault_before_1_32 if operator == "Add" else fault
@@ -94,12 +81,18 @@ def _row(
 ROWS = (
     _row(
         *("Pow", "Pow (d, four)", "a power other than the second, of which the mean is taken"),
-        *(is_no_variance, negate_twice),
+        lambda node, _: _is_read_by(node, "ReduceMean") and not _is_one(node.inputs[1], 2),
     ),
-    _row("Sub", "Sub (m, x)", "a value subtracted from its mean", is_from_mean, subtract_mean),
-    _row("Div", "Div (s, d)", "a root divided by a difference", divides_root, negate_twice),
     _row(
-        *("Add", "Add (v, e)", "several numbers added to a mean of which the root is taken"),
-        *(has_many_epsilons, negate_twice, "float[4] e = {1, 2, 3, 4}"),
+        *("Sub", "Sub (m, x)", "a value subtracted from its mean", is_from_mean),
+        rewrite=lambda op, node: op("Neg", op("Sub", *node.inputs[::-1])),
+    ),
+    _row(
+        *("Div", "Div (s, d)", "a root divided by a difference"),
+        lambda node, _: bool(_producer(node.inputs[0], "Sqrt") and _producer(node.inputs[1], "Sub")),
+    ),
+    _row(
+        *("Add", "Add (v, e)", "several numbers added to a mean of which the root is taken", has_many_epsilons),
+        epsilon="float[4] e = {1, 2, 3, 4}",
     ),
 )

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from isorun.plugin import Fault
-from isorun_backends.nodes import Nodes, attribute_of, input_of, is_constant, producer, rewrite, settled, static
+from isorun_backends.nodes import Nodes, attribute_of, input_of, is_constant, producer, settled, static
 from isorun_backends.onnxruntime.row import fault_before_1_32
 
 if TYPE_CHECKING:
@@ -52,7 +52,6 @@ def is_mean_of_padded(node: ir.Node, _: int) -> bool:
     return pad is not None and _moves_windows(node, pad)
 
 
-@rewrite
 def keep_pad(op: Nodes, node: ir.Node) -> Sequence[ir.Value]:
     """The pool of a copy, which no optimizer removes."""
     return op.like(node, op("Concat", node.inputs[0], axis=0))

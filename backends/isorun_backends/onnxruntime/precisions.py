@@ -8,7 +8,7 @@ import numpy as np
 
 from isorun.plugin import Fault
 from isorun_backends.common_faults import of_one_step, shrink_by_selection
-from isorun_backends.nodes import Nodes, attribute_of, input_of, rewrite
+from isorun_backends.nodes import Nodes, attribute_of, input_of
 from isorun_backends.onnxruntime.row import fault_in_1_32 as fault
 
 if TYPE_CHECKING:
@@ -27,7 +27,6 @@ def _has(*kinds: str) -> Condition:
     return lambda node, _: _kind(node) in kinds
 
 
-@rewrite
 def _sign_in_single(op: Nodes, node: ir.Node) -> ir.Value:
     import onnx_ir as ir
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from isorun_backends.nodes import Nodes, attribute_of, dtype_of, input_of, is_small, rewrite, settled, static
+from isorun_backends.nodes import Nodes, attribute_of, dtype_of, input_of, is_small, settled, static
 from isorun_backends.onnxruntime.row import fault, fault_before_1_32
 
 if TYPE_CHECKING:
@@ -31,7 +31,6 @@ def may_be_of_large_integers(node: ir.Node, _: int) -> bool:
     return step is None or abs(step.item()) >= 2**10 or (limit is not None and abs(limit[0]) >= _HELD)
 
 
-@rewrite
 def count_up(op: Nodes, node: ir.Node) -> ir.Value:
     """The start, and as many steps as there are, in integers alone. A step of 0 is an error, as before."""
     start, limit, step = node.inputs
@@ -44,11 +43,6 @@ def count_up(op: Nodes, node: ir.Node) -> ir.Value:
     return op("Add", start, op("Mul", steps, step))
 
 
-def samples_outside(node: ir.Node, _: int) -> bool:
-    """Whether what is outside the image does not depend on how far."""
-    return attribute_of(node, "padding_mode", "zeros") in ("zeros", "border")
-
-
 def may_slice_down_to_greatest(node: ir.Node, _: int) -> bool:
     """Whether a slice may have negative steps, and ends at the greatest integer of a type."""
     steps, ends = settled(input_of(node, 4)), settled(input_of(node, 2))
@@ -57,7 +51,6 @@ def may_slice_down_to_greatest(node: ir.Node, _: int) -> bool:
     return ends is None or bool(np.isin(ends, (_GREATEST, np.iinfo(np.int64).max)).any())
 
 
-@rewrite
 def slice_to_smaller(op: Nodes, node: ir.Node) -> Sequence[ir.Value]:
     """The slice to smaller ends, which are beyond the last element too."""
     x, starts, ends, *rest = node.inputs
@@ -65,7 +58,6 @@ def slice_to_smaller(op: Nodes, node: ir.Node) -> Sequence[ir.Value]:
     return op.like(node, x, starts, op("Where", op("Less", last, ends), last, ends), *rest)
 
 
-@rewrite
 def sample_near(op: Nodes, node: ir.Node) -> ir.Value:
     """Samples of places that are outside by no more than a hundred images."""
     x, grid = node.inputs
@@ -93,7 +85,7 @@ ROWS = (
         "GridSample | places far outside, with zeros or the border there | "
         "elements of the image, or 0 instead of the border",
         "g (float[1, 1, h, w] x, float[1, i, j, 2] p) => (float[1, 1, k, l] y) { y = GridSample (x, p) }",
-        applies=samples_outside,
+        applies=lambda node, _: attribute_of(node, "padding_mode", "zeros") in ("zeros", "border"),
         rewrite=sample_near,
         feeds={"x": np.arange(1, 10).reshape(1, 1, 3, 3), "p": np.full((1, 1, 1, 2), 1e20)},
     ),

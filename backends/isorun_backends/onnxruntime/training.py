@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from isorun_backends.nodes import Nodes, attribute_of, rewrite
+from isorun_backends.nodes import Nodes, attribute_of
 from isorun_backends.onnxruntime.row import fault_in_1_32
 
 if TYPE_CHECKING:
@@ -41,7 +41,6 @@ def updates_weights(node: ir.Node, _: int) -> bool:
     )
 
 
-@rewrite
 def normalize_as_one_instance(op: Nodes, node: ir.Node) -> ir.Value:
     """The normalization of an image with all elements of the batch in each channel."""
     x, scale, bias = node.inputs[:3]

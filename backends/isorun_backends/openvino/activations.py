@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from isorun_backends.nodes import Nodes, number, producer, rewrite
+from isorun_backends.nodes import Nodes, number, producer
 from isorun_backends.openvino.row import fault
 
 if TYPE_CHECKING:
@@ -41,13 +41,11 @@ def is_by_almost_a_sixth(node: ir.Node, _: int) -> bool:
     return any(constant is not None and _is_almost(constant, _SIXTH, 1e-3) for constant in constants)
 
 
-@rewrite
 def of_negative(op: Nodes, node: ir.Node) -> ir.Value:
     """The negative of the operator of the negative."""
     return op("Neg", op(node.op_type, op("Neg", *node.inputs)))
 
 
-@rewrite
 def divide(op: Nodes, node: ir.Node) -> ir.Value:
     """A quotient by the reciprocal."""
     value, constant = node.inputs if number(node.inputs[1]) else node.inputs[::-1]

@@ -8,7 +8,7 @@ import numpy as np
 
 from isorun.plugin import Fault
 from isorun_backends.common_faults import shrink_by_selection
-from isorun_backends.nodes import differs, every, has
+from isorun_backends.nodes import differs, every, has, static, where_below
 from isorun_backends.openvino import conditions, rewrites
 from isorun_backends.openvino.row import fault
 
@@ -33,7 +33,7 @@ def _byte(operator: str, result: str, x: int, z: int | None = None) -> Fault:
     return fault(
         f"{operator} | integers of 8 bits | {result}",
         f"g ({declared}) => (int8[n] y) {{ y = {operator} ({read}) }}",
-        applies=conditions.is_byte,
+        applies=lambda node, _: conditions.is_integer(node, 0) and node.inputs[0].dtype.itemsize == 1,
         rewrite=rewrites.byte_arithmetic,
         feeds=feeds,
     )
@@ -44,7 +44,7 @@ def _comparison(operator: str, swapped: str) -> Fault:
         f"{operator} | floats, of which one is NaN | true",
         f"g (float[n] x, float[m] z) => (bool[n] y) {{ y = {operator} (x, z) }}",
         applies=conditions.is_float,
-        rewrite=rewrites.comparison(swapped),
+        rewrite=lambda op, node: op(swapped, *node.inputs[::-1]),
         feeds={"x": _NUMBERS, "z": [1]},
     )
 
@@ -84,7 +84,7 @@ ROWS = (
         "g (float[n] x) => (float[m] y, int64[1] z) <float[2] c = {1, -2}> "
         "{ d = Neg (c) e = Concat <axis = 0> (x, d) y = Abs (e) s = Shape (x) t = Neg (s) z = Abs (t) }",
         applies=conditions.is_absolute_of_fixed,
-        rewrite=rewrites.absolute,
+        rewrite=lambda op, node: rewrites.absolute(op, *node.inputs),
         feeds={"x": [-5, 2]},
     ),
     fault(
@@ -92,7 +92,7 @@ ROWS = (
         "g (float[1] x) => (int64[1] y, int32[2] z) <int64[1] f = {4}, int64[1] two = {2}, int32[2] c = {-7, 7}, "
         "int32[2] d = {2, -2}> { s = Shape (x) t = Sub (s, f) y = Div (t, two) z = Div (c, d) }",
         applies=conditions.divides_negative_fixed,
-        rewrite=rewrites.quotient,
+        rewrite=lambda op, node: rewrites.quotient(op, *node.inputs),
         feeds={"x": [1]},
     ),
     *map(_large, ("Equal", "Less", "LessOrEqual", "Greater", "GreaterOrEqual")),
@@ -139,7 +139,7 @@ ROWS = (
         "Relu | integers | that of their nearest numbers in fp32",
         "g (int32[n] x) => (int32[n] y) { y = Relu (x) }",
         applies=conditions.is_integer,
-        rewrite=rewrites.integer_relu,
+        rewrite=lambda op, node: where_below(op, node.inputs[0], 0, 0),  # its sign is that of its nearest number
         feeds={"x": [2**24 + 3, 2**31 - 1, -(2**24) - 1]},
     ),
     fault(
@@ -195,14 +195,14 @@ ROWS = (
     fault(
         "Range | a computed step | it ends the process if the step is 0",
         "g (int64 x, int64 l, int64 d) => (int64[n] y) { y = Range (x, l, d) }",
-        applies=conditions.computes_step,
+        applies=lambda node, _: static(node.inputs[2]) in (None, [0]),
         feeds={"x": 0, "l": 5, "d": 0},
         ends_process=True,
     ),
     fault(
         "Range | a computed start that leads away from the limit | numbers instead of none",
         "g (int64 x, int64 l) => (int64[n] y) <int64 d = {-1}> { y = Range (x, l, d) }",
-        applies=conditions.computes_range,
+        applies=lambda node, _: static(node.inputs[0]) is None and static(node.inputs[2]) not in (None, [0]),
         rewrite=rewrites.range_towards,
         feeds={"x": 0, "l": 5},
     ),

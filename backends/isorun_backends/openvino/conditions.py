@@ -34,17 +34,6 @@ _HELD = 2**24  # fp32 holds every integer below
 _HARMLESS = (2**63 - 1, -(2**63) + 1, -(2**63))  # "no limit": saturated to 32 bits, they still mean that
 
 
-def axes_before_18(node: ir.Node, opset: int) -> bool:
-    """Whether axes are an attribute, in the opsets in which OpenVINO expects an input."""
-    return 13 <= opset < 18 and "axes" in node.attributes
-
-
-def expands_to_scalar(node: ir.Node, _: int) -> bool:
-    """Whether the shape is known to be empty."""
-    shape = input_of(node, 1)
-    return static(shape) == [] or shape_of(shape) == [0]
-
-
 def is_float(node: ir.Node, _: int) -> bool:
     """Whether the elements are floats, or of an unknown type."""
     value = input_of(node, 0)
@@ -69,11 +58,6 @@ def compares_large_integers(node: ir.Node, _: int) -> bool:
     if not is_integer(node, 0) or input_of(node, 0).dtype.itemsize < 4:  # type: ignore[union-attr]
         return False
     return not any(is_small(value, _HELD) for value in node.inputs)
-
-
-def is_byte(node: ir.Node, _: int) -> bool:
-    """Whether the elements are known to be integers of 8 bits. Few models compute with them."""
-    return is_integer(node, 0) and input_of(node, 0).dtype.itemsize == 1  # type: ignore[union-attr]
 
 
 def is_absolute_of_fixed(node: ir.Node, _: int) -> bool:
@@ -127,16 +111,6 @@ def pads_with_computed_value(node: ir.Node, _: int) -> bool:
     return value is not None and not is_constant(value) and (value.dtype is None or value.dtype != 1)
 
 
-def computes_range(node: ir.Node, _: int) -> bool:
-    """Whether the start is computed, so that the direction is not known."""
-    return static(input_of(node, 0)) is None and static(input_of(node, 2)) not in (None, [0])
-
-
-def computes_step(node: ir.Node, _: int) -> bool:
-    """Whether the step may be 0."""
-    return static(input_of(node, 2)) in (None, [0])
-
-
 def may_be_empty(index: int) -> Condition:
     """Whether a size that is an input may be 0."""
 
@@ -170,19 +144,9 @@ def ignores_lengths(node: ir.Node, opset: int) -> bool:
     return not is_fixed and common_faults.ignores_lengths(node, opset)
 
 
-def has_scale_per_channel(node: ir.Node, _: int) -> bool:
-    """Whether the weights of a quantized convolution may have several scales."""
-    return shape_of(input_of(node, 4)) not in ([], [1])
-
-
 def same_size(node: ir.Node, _: int) -> bool:
     """Whether the padding follows from the size of the output."""
     return str(attribute_of(node, "auto_pad", "NOTSET")).startswith("SAME")
-
-
-def has_no_middle_or_bias(node: ir.Node, _: int) -> bool:
-    """Whether there is no channel in the middle, or another bias than 1."""
-    return bool(attribute_of(node, "size", 1) % 2 == 0 or attribute_of(node, "bias", 1.0) != 1)
 
 
 def slopes_by_one_axis(node: ir.Node, _: int) -> bool:

@@ -8,7 +8,7 @@ import numpy as np
 
 from isorun.plugin import EMPTY, Fault
 from isorun_backends.common_empties import other_if_empty
-from isorun_backends.nodes import Nodes, dtype_of, input_of, rewrite, settled, shape_of
+from isorun_backends.nodes import Nodes, dtype_of, input_of, settled, shape_of
 from isorun_backends.openvino.conditions import lengths
 from isorun_backends.openvino.row import fault
 
@@ -54,7 +54,6 @@ def is_read_as_scalar(value: ir.Value, _: int) -> bool:
     return value.is_graph_output() or not all(name in _READING or name.startswith("Reduce") for name in readers)
 
 
-@rewrite
 def zero_without_keys(op: Nodes, node: ir.Node) -> None:
     """The attention, or 0 if there are no keys; its other outputs as they are."""
     other_if_empty(op, node, node.inputs[1], op.constant(0, dtype_of(node.inputs[0], np.float32)))

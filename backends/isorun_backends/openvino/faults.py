@@ -13,7 +13,7 @@ import numpy as np
 from isorun.plugin import CONSTANTS, Fault, KnownFailure, KnownFaults
 from isorun_backends.common_empties import recurrent_of_nothing
 from isorun_backends.common_faults import flattened, nonzero_of_scalar, with_coupled_gates, without_lengths
-from isorun_backends.nodes import GATES, differs, input_of
+from isorun_backends.nodes import GATES, differs, input_of, shape_of, static
 from isorun_backends.openvino import (
     activations,
     arithmetic,
@@ -51,7 +51,7 @@ def _reduction(operator: str, rewrite: Any) -> Fault:
     return fault(
         f"{operator} | the attribute `axes` (opsets 13 to 17) | it reduces over all axes",
         f"g (float[a, b] x) => (float[c] y) {{ y = {operator} <axes = [1], keepdims = 0> (x) }}",
-        applies=conditions.axes_before_18,
+        applies=lambda node, opset: 13 <= opset < 18 and "axes" in node.attributes,
         rewrite=rewrite,
         feeds={"x": _X},
     )
@@ -95,8 +95,8 @@ ROWS = (
     fault(
         "Expand | to the shape of a scalar | an array of rank 1, or an error",
         "g (float x) => (float y) <int64[0] s = {}> { y = Expand (x, s) }",
-        applies=conditions.expands_to_scalar,
-        rewrite=rewrites.identity,
+        applies=lambda node, _: static(node.inputs[1]) == [] or shape_of(node.inputs[1]) == [0],
+        rewrite=lambda op, node: op("Identity", node.inputs[0]),
         feeds={"x": 3},
     ),
     fault(
@@ -148,7 +148,7 @@ ROWS = (
         "QLinearConv | scales of the weights by channel | numbers that are off by up to 44 of 255",
         "g (uint8[1, 1, n] x) => (uint8[1, 2, n] y) <float s = {1}, uint8 z = {0}, uint8[2, 1, 1] w = {10, 10}, "
         "float[2] t = {0.1, 0.2}, uint8[2] v = {0, 0}> { y = QLinearConv (x, s, z, w, t, v, s, z) }",
-        applies=conditions.has_scale_per_channel,
+        applies=lambda node, _: shape_of(node.inputs[4]) not in ([], [1]),
         feeds={"x": [[[1, 50, 100]]]},
         expected=[[[[1, 50, 100], [2, 100, 200]]]],
     ),

@@ -8,7 +8,7 @@ import numpy as np
 
 from isorun.plugin import Fault
 from isorun_backends.common_faults import local_response
-from isorun_backends.nodes import Nodes, attribute_of, differs, dtype_of, every, has, rewrite
+from isorun_backends.nodes import Nodes, attribute_of, differs, dtype_of, every, has
 from isorun_backends.openvino import conditions
 from isorun_backends.openvino.row import fault
 
@@ -54,7 +54,6 @@ def _sampled(op: Nodes, node: ir.Node) -> ir.Value:
     return op(node.op_type, *node.inputs, **{"sampling_ratio": 0, **node.attributes})
 
 
-@rewrite
 def _zero_for_nothing(op: Nodes, node: ir.Node) -> ir.Value:
     """The operator, and 0 for the regions without a height or a width."""
     region = node.inputs[1]
@@ -113,7 +112,7 @@ ROWS = (
     _pool("LpPool", "`ceil_mode` = 1", differs("ceil_mode", 0), expected=[_ROOTS]),
     local_response(
         *(fault, "an even `size`, or a `bias` other than 1", "sums of fewer channels; a bias of 1"),
-        conditions.has_no_middle_or_bias,
+        lambda node, _: attribute_of(node, "size", 1) % 2 == 0 or attribute_of(node, "bias", 1.0) != 1,
     ),
     fault(
         "ConvTranspose | `auto_pad` = SAME_UPPER or SAME_LOWER | no padding",
@@ -134,7 +133,7 @@ ROWS = (
         f"g ({_REGIONS}) => (float[n, 1, 1, 1] y) <int64[2] i = {{0, 0}}> "
         '{ y = RoiAlign <coordinate_transformation_mode = "output_half_pixel"> (x, r, i) }',
         applies=lambda node, opset: "sampling_ratio" not in node.attributes and not _samples_by_size(node, opset),
-        rewrite=rewrite(_sampled),
+        rewrite=_sampled,
         feeds={"x": _IMAGE**2, "r": np.array([[0, 0, 3, 3], [0, 0, 2, 2]], np.float32)},
     ),
     fault(

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from isorun_backends.nodes import Nodes, rewrite, shape_of, static, where_below
+from isorun_backends.nodes import Nodes, shape_of, static, where_below
 from isorun_backends.openvino.row import fault
 
 if TYPE_CHECKING:
@@ -44,13 +44,6 @@ def _may_run_for_ever(node: ir.Node, _: int) -> bool:
     return node.inputs[0] is not None and (trips is None or trips[0] < 0)
 
 
-@rewrite
-def _stop_at_once(op: Nodes, node: ir.Node) -> Sequence[ir.Value]:
-    """The loop with 0 for a negative number of iterations."""
-    return op.like(node, where_below(op, node.inputs[0], 0, 0), *node.inputs[1:])
-
-
-@rewrite
 def _count_iterations(op: Nodes, node: ir.Node) -> None:
     """The loop with one more value, the number of iterations, to which the collected results are cut."""
     import onnx_ir as ir
@@ -83,11 +76,6 @@ def _reads_an_output(node: ir.Node, _: int) -> bool:
     return any(value is not None and value.is_graph_output() and value.graph is node.graph for value in read)
 
 
-def _may_grow(node: ir.Node, _: int) -> bool:
-    """Whether an output, which is no sequence, may have other sizes in another run."""
-    return any(_is_dynamic(output) for output in node.outputs)
-
-
 def _is_dynamic(value: ir.Value) -> bool:
     import onnx_ir as ir
 
@@ -97,14 +85,8 @@ def _is_dynamic(value: ir.Value) -> bool:
     )
 
 
-@rewrite
-def _keep_outputs(op: Nodes, node: ir.Node) -> None:
-    """The branches, and what keeps their outputs."""
-    keep(op, node.inputs[0], op.like(node, *node.inputs), [shape_of(output) for output in node.outputs])
-
-
 def keep(
-    op: Nodes, condition: ir.Value | None, outputs: Sequence[ir.Value], shapes: Sequence[list[Any] | None]
+    op: Nodes, condition: ir.Value | None, outputs: Sequence[ir.Value], shapes: Iterable[list[Any] | None]
 ) -> None:
     """The outputs of an ``If``, as they are, in memory that later nodes do not use.
 
@@ -158,8 +140,8 @@ ROWS = (
     fault(
         "If | outputs whose sizes are not fixed | memory that larger values overwrite, in the first run of a shape",
         _GROWING,
-        applies=_may_grow,
-        rewrite=_keep_outputs,
+        applies=lambda node, _: any(map(_is_dynamic, node.outputs)),
+        rewrite=lambda op, node: keep(op, node.inputs[0], op.like(node, *node.inputs), map(shape_of, node.outputs)),
         feeds={"x": np.arange(16, dtype=np.float32).reshape(2, 8)},
     ),
     fault(
@@ -179,7 +161,7 @@ ROWS = (
             }> (n, t, x)
         }""",
         applies=_may_run_for_ever,
-        rewrite=_stop_at_once,
+        rewrite=lambda op, node: op.like(node, where_below(op, node.inputs[0], 0, 0), *node.inputs[1:]),
         feeds={"x": np.ones(2), "n": -1},
         ends_process=True,
     ),

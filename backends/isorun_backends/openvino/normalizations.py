@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from isorun.plugin import Fault
-from isorun_backends.nodes import Nodes, array_of, rewrite
+from isorun_backends.nodes import Nodes, array_of
 from isorun_backends.openvino.row import fault
 
 if TYPE_CHECKING:
@@ -41,7 +41,6 @@ def _subtracts_mean(node: ir.Node, opset: int) -> bool:
     )
 
 
-@rewrite
 def _of_selected(op: Nodes, node: ir.Node) -> ir.Value:
     """The operator of what is selected from two times the same value: no scale is moved past that."""
     (x, *others) = node.inputs

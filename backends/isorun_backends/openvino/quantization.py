@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from isorun.plugin import Fault
-from isorun_backends.nodes import Nodes, array_of, attribute_of, input_of, producer, rewrite, shape_of
+from isorun_backends.nodes import Nodes, array_of, attribute_of, input_of, producer, shape_of
 from isorun_backends.openvino.row import fault
 
 if TYPE_CHECKING:
@@ -74,7 +74,6 @@ def weighs_sums_wrongly(node: ir.Node, _: int) -> bool:
     )
 
 
-@rewrite
 def weights(op: Nodes, node: ir.Node) -> ir.Value:
     """The weights in floating point."""
 
@@ -92,7 +91,6 @@ def weights(op: Nodes, node: ir.Node) -> ir.Value:
     return op.constant((integers - zero) * scale)
 
 
-@rewrite
 def integers(op: Nodes, node: ir.Node) -> ir.Value:
     """The integers in standard operators."""
     import onnx_ir as ir
@@ -100,7 +98,6 @@ def integers(op: Nodes, node: ir.Node) -> ir.Value:
     return op("Cast", _rounded(op, node), to=ir.DataType[_type_of(node)])
 
 
-@rewrite
 def rounded(op: Nodes, node: ir.Node) -> ir.Value:
     """The rounded value in operators of floating point alone."""
     quantize = producer(input_of(node, 0), _QUANTIZE)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from isorun.plugin import Fault
-from isorun_backends.nodes import Nodes, is_constant, number, producer, rewrite, shape_of
+from isorun_backends.nodes import Nodes, is_constant, number, producer, shape_of
 from isorun_backends.openvino.row import fault
 
 if TYPE_CHECKING:
@@ -45,7 +45,6 @@ def is_of_reduction(node: ir.Node, _: int) -> bool:
     return False
 
 
-@rewrite
 def select(op: Nodes, node: ir.Node) -> ir.Value:
     """The operator of a selection of all elements, with which nothing is joined."""
     inputs = [

@@ -2,36 +2,31 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from isorun_backends.nodes import Nodes, attribute_of, dtype_of, input_of, rewrite, where_below
+from isorun_backends.nodes import Nodes, attribute_of, dtype_of, input_of
 
 if TYPE_CHECKING:
     import onnx_ir as ir
 
 
-@rewrite
 def reduce_l1(op: Nodes, node: ir.Node) -> ir.Value:
     """The sum of absolute values."""
-    return _sum(op, node, _absolute(op, node.inputs[0]))
+    return _sum(op, node, absolute(op, node.inputs[0]))
 
 
-@rewrite
 def reduce_l2(op: Nodes, node: ir.Node) -> ir.Value:
     """The root of the sum of squares."""
     return op("Sqrt", _sum(op, node, op("Mul", node.inputs[0], node.inputs[0])))
 
 
-@rewrite
 def reduce_log_sum(op: Nodes, node: ir.Node) -> ir.Value:
     """The logarithm of the sum."""
     return op("Log", _sum(op, node, node.inputs[0]))
 
 
-@rewrite
 def reduce_log_sum_exp(op: Nodes, node: ir.Node) -> ir.Value:
     """The maximum is subtracted first. It is clipped to finite numbers, since the difference of infinities is NaN."""
     x = node.inputs[0]
@@ -45,13 +40,6 @@ def reduce_log_sum_exp(op: Nodes, node: ir.Node) -> ir.Value:
     return op("Add", logarithm, clipped)
 
 
-@rewrite
-def identity(op: Nodes, node: ir.Node) -> ir.Value:
-    """What broadcasting to the shape of a scalar does."""
-    return op("Identity", node.inputs[0])
-
-
-@rewrite
 def infinite_extremum(op: Nodes, node: ir.Node) -> ir.Value:
     """The reduction, replaced by the infinity where every element is one; also where there is none."""
     x = node.inputs[0]
@@ -62,7 +50,6 @@ def infinite_extremum(op: Nodes, node: ir.Node) -> ir.Value:
     return op("Where", op("Cast", every, to=9), infinity, extremum)  # 9: bool
 
 
-@rewrite
 def tile_by_axis(op: Nodes, node: ir.Node) -> None:
     """One axis at a time."""
     value, repeats = node.inputs
@@ -76,7 +63,6 @@ def tile_by_axis(op: Nodes, node: ir.Node) -> None:
         value = op("Tile", value, op("Where", chosen, repeats, ones))
 
 
-@rewrite
 def byte_arithmetic(op: Nodes, node: ir.Node) -> ir.Value:
     """The operation in 32 bits. Of the result, the lower 8 bits are kept."""
     kind = node.inputs[0].dtype  # type: ignore[union-attr]
@@ -84,21 +70,15 @@ def byte_arithmetic(op: Nodes, node: ir.Node) -> ir.Value:
     offset, size = op.constant(128 if kind.is_signed() else 0, np.int32), op.constant(256, np.int32)
     wide = [op("Cast", value, to=6) for value in node.inputs]
     if node.op_type == "Abs":
-        result = _absolute(op, wide[0], np.int32)
+        result = absolute(op, wide[0], np.int32)
     elif node.op_type == "Div":
-        result = _quotient(op, wide[0], wide[1], np.int32)
+        result = quotient(op, wide[0], wide[1], np.int32)
     else:
         result = op(node.op_type, *wide)
     lower = op("Mod", op("Add", result, offset), size)
     return op("Cast", op("Sub", lower, offset), to=int(kind))
 
 
-def comparison(swapped: str) -> Callable[[ir.Node], list[ir.Node]]:
-    """The opposite comparison of swapped inputs."""
-    return rewrite(lambda op, node: op(swapped, node.inputs[1], node.inputs[0]))
-
-
-@rewrite
 def next_overlap(op: Nodes, node: ir.Node) -> None:
     """The next greater threshold, which is reached by what exceeds the given one.
 
@@ -113,35 +93,20 @@ def next_overlap(op: Nodes, node: ir.Node) -> None:
     op.like(node, *inputs, op("Max", successor, smallest), input_of(node, 4))
 
 
-@rewrite
 def is_not_zero(op: Nodes, node: ir.Node) -> ir.Value:
     """Every number but zero is true, NaN too."""
     zero = op.constant(0, _float_type(node.inputs[0]))
     return op("Not", op("Equal", node.inputs[0], zero))
 
 
-@rewrite
-def absolute(op: Nodes, node: ir.Node) -> ir.Value:
-    """A selection instead of the operator."""
-    return _absolute(op, node.inputs[0])
-
-
-@rewrite
-def quotient(op: Nodes, node: ir.Node) -> ir.Value:
-    """The quotient without its sign, which is added."""
-    return _quotient(op, *node.inputs)
-
-
-@rewrite
 def fmod(op: Nodes, node: ir.Node) -> ir.Value:
     """The dividend, where only the divisor is infinite."""
     infinity = op.constant(np.inf, _float_type(node.inputs[0]))
     (remainder,) = op.like(node, *node.inputs)
-    of_dividend, of_divisor = (op("Equal", _absolute(op, value), infinity) for value in node.inputs)
+    of_dividend, of_divisor = (op("Equal", absolute(op, value), infinity) for value in node.inputs)
     return op("Where", op("And", op("Not", of_dividend), of_divisor), node.inputs[0], remainder)
 
 
-@rewrite
 def range_towards(op: Nodes, node: ir.Node) -> ir.Value:
     """The same with the start as its limit, where the step leads away from the limit: their signs differ."""
     start, limit, delta = node.inputs
@@ -150,7 +115,6 @@ def range_towards(op: Nodes, node: ir.Node) -> ir.Value:
     return op("Range", start, op("Where", towards, limit, start), delta)
 
 
-@rewrite
 def integer_comparison(op: Nodes, node: ir.Node) -> ir.Value:
     """By the sign of the difference, where the nearest numbers in fp32 are equal: it is exact there."""
     x, z = node.inputs
@@ -161,13 +125,6 @@ def integer_comparison(op: Nodes, node: ir.Node) -> ir.Value:
     return op("Or", op(node.op_type.removesuffix("OrEqual"), x, z), exact)
 
 
-@rewrite
-def integer_relu(op: Nodes, node: ir.Node) -> ir.Value:
-    """A selection, which is exact: the sign of an integer is that of its nearest number in fp32."""
-    return where_below(op, node.inputs[0], 0, 0)
-
-
-@rewrite
 def compress_rows(op: Nodes, node: ir.Node) -> ir.Value:
     """The conditions of as many rows as there are, as in ONNX Runtime."""
     x, conditions = node.inputs
@@ -177,20 +134,6 @@ def compress_rows(op: Nodes, node: ir.Node) -> ir.Value:
     return op("Compress", x, kept, **node.attributes)
 
 
-@rewrite
-def window_of_size(op: Nodes, node: ir.Node) -> Sequence[ir.Value]:
-    """The window, with no elements for a negative size."""
-    return op.like(node, where_below(op, node.inputs[0], 0, 0))
-
-
-@rewrite
-def split_into_sizes(op: Nodes, node: ir.Node) -> Sequence[ir.Value]:
-    """The parts of sizes of which negative ones are too large, which is an error."""
-    x, sizes = node.inputs
-    return op.like(node, x, where_below(op, sizes, 0, 2**30))
-
-
-@rewrite
 def thresholded_relu(op: Nodes, node: ir.Node) -> ir.Value:
     """Where instead of a product with zero, which is NaN for infinities."""
     x, kind = node.inputs[0], _float_type(node.inputs[0])
@@ -198,28 +141,26 @@ def thresholded_relu(op: Nodes, node: ir.Node) -> ir.Value:
     return op("Where", op("Less", alpha, x), x, op.constant(0, kind))
 
 
-@rewrite
 def slice_from_computed(op: Nodes, node: ir.Node) -> ir.Value:
     """The slice from starts that are computed, too."""
     x, starts, ends, axes, *steps = node.inputs
     return op("Slice", x, op("Where", op("Equal", axes, axes), starts, starts), ends, axes, *steps)
 
 
-@rewrite
 def slope_of_each(op: Nodes, node: ir.Node) -> ir.Value:
     """The operator with a slope for every element."""
     x, slope = node.inputs
     return op("PRelu", x, op("Where", op("Equal", x, x), slope, slope))
 
 
-def _absolute(op: Nodes, value: ir.Value | None, kind: Any = None) -> ir.Value:
+def absolute(op: Nodes, value: ir.Value | None, kind: Any = None) -> ir.Value:
     """Absolute values without Abs, which OpenVINO drops where it computes them when it loads the model."""
     return op("Where", _is_negative(op, value, kind), op("Neg", value), value)
 
 
-def _quotient(op: Nodes, x: ir.Value | None, z: ir.Value | None, kind: Any = None) -> ir.Value:
+def quotient(op: Nodes, x: ir.Value | None, z: ir.Value | None, kind: Any = None) -> ir.Value:
     """The quotient of integers, towards zero: OpenVINO rounds down where it computes it when it loads the model."""
-    size = op("Div", _absolute(op, x, kind), _absolute(op, z, kind))
+    size = op("Div", absolute(op, x, kind), absolute(op, z, kind))
     turned = op("Xor", _is_negative(op, x, kind), _is_negative(op, z, kind))
     return op("Where", turned, op("Neg", size), size)
 

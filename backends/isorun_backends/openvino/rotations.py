@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from isorun_backends.nodes import Nodes, attribute_of, input_of, number, producer, rewrite, shape_of, static
+from isorun_backends.nodes import Nodes, attribute_of, input_of, number, producer, shape_of, static
 from isorun_backends.openvino.row import fault
 
 if TYPE_CHECKING:
@@ -38,7 +38,6 @@ def joins_other_parts(node: ir.Node, _: int) -> bool:
     return ranges != [range(width // 2, width), range(width // 2)] or width % 2 != 0
 
 
-@rewrite
 def negate_last(op: Nodes, node: ir.Node) -> ir.Value:
     """The whole is negated, of which the other part was before."""
     last = op("Neg", node.inputs[1])

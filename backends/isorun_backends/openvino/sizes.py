@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from isorun.plugin import Fault
-from isorun_backends.nodes import Nodes, attribute_of, is_constant, is_fixed, producer, rewrite, shape_of
+from isorun_backends.nodes import Nodes, attribute_of, is_constant, is_fixed, producer, shape_of, where_below
 from isorun_backends.openvino import conditions, rewrites
 from isorun_backends.openvino.row import fault
 
@@ -40,7 +40,6 @@ def multiplies_unknown_size(node: ir.Node, _: int) -> bool:
     return sizes is None or not isinstance(sizes[_summed_axis(node)], int)
 
 
-@rewrite
 def multiply_size_of_weights(op: Nodes, node: ir.Node) -> Sequence[ir.Value]:
     """The product with a tensor that is reshaped to the size of the weights, which is an error if it has another."""
     x, *rest = node.inputs
@@ -68,12 +67,6 @@ def _sizes_of_weights(node: ir.Node) -> dict[int, int]:
     }
 
 
-def sums_unknown_sizes(node: ir.Node, _: int) -> bool:
-    """Whether an Einsum of constant weights may have a factor of another size."""
-    return bool(_sizes_of_weights(node))
-
-
-@rewrite
 def sum_sizes_of_weights(op: Nodes, node: ir.Node) -> Sequence[ir.Value]:
     """The sum over a tensor that is reshaped to the sizes of the weights, which is an error if it has others."""
     x, weights = node.inputs
@@ -106,7 +99,7 @@ def _window(operator: str) -> Fault:
         f"{operator} | a computed size that is negative | a window of its absolute value",
         f"g (int64 n) => (float[a] y) {{ y = {operator} (n) }}",
         applies=conditions.computes_input(0),
-        rewrite=rewrites.window_of_size,
+        rewrite=lambda op, node: op.like(node, where_below(op, node.inputs[0], 0, 0)),
         feeds={"n": -5},
     )
 
@@ -119,7 +112,7 @@ ROWS = (
     _product(
         "Einsum",
         model=_by_weights('Einsum <equation = "ij,jk->ik"> (x, w)'),
-        applies=sums_unknown_sizes,
+        applies=lambda node, _: bool(_sizes_of_weights(node)),
         rewrite=sum_sizes_of_weights,
     ),
     _product(
@@ -141,7 +134,7 @@ ROWS = (
         "Split | a computed size that is negative | memory after the last element",
         "g (float[a] x, int64[2] n) => (float[b] y, float[c] z) { y, z = Split <axis = 0> (x, n) }",
         applies=conditions.computes_input(1),
-        rewrite=rewrites.split_into_sizes,
+        rewrite=lambda op, node: op.like(node, node.inputs[0], where_below(op, node.inputs[1], 0, 2**30)),
         feeds={"x": np.arange(4), "n": [-1, 5]},
         expected=[np.zeros(0), np.zeros(0)],
         invalid=True,

@@ -10,20 +10,16 @@ from isorun.plugin import Fault
 from isorun_backends.openvino.row import fault
 
 if TYPE_CHECKING:
-    import onnx_ir as ir
+    pass
 
 _TEXT = "a text that is too long to be kept in the object that refers to it"
-
-
-def _reads_text(node: ir.Node, _: int) -> bool:
-    return any(value is not None and value.dtype is not None and value.dtype.name == "STRING" for value in node.inputs)
 
 
 def _row(operator: str, graph: str, feeds: dict[str, np.ndarray], opset: int = 17) -> Fault:
     return fault(
         f"{operator} | text | it ends the process, or reads memory that is not its own",
         f"g {graph}",
-        applies=_reads_text,
+        applies=lambda node, _: any(value.dtype.name == "STRING" for value in node.inputs if value and value.dtype),
         opset=opset,
         feeds=feeds,
         ends_process=True,
