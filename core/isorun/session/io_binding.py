@@ -15,6 +15,7 @@ from isorun.errors import InvalidFeeds, InvalidType
 from isorun.models.feeds import FeedChecker
 from isorun.plugin.device_arrays import ON_DEVICE, DeviceArray, adopt
 from isorun.session import fork
+from isorun.system import portable
 from isorun.system.arguments import check_count, check_items, check_text
 
 if TYPE_CHECKING:
@@ -67,7 +68,7 @@ class IOBinding:
         self._overwritten: list[str] = []  # inputs that share memory with outputs
         self._results: list[Any] = []
         self._ran: dict[str, Any] = {}  # the outputs of the last run; other ones may be bound by now
-        fork.watch(self)
+        portable.notify_of_forks(self)
 
     def _forked(self) -> None:
         fork.keep_for_good(self._bound)

@@ -25,6 +25,7 @@ from isorun.session.io_binding import IOBinding
 from isorun.session.scheduled_calls import ScheduledCalls
 from isorun.session.scheduling.metrics import Metrics
 from isorun.session.scheduling.scheduler import Scheduler
+from isorun.system import portable
 from isorun.system.arguments import check_count, check_flag
 from isorun.system.cache import Cache
 from isorun.types import Feeds, ModelInfo, ModelMetadata, Provenance, TensorSpec, threads_in_words
@@ -148,7 +149,7 @@ class Session(ScheduledCalls):
         self._scheduler = self._make_scheduler()
         self._source, self._cache = source, cache
         self._provenance: Provenance | None = None
-        fork.watch(self)
+        portable.notify_of_forks(self)
 
     def run(
         self,

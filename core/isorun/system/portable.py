@@ -16,7 +16,7 @@ import tempfile
 import weakref
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, Protocol, TypeVar
 
 if sys.platform == "win32":
     import errno
@@ -49,7 +49,15 @@ def after_fork_in_child(call: Callable[[], object]) -> None:
         os.register_at_fork(after_in_child=call)
 
 
+class Forked(Protocol):
+    """An object that is notified of a fork."""
+
+    def _forked(self) -> None:
+        """In the child: do not wait for anything that exists in the parent only."""
+
+
 _locks: weakref.WeakKeyDictionary[Any, dict[str, Callable[[], Any]]] = weakref.WeakKeyDictionary()
+_notified: weakref.WeakSet[Forked] = weakref.WeakSet()
 
 
 def lock_of(owner: Any, name: str, make: Callable[[], Lock]) -> Lock:
@@ -60,13 +68,20 @@ def lock_of(owner: Any, name: str, make: Callable[[], Lock]) -> Lock:
     return make()
 
 
-def _renew_locks() -> None:
+def notify_of_forks(owner: Forked) -> None:
+    """Notify an object of every fork while it exists, once there are new locks."""
+    _notified.add(owner)
+
+
+def _notify() -> None:
     for owner, locks in list(_locks.items()):
         for name, make in locks.items():
             setattr(owner, name, make())
+    for owner in list(_notified):
+        owner._forked()
 
 
-after_fork_in_child(_renew_locks)
+after_fork_in_child(_notify)
 
 
 def cores() -> frozenset[int] | None:

@@ -29,7 +29,7 @@ class Connection:
         self._main = self._open()
         # Without a call of close(), the worker ends with its last user, or with this process.
         weakref.finalize(self, _end, process, self._channels)
-        _alive.add(self)
+        portable.notify_of_forks(self)
 
     def ask(self, method: str, seconds: float | None = None, **arguments: Any) -> Any:
         """Call one of :data:`isorun.isolation.worker.server.METHODS`, in the worker's main thread.
@@ -83,7 +83,7 @@ class Connection:
         with self._asking:
             self._drop(self._main)
 
-    def abandon(self) -> None:
+    def _forked(self) -> None:
         """In a forked process: leave the worker to its parent."""
         self.process.abandon()
         for channel in self._channels:
@@ -110,14 +110,3 @@ def _end(process: WorkerProcess, channels: set[Channel]) -> None:
     process.end()
     for channel in list(channels):  # at exit, other threads may still open and drop channels
         channel.close()
-
-
-_alive: weakref.WeakSet[Connection] = weakref.WeakSet()
-
-
-def _abandon_all() -> None:
-    for connection in list(_alive):
-        connection.abandon()
-
-
-portable.after_fork_in_child(_abandon_all)
