@@ -16,17 +16,22 @@ from isorun.system.cgroup import memory_left
 def family() -> list[int]:
     """The ids of this process and its living descendants, such as a session's worker."""
     parents = {}
-    for stat in Path("/proc").glob("[0-9]*/stat"):
-        try:
-            state, parent = stat.read_text(encoding="utf-8").rpartition(")")[2].split()[:2]
-        except OSError:  # it has ended
-            continue
+    for process in (int(folder.name) for folder in Path("/proc").glob("[0-9]*")):
+        state, parent = stat_of(process)[:2] or ("Z", "")
         if state != "Z":
-            parents[int(stat.parent.name)] = int(parent)
+            parents[process] = int(parent)
     processes = [os.getpid()]
     for process in processes:  # grows while it is iterated
         processes += [child for child, parent in parents.items() if parent == process]
     return processes
+
+
+def stat_of(process: int) -> list[str]:
+    """The fields of a process in Linux's /proc/PID/stat after its name, the state first; none if it has ended."""
+    try:
+        return Path(f"/proc/{process}/stat").read_text(encoding="utf-8").rpartition(")")[2].split()
+    except OSError:
+        return []
 
 
 def resident_mib() -> float | None:
@@ -107,7 +112,7 @@ def processor_time() -> tuple[float, dict[tuple[int, str], tuple[float, float]]]
     """
     used, threads = 0.0, {}
     for process in family():
-        used += _ticks(Path(f"/proc/{process}/stat")) / os.sysconf("SC_CLK_TCK")
+        used += sum(map(int, stat_of(process)[11:13])) / os.sysconf("SC_CLK_TCK")
     for process, task in _tasks():
         try:
             ran, waited, _ = map(int, (task / "schedstat").read_text(encoding="utf-8").split())
@@ -121,14 +126,6 @@ def _tasks() -> Iterator[tuple[int, Path]]:
     for process in family():
         for task in Path(f"/proc/{process}/task").glob("*"):
             yield process, task
-
-
-def _ticks(path: Path) -> int:
-    try:
-        fields = path.read_text(encoding="utf-8").rpartition(")")[2].split()
-    except OSError:
-        return 0
-    return int(fields[11]) + int(fields[12])
 
 
 def _status(name: str) -> float | None:

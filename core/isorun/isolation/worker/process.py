@@ -7,12 +7,12 @@ import logging
 import os
 import socket
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any
 
 from isorun.errors import WorkerDied, WorkerTimeout
 from isorun.isolation.worker import wire
 from isorun.system import portable
+from isorun.system.process_usage import stat_of
 from isorun.system.subprocesses import Child, python_module
 
 READY_SECONDS = 60.0
@@ -117,11 +117,7 @@ class WorkerProcess:
         return stopped
 
     def _is_stopped(self) -> bool:
-        try:
-            stat = Path(f"/proc/{self.pid}/stat").read_text(encoding="utf-8")
-        except OSError:  # it has ended, which its socket reports
-            return False
-        return stat.rpartition(")")[2].split()[0] in ("T", "t")
+        return stat_of(self.pid)[:1] in (["T"], ["t"])  # that it has ended is reported by its socket
 
     def end(self) -> None:
         """Kill it if it runs. In a forked process, which is not its parent, do nothing."""
