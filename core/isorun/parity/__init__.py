@@ -41,13 +41,13 @@ class OutputParity:
     name: str
     level: str
     elements: int
-    nonfinite: int
-    max_abs: float | None
-    max_rel: float | None
-    rms: float | None
-    cosine: float | None
-    argmax: float | None
-    reasons: tuple[str, ...]
+    nonfinite: int = 0
+    max_abs: float | None = None
+    max_rel: float | None = None
+    rms: float | None = None
+    cosine: float | None = None
+    argmax: float | None = None
+    reasons: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -119,7 +119,7 @@ def _compare_one(
     token_level: Collection[str] | None,
 ) -> OutputParity:
     def unlike(*reasons: str, level: str = "all", nonfinite: int = 0) -> OutputParity:
-        return OutputParity(name, level, 0, nonfinite, None, None, None, None, None, reasons)
+        return OutputParity(name, level, 0, nonfinite, reasons=reasons)
 
     if output is None or reference is None:
         return unlike("there is no such output" if output is None else "the reference has no such output")
@@ -135,7 +135,7 @@ def _compare_one(
         a, b = _compared(output, level, real), _compared(reference, level, real)
         wrong = int(np.count_nonzero(a != b))
         reasons = tuple([f"{wrong} of {a.size} values differ"] if wrong else [])
-        return OutputParity(name, level, a.size, 0, None, None, None, None, None, reasons)
+        return OutputParity(name, level, a.size, reasons=reasons)
 
     with np.errstate(invalid="ignore"):  # freed memory may hold signaling NaNs: counted below, not warned of here
         ours, theirs = output.astype(np.float64), reference.astype(np.float64)
