@@ -24,18 +24,8 @@ _FOLLOWED = _DECIDING | {
     *("Abs", "Add", "Div", "Exp", "Log", "Max", "Mean", "Min", "Mul", "Neg", "Pow", "Reciprocal", "Relu", "Sqrt"),
     *("Sub", "Cast", "CastLike", "Clip", "Constant", "ConstantOfShape", "CumSum", "Identity", "OneHot", "Range", "Sum"),
     *("Where", "Concat", "Expand", "Flatten", "Gather", "GatherElements", "GatherND", "Pad", "Reshape", "Slice"),
-    *(
-        "Split",
-        "Squeeze",
-        "Tile",
-        "Transpose",
-        "Trilu",
-        "Unsqueeze",
-        "ReduceMax",
-        "ReduceMean",
-        "ReduceMin",
-        "ReduceSum",
-    ),
+    *("Split", "Squeeze", "Tile", "Transpose", "Trilu", "Unsqueeze"),
+    *("ReduceMax", "ReduceMean", "ReduceMin", "ReduceSum"),
 }
 _IGNORED = frozenset(["Shape", "Size"])  # the numbers do not matter to them
 _LARGEST = 2**20  # elements of a constant; a larger one is a table of weights
