@@ -59,13 +59,7 @@ def without_lengths(fault: Rows, operator: str, applies: Condition) -> Fault:
 
 
 def of_one_step(
-    fault: Rows,
-    operator: str,
-    condition: str,
-    result: str,
-    applies: Condition,
-    attribute: str,
-    expected: float,
+    fault: Rows, operator: str, condition: str, result: str, applies: Condition, attribute: str, expected: float
 ) -> Fault:
     """A recurrent layer with an attribute, of a step of 1 with weights of 1."""
     gates = GATES[operator]

@@ -15,18 +15,7 @@ from isorun_backends.common_faults import (
     with_coupled_gates,
     without_lengths,
 )
-from isorun_backends.nodes import (
-    GATES,
-    Nodes,
-    Rows,
-    attribute_of,
-    differs,
-    every,
-    has,
-    input_of,
-    shape_of,
-    static,
-)
+from isorun_backends.nodes import GATES, Nodes, Rows, attribute_of, differs, every, has, input_of, shape_of, static
 
 if TYPE_CHECKING:
     import onnx_ir as ir

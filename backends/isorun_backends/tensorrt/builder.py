@@ -22,12 +22,7 @@ _T = TypeVar("_T")
 
 
 def build(
-    name: str,
-    trt: Any,
-    model: LoweredModel,
-    profiles: Sequence[Profile],
-    timings: Path,
-    settings: Mapping[str, int],
+    name: str, trt: Any, model: LoweredModel, profiles: Sequence[Profile], timings: Path, settings: Mapping[str, int]
 ) -> bytes:
     """Build an engine. Takes minutes, and is never called while a run waits.
 
@@ -89,12 +84,7 @@ def _load_timings(name: str, config: Any, timings: Path, log: Log) -> None:
 
 
 def _add_profile(
-    name: str,
-    builder: Any,
-    config: Any,
-    declared: Profile,
-    shapes: Mapping[str, Range],
-    log: Log,
+    name: str, builder: Any, config: Any, declared: Profile, shapes: Mapping[str, Range], log: Log
 ) -> None:
     if not shapes:
         return

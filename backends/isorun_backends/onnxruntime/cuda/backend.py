@@ -215,11 +215,7 @@ def _describe(
 
 
 def gpu_report(
-    index: int,
-    precision: str,
-    nodes: list[placement.Node],
-    packages: Mapping[str, str],
-    details: Mapping[str, Any],
+    index: int, precision: str, nodes: list[placement.Node], packages: Mapping[str, str], details: Mapping[str, Any]
 ) -> RuntimeReport:
     """The report of a session on a GPU."""
     driver = cuda_driver.driver()
