@@ -16,10 +16,7 @@ app = typer.Typer(rich_markup_mode=None, add_completion=False)
 
 
 @app.command()
-def inspect(
-    model: models.Model,
-    as_json: options.AsJson = False,
-) -> None:
+def inspect(model: models.Model, as_json: options.AsJson = False) -> None:
     """Show what a model is made of: inputs, outputs, layers, precision, sparsity, operations, dialects.
 
     An encoder is shown in its fused form, which is what sessions run.

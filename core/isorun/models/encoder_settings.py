@@ -184,12 +184,7 @@ def _rotations(
 
 
 def _theta(
-    kind: str,
-    settings: Mapping[str, Any],
-    layer: str,
-    key: str,
-    default: float,
-    invalid: Callable[[str], InvalidModel],
+    kind: str, settings: Mapping[str, Any], layer: str, key: str, default: float, invalid: Callable[[str], InvalidModel]
 ) -> float:
     parameters = _rotation(settings, "rope_parameters", invalid)
     if layer in parameters:

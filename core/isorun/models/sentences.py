@@ -175,10 +175,7 @@ def token_limit(folder: Path) -> int | None:
     """The maximum number of tokens that the tokenizer's and the model's own configurations state; ``None`` if neither
     does. The latter also holds for models without a table of positions, as in sentence-transformers."""
     fields = _object(folder, "tokenizer_config.json")
-    limits = (
-        fields.get("model_max_length", fields.get("max_len")),
-        _positions(_object(folder, "config.json")),
-    )
+    limits = (fields.get("model_max_length", fields.get("max_len")), _positions(_object(folder, "config.json")))
     counts = [int(limit) for limit in limits if isinstance(limit, int | float) and 1 <= limit < _UNLIMITED]
     return min(counts, default=None)
 

@@ -12,28 +12,8 @@ from pathlib import Path
 from typing import Any
 
 from isorun.errors import UnsupportedModel
-from isorun.models.keys import (
-    FLAG,
-    TEXT,
-    Key,
-    Table,
-    check_known,
-    integer,
-    items,
-    optional,
-    read_object,
-    unused,
-)
-from isorun.models.tokenizer_names import (
-    GENERIC,
-    MISDECLARED,
-    PADS_LEFT,
-    REGISTERED,
-    SLOW,
-    TYPED,
-    is_known,
-    resolve,
-)
+from isorun.models.keys import FLAG, TEXT, Key, Table, check_known, integer, items, optional, read_object, unused
+from isorun.models.tokenizer_names import GENERIC, MISDECLARED, PADS_LEFT, REGISTERED, SLOW, TYPED, is_known, resolve
 
 FILE = "tokenizer_config.json"
 SPECIAL_TOKENS = ("bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token", "mask_token")

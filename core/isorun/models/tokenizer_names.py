@@ -194,10 +194,7 @@ DEFAULTS: Mapping[str, Mapping[str, bool]] = {
     "do_lower_case": dict.fromkeys(
         ("DPRContextEncoderTokenizer", "DPRQuestionEncoderTokenizer", "FunnelTokenizer", "SplinterTokenizer"), True
     ),
-    "add_prefix_space": {
-        **dict.fromkeys(("CodeGenTokenizer", "LukeTokenizer"), False),
-        "BlenderbotTokenizer": True,
-    },
+    "add_prefix_space": {**dict.fromkeys(("CodeGenTokenizer", "LukeTokenizer"), False), "BlenderbotTokenizer": True},
 }
 """By setting, what classes do that use nothing but the vocabulary, where ``tokenizer_config.json`` does not say: isorun
 uses all of ``tokenizer.json`` if it does the same."""

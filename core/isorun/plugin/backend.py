@@ -173,9 +173,7 @@ class Backend(ABC):
                 remedy=f"Reinstall it: pip uninstall -y {' '.join(owners)} && pip install '{requirement or package}'",
             )
         return Availability(
-            ok=False,
-            reason=f"the package {package!r} is not installed",
-            remedy=how_to_install(requirement or package),
+            ok=False, reason=f"the package {package!r} is not installed", remedy=how_to_install(requirement or package)
         )
 
     def accelerators(self, device: str) -> Sequence[str]:

@@ -213,11 +213,7 @@ def _as_chosen(compiler: Compiler, skipped: list[tuple[str, str]]) -> Resolved |
 
 
 def _compile(
-    compiler: Compiler,
-    name: str,
-    requested: Sequence[str],
-    skipped: tuple[tuple[str, str], ...],
-    worker: Worker | None,
+    compiler: Compiler, name: str, requested: Sequence[str], skipped: tuple[tuple[str, str], ...], worker: Worker | None
 ) -> Resolved:
     start = time.perf_counter()
     backend = registry.get(name) if worker is None else worker.get(name)

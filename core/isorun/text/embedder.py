@@ -345,12 +345,7 @@ class Embedder(PromptedModel):
         return partial(self._finish, skipped=skipped, normalize=normalize, dimensions=truncate_dim)
 
     def _finish(
-        self,
-        output: Array,
-        mask: npt.NDArray[Any],
-        skipped: int,
-        normalize: bool | None,
-        dimensions: int | None,
+        self, output: Array, mask: npt.NDArray[Any], skipped: int, normalize: bool | None, dimensions: int | None
     ) -> Array:
         vectors = output
         if output.ndim == 3:

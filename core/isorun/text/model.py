@@ -231,10 +231,7 @@ class TextModel:
         return results
 
     async def _arun(
-        self,
-        texts: Sequence[Text] | Encoded,
-        finish: Callable[[Array, Mask], Array],
-        width: tuple[int, ...],
+        self, texts: Sequence[Text] | Encoded, finish: Callable[[Array, Mask], Array], width: tuple[int, ...]
     ) -> Array:
         """As :meth:`_collect`, sharing batches with other callers."""
         rows: list[Array] = await self._arows(texts, finish)

@@ -63,11 +63,7 @@ class TokenModel(TextModel):
         return results
 
     async def _aresults(
-        self,
-        texts: Sequence[Text],
-        finish: Callable[[Part, list[Array]], Result],
-        *,
-        overlap: int | None = None,
+        self, texts: Sequence[Text], finish: Callable[[Part, list[Array]], Result], *, overlap: int | None = None
     ) -> list[list[Result]]:
         """As :meth:`_results`, sharing batches with other callers."""
         if not texts:

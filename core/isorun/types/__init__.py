@@ -1,14 +1,6 @@
 """Plain data that sessions, backends and tools exchange."""
 
-from isorun.types.capabilities import (
-    DIALECTS,
-    PRECISIONS,
-    REPORTS,
-    Capabilities,
-    CompileConfig,
-    Dialect,
-    StaticShapes,
-)
+from isorun.types.capabilities import DIALECTS, PRECISIONS, REPORTS, Capabilities, CompileConfig, Dialect, StaticShapes
 from isorun.types.devices import DEVICES
 from isorun.types.model_info import (
     INDEX_ERRORS,

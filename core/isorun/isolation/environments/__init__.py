@@ -31,17 +31,7 @@ from isorun.isolation.environments.environment import FOLDER_VARIABLE, Environme
 from isorun.system import json_files, portable
 from isorun.system.cache import expanded, write_atomically
 
-__all__ = [
-    "FOLDER_VARIABLE",
-    "Environment",
-    "create",
-    "current",
-    "get",
-    "names",
-    "remove",
-    "requirement",
-    "root",
-]
+__all__ = ["FOLDER_VARIABLE", "Environment", "create", "current", "get", "names", "remove", "requirement", "root"]
 
 _RECORD = "environment.json"
 _PARTIAL = f"{_RECORD}.partial"

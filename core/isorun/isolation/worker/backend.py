@@ -37,10 +37,7 @@ class Worker:
     """
 
     def __init__(
-        self,
-        environment: Environment,
-        cache_dir: str | os.PathLike[str] | None = None,
-        timeout: float | None = None,
+        self, environment: Environment, cache_dir: str | os.PathLike[str] | None = None, timeout: float | None = None
     ) -> None:
         self.environment = environment
         self.timeout = timeout

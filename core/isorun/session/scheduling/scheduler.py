@@ -48,13 +48,7 @@ class Scheduler:
         max_queue: maximum number of waiting rows.
     """
 
-    def __init__(
-        self,
-        resolved: Resolved,
-        checker: FeedChecker,
-        closers: ExitStack,
-        max_queue: int,
-    ) -> None:
+    def __init__(self, resolved: Resolved, checker: FeedChecker, closers: ExitStack, max_queue: int) -> None:
         if resolved.worker is not None:  # it may be used after a fork, in which an import of another thread never ends
             from isorun.tuning import concurrency  # noqa: F401
         self._resolved = resolved

@@ -139,14 +139,7 @@ def record_of(place: Path, kind: str, key: str) -> dict[str, Any]:
     return record
 
 
-def read(
-    place: Path,
-    kind: str,
-    key: str,
-    *,
-    full: bool = False,
-    refresh: bool = True,
-) -> Entry:
+def read(place: Path, kind: str, key: str, *, full: bool = False, refresh: bool = True) -> Entry:
     """An entry after its files were checked.
 
     Args:
