@@ -11,6 +11,7 @@ import numpy as np
 
 from isorun.errors import InvalidFeeds
 from isorun.plugin import device_arrays as device
+from isorun.system.arguments import is_unicode
 from isorun.types import TensorSpec
 
 _STRINGS = "tensor(string)"
@@ -143,12 +144,10 @@ def _strings(spec: TensorSpec, value: Any) -> np.ndarray:
     for item in array.flat:
         if not isinstance(item, str):
             raise InvalidFeeds(f"Input {spec.name!r} must contain strings, got {item!r} ({type(item).__name__})")
-        try:
-            item.isascii() or item.encode()
-        except UnicodeEncodeError as error:
+        if not is_unicode(item):
             raise InvalidFeeds(
                 f"Input {spec.name!r} contains a lone surrogate (was it decoded from invalid UTF-8?): {item[:80]!r}"
-            ) from error
+            )
     return array
 
 

@@ -6,7 +6,6 @@
 from __future__ import annotations
 
 import os
-import re
 import threading
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -21,6 +20,7 @@ from isorun.errors import InvalidFeeds, InvalidModel, TokenizerError
 from isorun.models import tokenizer_config, tokenizer_file, vocabulary_files
 from isorun.models.text_starts import CHARACTERS, Start, Starts, of_few_windows, pair_starts
 from isorun.models.tokenizer_config import TokenizerSettings
+from isorun.system.arguments import is_unicode
 from isorun.system.caller_warnings import warn
 from isorun.system.packages import require
 from isorun.types import ModelInfo
@@ -36,7 +36,6 @@ _NAMES = (FILE, vocabulary_files.WORD_PIECES, vocabulary_files.BYTE_PAIRS)
 _POSITIONS = "position_ids"
 _SPACED = (" .", " ?", " !", " ,", " ' ", " n't", " 'm", " 's", " 've", " 're")  # in the order of transformers
 _MAX_SETTINGS = 16  # truncating tokenizers kept; each is small, since they share the vocabulary
-_LONE_SURROGATE = re.compile("[\ud800-\udfff]")
 
 
 class TruncationWarning(UserWarning):
@@ -189,7 +188,7 @@ class Tokenizer:
             pair = isinstance(text, tuple) and len(text) == 2
             if not (pair or isinstance(text, str)) or not all(isinstance(part, str) for part in parts):
                 raise InvalidFeeds(f"Text {position} must be a str or a tuple of two, got {text!r}")
-            if any(_LONE_SURROGATE.search(part) for part in parts):
+            if not all(map(is_unicode, parts)):
                 raise InvalidFeeds(
                     f"Text {position} contains a lone surrogate (was it decoded from invalid UTF-8?): {text!r}"
                 )
@@ -332,10 +331,7 @@ class Tokenizer:
             position: f" ({len(encoding.ids)} tokens)" for position, encoding in zip(counted, encodings, strict=True)
         }
         which = ", ".join(f"text {position}{counts.get(position, '')}" for position in truncated)
-        warn(
-            f"Truncated to the maximum of {max_tokens} tokens: {which}",
-            TruncationWarning,
-        )
+        warn(f"Truncated to the maximum of {max_tokens} tokens: {which}", TruncationWarning)
 
 
 def feeds_of(encoded: Mapping[str, npt.NDArray[np.int64]], info: ModelInfo) -> dict[str, npt.NDArray[Any]]:

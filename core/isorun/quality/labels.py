@@ -28,6 +28,7 @@ from isorun.quality import interval
 from isorun.quality.interval import Interval
 from isorun.quality.neighbours import FEWEST, ROUNDING, K, Vectors, units, without_rounding
 from isorun.system import json_files, text_files
+from isorun.system.arguments import is_unicode
 from isorun.system.packages import require
 
 Rows = npt.NDArray[np.intp]
@@ -279,9 +280,7 @@ def parse(items: Mapping[str, Any], path: str) -> Labels:
 
 
 def _is_text(value: Any) -> bool:
-    return (
-        isinstance(value, str) and bool(value.strip()) and not any("\ud800" <= letter <= "\udfff" for letter in value)
-    )
+    return isinstance(value, str) and bool(value.strip()) and is_unicode(value)
 
 
 def _is_number(value: Any) -> bool:

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from numbers import Integral, Real
 from typing import Any
 
 from isorun.errors import InvalidArgument, InvalidType, did_you_mean
 from isorun.types.options import plain
+
+_LONE_SURROGATE = re.compile("[\ud800-\udfff]")
 
 
 def check_count(value: Any, name: str, least: int = 1, *, optional: bool = False) -> Any:
@@ -108,9 +111,14 @@ def checked_strings(value: Any, name: str) -> list[str]:
     if items is None or not all(isinstance(item, str) for item in items):
         raise InvalidType(f"{name} must be a list of texts, got {value!r}")
     for item in items:
-        if any("\ud800" <= character <= "\udfff" for character in item):
+        if not is_unicode(item):
             raise InvalidArgument(f"{name} has {item!r}, which is not valid Unicode")
     return [str(item) for item in items]
+
+
+def is_unicode(text: str) -> bool:
+    """Whether a text is valid Unicode: one that was decoded from invalid UTF-8 may have lone surrogates."""
+    return text.isascii() or _LONE_SURROGATE.search(text) is None
 
 
 def _has_items(value: Any) -> bool:

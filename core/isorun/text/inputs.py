@@ -6,17 +6,16 @@ pandas, Polars and PyArrow are recognized by their methods and never imported.
 from __future__ import annotations
 
 import array
-import re
 from collections.abc import Iterable, Iterator, Mapping, Set
 from typing import Any
 
 from isorun.errors import InvalidArgument, InvalidFeeds
 from isorun.models.tokenizer import Text
+from isorun.system.arguments import is_unicode
 
 _REMEDY = "Pass a list of str, a one-dimensional array, or a column"
 _SINGLE = (str, bytes, bytearray, memoryview, array.array)  # their items are letters or numbers
 _MISSING = ("NoneType", "NAType", "NaTType")
-_LONE_SURROGATE = re.compile("[\ud800-\udfff]")
 
 
 def texts_of(value: object, name: str = "texts") -> list[str]:
@@ -74,7 +73,7 @@ def checked(text: object, name: str, expected: str = "a str") -> str:
         missing = kind in _MISSING or (isinstance(text, float) and text != text)  # NaN
         got = f"a missing value ({text!r}). Drop or fill missing values" if missing else kind
         raise InvalidFeeds(f"{name} must be {expected}, got {got}")
-    if not text.isascii() and _LONE_SURROGATE.search(text):
+    if not is_unicode(text):
         raise InvalidFeeds(f"{name} contains a lone surrogate (was it decoded from invalid UTF-8?): {text[:80]!r}")
     return text if type(text) is str else str.__str__(text)  # a subclass, such as numpy.str_, may print otherwise
 
