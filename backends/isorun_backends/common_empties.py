@@ -35,9 +35,12 @@ def recurrent_of_nothing(fault: Rows, operator: str, keep: Keep | None = None) -
 
 def _may_be_of_nothing(node: ir.Node, opset: int) -> bool:
     sizes = shape_of(node.inputs[0])
-    if opset < _FIRST_OPSET:
-        return False
-    return sizes is None or not all(isinstance(size, int) and size > 0 for size in sizes[:2])
+    return opset >= _FIRST_OPSET and may_be_empty(sizes and sizes[:2])
+
+
+def may_be_empty(sizes: Sequence[Any] | None) -> bool:
+    """Whether a tensor may have no elements, by its sizes or ``None``."""
+    return sizes is None or not all(isinstance(size, int) and size > 0 for size in sizes)
 
 
 def _unless_of_nothing(op: Nodes, node: ir.Node, keep: Keep | None) -> None:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from isorun.plugin import Fault
-from isorun_backends.nodes import GATES, Nodes, Rows, array_of, attribute_of, dtype_of, input_of, shape_of
+from isorun_backends.nodes import GATES, Nodes, Rows, array_of, attribute_of, dtype_of, input_of, kind_of, shape_of
 
 if TYPE_CHECKING:
     import onnx_ir as ir
@@ -120,22 +120,13 @@ def local_response(fault: Rows, condition: str, result: str, applies: Condition)
 
 def is_half(node: ir.Node, _: int) -> bool:
     """Whether a node of one output computes in fp16, by its first input."""
-    import onnx_ir as ir
-
-    value = node.inputs[0]
-    return value is not None and value.dtype == ir.DataType.FLOAT16 and len(node.outputs) == 1
+    return kind_of(node.inputs[0]) == "FLOAT16" and len(node.outputs) == 1
 
 
 def through_single(op: Nodes, node: ir.Node) -> ir.Value:
     """The node in fp32, its inputs and its output in fp16 as they were."""
-    import onnx_ir as ir
-
-    halves = [value is not None and value.dtype == ir.DataType.FLOAT16 for value in node.inputs]
-    inputs = [
-        op("Cast", value, to=ir.DataType.FLOAT) if half else value
-        for value, half in zip(node.inputs, halves, strict=True)
-    ]
-    return op("Cast", op(node.op_type, *inputs, **node.attributes), to=ir.DataType.FLOAT16)
+    inputs = [op.cast(value, np.float32) if kind_of(value) == "FLOAT16" else value for value in node.inputs]
+    return op.cast(op(node.op_type, *inputs, **node.attributes), np.float16)
 
 
 def shrink_by_selection(op: Nodes, node: ir.Node) -> ir.Value:

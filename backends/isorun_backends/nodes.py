@@ -14,9 +14,8 @@ from isorun.plugin import Fault
 if TYPE_CHECKING:
     import onnx_ir as ir
 
-    Condition = Callable[[ir.Node, int], bool]
-    Rewrite = Callable[["Nodes", ir.Node], object]  # adds the nodes of an equivalent, those of its outputs last
-
+Condition = Callable[["ir.Node", int], bool]
+Rewrite = Callable[["Nodes", "ir.Node"], object]  # adds the nodes of an equivalent, those of its outputs last
 
 GATES = {"LSTM": 4, "GRU": 3, "RNN": 1}
 """The gates of the operators of recurrent layers."""
@@ -99,6 +98,11 @@ def dtype_of(value: ir.Value | None, unknown: Any = np.int64) -> Any:
     return unknown if value is None or value.dtype is None else value.dtype.numpy()
 
 
+def kind_of(value: ir.Value | None) -> str:
+    """ONNX's name of the type of a value's elements; empty if it is not known."""
+    return "" if value is None or value.dtype is None else value.dtype.name
+
+
 def is_small(value: ir.Value | None, limit: int) -> bool:
     """Whether a value is a constant below a limit, or is computed from such constants and sizes alone."""
     leaves = None if value is None else [settled(leaf) for leaf in _leaves(value)]
@@ -143,6 +147,12 @@ class Nodes(list["ir.Node"]):
         import onnx_ir as ir
 
         return self("Constant", value=ir.tensor(np.asarray(value, dtype)))
+
+    def cast(self, value: ir.Value | None, dtype: Any) -> ir.Value:
+        """Add a conversion to one of NumPy's types."""
+        import onnx_ir as ir
+
+        return self("Cast", value, to=ir.DataType.from_numpy(np.dtype(dtype)))
 
     def like(self, node: ir.Node, *inputs: ir.Value | None, outputs: int | None = None) -> Sequence[ir.Value]:
         """Add the operator of a node with other inputs, and return its outputs: as many, by default."""

@@ -51,7 +51,7 @@ def _with_start_inside(op: Nodes, node: ir.Node) -> None:
     assert start is not None
     places = axes or op("Range", op.constant(0), op("Size", start), op.constant(1))
     size = op("Gather", op("Shape", data), places)
-    first = op("Neg", op("Cast", size, to=7 if start.dtype is None else start.dtype))  # 7: int64
+    first = op("Neg", op.cast(size, np.int64 if start.dtype is None else start.dtype.numpy()))
     op.like(node, data, op("Max", start, first), end, axes, steps)
 
 

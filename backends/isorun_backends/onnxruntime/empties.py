@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from isorun.plugin import Fault
-from isorun_backends.common_empties import choose, other_if_empty, recurrent_of_nothing, zeros_of
+from isorun_backends.common_empties import choose, may_be_empty, other_if_empty, recurrent_of_nothing, zeros_of
 from isorun_backends.nodes import Nodes, attribute_of, dtype_of, input_of, settled, shape_of, where_below
 from isorun_backends.onnxruntime.row import fault, fault_before_1_32
 
@@ -20,9 +20,7 @@ if TYPE_CHECKING:
 def has_negative_axis(node: ir.Node, _: int) -> bool:
     """Whether the axis counts from the end, of a tensor that may be empty."""
     sizes = shape_of(node.inputs[0])
-    if attribute_of(node, "axis", 0) >= 0 or sizes is None:
-        return False
-    return not all(isinstance(size, int) and size > 0 for size in sizes)
+    return attribute_of(node, "axis", 0) < 0 and sizes is not None and may_be_empty(sizes)
 
 
 def count_from_start(op: Nodes, node: ir.Node) -> ir.Value:
@@ -73,7 +71,7 @@ def with_channels(op: Nodes, node: ir.Node) -> None:
     first, second, third = (op.constant([axis]) for axis in range(3))
     for place, groups in ((image, attribute_of(node, "group", 1)), (weights, 1)):
         shape = op("Shape", inputs[place])
-        is_empty = op("Cast", op("Equal", op("Slice", shape, second, third), first), to=7)  # to int64
+        is_empty = op.cast(op("Equal", op("Slice", shape, second, third), first), np.int64)
         before, after = op("Slice", shape, first, second), op("Slice", shape, third, op.constant([2**31 - 1]))
         shape = op("Concat", before, op("Mul", is_empty, op.constant(groups)), after, axis=0)
         added = op("Expand", zero, shape) if place == image else zeros_of(op, shape, inputs[place])
@@ -109,12 +107,6 @@ def require_frame(op: Nodes, node: ir.Node) -> ir.Value:
     signal, step, window, length = [*node.inputs, None, None][:4]
     length = op("Size", window) if length is None else length
     return op(node.op_type, signal, step, window, where_below(op, length, 1, 2**31 - 1), **node.attributes)
-
-
-def _may_be_empty(value: ir.Value | None) -> bool:
-    """Whether a tensor may have no elements."""
-    sizes = shape_of(value)
-    return sizes is None or not all(isinstance(size, int) and size > 0 for size in sizes)
 
 
 def zeros_if_empty(op: Nodes, node: ir.Node) -> None:
@@ -241,7 +233,7 @@ ROWS = (
         "Einsum | a factor that may have no elements | it ends the process",
         "g (float[a, b, c] x, float[a, d, c] w) => (float[a, b, d] y) "
         '{ y = Einsum <equation = "...id,...jd->...ij"> (x, w) }',
-        applies=lambda node, _: any(map(_may_be_empty, node.inputs)),
+        applies=lambda node, _: any(may_be_empty(shape_of(factor)) for factor in node.inputs),
         rewrite=zeros_if_empty,
         feeds={"x": np.zeros((0, 3, 2)), "w": np.zeros((0, 4, 2))},
         ends_process=True,
@@ -250,7 +242,7 @@ ROWS = (
         "InstanceNormalization | a size of the image that may be 0 | it ends the process",
         "g (float[a, 2, b] x) => (float[a, 2, b] y) <float[2] s = {1, 2}> "
         "{ n = Neg (x) y = InstanceNormalization (n, s, s) }",
-        applies=lambda node, _: _may_be_empty(node.inputs[0]),
+        applies=lambda node, _: may_be_empty(shape_of(node.inputs[0])),
         rewrite=as_it_is_if_empty,
         feeds={"x": np.zeros((1, 2, 0))},
         expected=[np.zeros((1, 2, 0))],

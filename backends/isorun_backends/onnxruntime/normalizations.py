@@ -9,13 +9,11 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from isorun.plugin import Fault
-from isorun_backends.nodes import Nodes, array_of, producer
+from isorun_backends.nodes import Condition, Nodes, Rewrite, array_of, producer
 from isorun_backends.onnxruntime.row import fault, fault_before_1_32
 
 if TYPE_CHECKING:
     import onnx_ir as ir
-
-    from isorun_backends.nodes import Condition, Rewrite
 
 _STEPS = {"Sub": "Sub (x, m)", "Pow": "Pow (d, two)", "Add": "Add (v, e)", "Div": "Div (d, s)"}
 

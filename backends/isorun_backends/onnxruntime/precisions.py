@@ -8,32 +8,20 @@ import numpy as np
 
 from isorun.plugin import Fault
 from isorun_backends.common_faults import of_one_step, shrink_by_selection
-from isorun_backends.nodes import Nodes, attribute_of, input_of
+from isorun_backends.nodes import Condition, Nodes, attribute_of, dtype_of, input_of, kind_of
 from isorun_backends.onnxruntime.row import fault_in_1_32 as fault
 
 if TYPE_CHECKING:
     import onnx_ir as ir
 
-    from isorun_backends.nodes import Condition
-
-
-def _kind(node: ir.Node) -> str:
-    """The name of the type of the first input; empty if it is not known."""
-    value = input_of(node, 0)
-    return "" if value is None or value.dtype is None else value.dtype.name
-
 
 def _has(*kinds: str) -> Condition:
-    return lambda node, _: _kind(node) in kinds
+    return lambda node, _: kind_of(input_of(node, 0)) in kinds
 
 
 def _sign_in_single(op: Nodes, node: ir.Node) -> ir.Value:
-    import onnx_ir as ir
-
     x = node.inputs[0]
-    assert x is not None
-    assert x.dtype is not None
-    return op("Cast", op("Sign", op("Cast", x, to=ir.DataType.FLOAT)), to=x.dtype)
+    return op.cast(op("Sign", op.cast(x, np.float32)), dtype_of(x))
 
 
 def _lacks_parameters(node: ir.Node, _: int) -> bool:

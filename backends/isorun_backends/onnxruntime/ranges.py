@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from isorun_backends.nodes import Nodes, attribute_of, dtype_of, input_of, is_small, settled, static
+from isorun_backends.nodes import Nodes, attribute_of, dtype_of, input_of, is_small, kind_of, settled, static
 from isorun_backends.onnxruntime.row import fault, fault_before_1_32
 
 if TYPE_CHECKING:
@@ -20,9 +20,7 @@ _OUTSIDE = 100  # of an image from -1 to 1, whatever its size
 
 def may_be_of_large_integers(node: ir.Node, _: int) -> bool:
     """Whether integers may be where fp64 does not hold them: the start or the limit is neither small nor a size."""
-    import onnx_ir as ir
-
-    if not any(value is not None and value.dtype == ir.DataType.INT64 for value in node.inputs):
+    if not any(kind_of(value) == "INT64" for value in node.inputs):
         return False
     limit, step = static(node.inputs[1]), settled(node.inputs[2])
     if not is_small(node.inputs[0], _HELD):

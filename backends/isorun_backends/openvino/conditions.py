@@ -11,12 +11,14 @@ import numpy as np
 
 from isorun_backends import common_faults
 from isorun_backends.nodes import (
+    Condition,
     array_of,
     attribute_of,
     input_of,
     is_constant,
     is_fixed,
     is_small,
+    kind_of,
     producer,
     shape_of,
     static,
@@ -24,8 +26,6 @@ from isorun_backends.nodes import (
 
 if TYPE_CHECKING:
     import onnx_ir as ir
-
-    from isorun_backends.nodes import Condition
 
 _VIEWS = ("Cast", "Concat", "Identity", "Reshape", "Squeeze", "Transpose", "Unsqueeze")  # the values of their inputs
 _SELECTIONS = ("Gather", "ReduceMax", "ReduceMin", "Slice", "Split")
@@ -108,7 +108,7 @@ def reduces_nothing(node: ir.Node, _: int) -> bool:
 def pads_with_computed_value(node: ir.Node, _: int) -> bool:
     """Whether the value is not a constant, and may be of another type than float32."""
     value = input_of(node, 2)
-    return value is not None and not is_constant(value) and (value.dtype is None or value.dtype != 1)
+    return value is not None and not is_constant(value) and kind_of(value) != "FLOAT"
 
 
 def may_be_empty(index: int) -> Condition:

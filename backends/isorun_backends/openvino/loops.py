@@ -97,10 +97,8 @@ def keep(
         op: where nodes are added, those of the outputs last.
         shapes: what is known of their sizes.
     """
-    import onnx_ir as ir
-
-    number = op("Cast", op("Reshape", condition, op.constant([1])), to=ir.DataType.FLOAT)
-    zero = op("Cast", op("Less", number, op.constant(0, np.float32)), to=ir.DataType.INT64)  # cannot be folded
+    number = op.cast(op("Reshape", condition, op.constant([1])), np.float32)
+    zero = op.cast(op("Less", number, op.constant(0, np.float32)), np.int64)  # cannot be folded
     patterns = []
     for output, sizes in zip(outputs, shapes, strict=True):
         if sizes:  # 0 is the size as it is

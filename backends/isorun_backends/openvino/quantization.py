@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from isorun.plugin import Fault
-from isorun_backends.nodes import Nodes, array_of, attribute_of, input_of, producer, shape_of
+from isorun_backends.nodes import Nodes, array_of, attribute_of, input_of, kind_of, producer, shape_of
 from isorun_backends.openvino.row import fault
 
 if TYPE_CHECKING:
@@ -129,12 +129,10 @@ def _rounded(op: Nodes, node: ir.Node, *, is_shifted: bool = False) -> ir.Value:
 
 def _in_place(op: Nodes, node: ir.Node) -> tuple[ir.Value, ir.Value | None]:
     """The scale and the zero point in floating point, along their axis."""
-    import onnx_ir as ir
-
     scale, zero = node.inputs[1], input_of(node, 2)
     assert scale is not None
     if zero is not None:
-        zero = op("Cast", zero, to=ir.DataType.FLOAT)
+        zero = op.cast(zero, np.float32)
     axis = attribute_of(node, "axis", 1)
     rank = len(shape_of(node.inputs[0]) or ())
     if not _is_scalar(scale) and axis != -1 and -rank <= axis < rank:
@@ -149,7 +147,7 @@ def _in_place(op: Nodes, node: ir.Node) -> tuple[ir.Value, ir.Value | None]:
 def _can_compute(node: ir.Node) -> bool:
     """Whether the value of QuantizeLinear or DequantizeLinear can be written in standard operators."""
     scale, value = input_of(node, 1), node.inputs[0]
-    if scale is None or value is None or scale.dtype is None or scale.dtype.name != "FLOAT":
+    if scale is None or value is None or kind_of(scale) != "FLOAT":
         return False
     if attribute_of(node, "block_size", 0) or (node.op_type == _QUANTIZE and _type_of(node) not in _RANGES):
         return False
@@ -267,7 +265,7 @@ def _type_of(node: ir.Node) -> str:
 
     zero = input_of(node, 2)
     if zero is not None:
-        return "" if zero.dtype is None else zero.dtype.name
+        return kind_of(zero)
     return ir.DataType(attribute_of(node, "output_dtype", 0) or ir.DataType.UINT8).name
 
 

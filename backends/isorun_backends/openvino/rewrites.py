@@ -45,9 +45,9 @@ def infinite_extremum(op: Nodes, node: ir.Node) -> ir.Value:
     x = node.inputs[0]
     infinity = op.constant(-np.inf if node.op_type == "ReduceMax" else np.inf, _float_type(x))
     (extremum,) = op.like(node, *node.inputs)
-    infinite = op("Cast", op("Equal", x, infinity), to=6)  # int32
+    infinite = op.cast(op("Equal", x, infinity), np.int32)
     every = op("ReduceMin", infinite, *node.inputs[1:], **node.attributes)
-    return op("Where", op("Cast", every, to=9), infinity, extremum)  # 9: bool
+    return op("Where", op.cast(every, np.bool_), infinity, extremum)
 
 
 def tile_by_axis(op: Nodes, node: ir.Node) -> None:
@@ -68,7 +68,7 @@ def byte_arithmetic(op: Nodes, node: ir.Node) -> ir.Value:
     kind = node.inputs[0].dtype  # type: ignore[union-attr]
     assert kind is not None
     offset, size = op.constant(128 if kind.is_signed() else 0, np.int32), op.constant(256, np.int32)
-    wide = [op("Cast", value, to=6) for value in node.inputs]
+    wide = [op.cast(value, np.int32) for value in node.inputs]
     if node.op_type == "Abs":
         result = absolute(op, wide[0], np.int32)
     elif node.op_type == "Div":
