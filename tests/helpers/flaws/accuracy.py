@@ -6,31 +6,27 @@ import itertools
 
 import numpy as np
 
-from flaws.base import Flawed, backend, declaring
+from flaws.base import Flawed, backend, declaring, overriding, running
 from isorun.errors import BackendFailed
 from isorun.types import Dialect
 
 
-@backend
-class CountsTheMask(Flawed):
+@running
+def CountsTheMask(self, output_names, feeds):
     """Right for right padding only, as ONNX Runtime's EmbedLayerNormalization is."""
-
-    def run(self, output_names, feeds):
-        mask = feeds.get("attention_mask")
-        if mask is not None:
-            feeds = {**feeds, "attention_mask": np.sort(mask, axis=1)[:, ::-1].copy()}
-        return self.right(output_names, feeds)
+    mask = feeds.get("attention_mask")
+    if mask is not None:
+        feeds = {**feeds, "attention_mask": np.sort(mask, axis=1)[:, ::-1].copy()}
+    return self.right(output_names, feeds)
 
 
-@backend
-class TakesOneMaskForAll(Flawed):
+@running
+def TakesOneMaskForAll(self, output_names, feeds):
     """The first row's mask applies to all rows if they have equally many tokens."""
-
-    def run(self, output_names, feeds):
-        mask = feeds.get("attention_mask")
-        if mask is not None and len(set(mask.sum(axis=1))) == 1:
-            feeds = {**feeds, "attention_mask": np.repeat(mask[:1], len(mask), axis=0)}
-        return self.right(output_names, feeds)
+    mask = feeds.get("attention_mask")
+    if mask is not None and len(set(mask.sum(axis=1))) == 1:
+        feeds = {**feeds, "attention_mask": np.repeat(mask[:1], len(mask), axis=0)}
+    return self.right(output_names, feeds)
 
 
 UNUSED = """
@@ -80,31 +76,29 @@ class Scaling(Flawed):
         return 2
 
 
+scaling = overriding(Scaling, "factor")
+
+
 Doubles = backend(type("Doubles", (Scaling,), {"__module__": __name__}))
 
 
-@backend
-class WrongForOtherShapes(Scaling):
+@scaling
+def WrongForOtherShapes(self, feeds, result):
     """Right for the shapes of the first run only."""
-
-    def factor(self, feeds, result):
-        shapes = {name: array.shape for name, array in feeds.items()}
-        self.kept = self.kept or shapes
-        return 1 if shapes == self.kept else 1.5
+    shapes = {name: array.shape for name, array in feeds.items()}
+    self.kept = self.kept or shapes
+    return 1 if shapes == self.kept else 1.5
 
 
-@backend
-class TakesQueriesForKeys(Scaling):
+@scaling
+def TakesQueriesForKeys(self, feeds, result):
     """Wrong where an attention has fewer queries than keys."""
-
-    def factor(self, feeds, result):
-        return 1.5 if "SingleQueryAttention" in self.fused else 1
+    return 1.5 if "SingleQueryAttention" in self.fused else 1
 
 
-@backend
-class WrongForWideModels(Scaling):
-    def factor(self, feeds, result):
-        return 1.01 if "input_ids" in feeds and result.shape[-1] > 200 else 1
+@scaling
+def WrongForWideModels(self, feeds, result):
+    return 1.01 if "input_ids" in feeds and result.shape[-1] > 200 else 1
 
 
 @backend

@@ -38,6 +38,18 @@ def backend(cls):
     return Made
 
 
+def overriding(base, method):
+    """A decorator that makes a backend class of a function, the method of an executable class."""
+
+    def decorate(function):
+        return backend(type(function.__name__, (base,), {method: function, "__module__": function.__module__}))
+
+    return decorate
+
+
+running = overriding(Flawed, "run")
+
+
 def returning(change):
     """A backend class whose runs return what ``change`` makes of the list of outputs."""
 

@@ -12,7 +12,7 @@ from typing import ClassVar
 
 import numpy as np
 
-from flaws.base import Flawed, backend
+from flaws.base import Flawed, backend, running
 from isorun.errors import BackendFailed
 from isorun_conformance.fakes import Right
 
@@ -96,13 +96,11 @@ class AsciiPaths(Flawed):
         super().__init__(model, config)
 
 
-@backend
-class DividesByZero(Flawed):
+@running
+def DividesByZero(self, output_names, feeds):
     """Its arithmetic follows the application's settings of NumPy."""
-
-    def run(self, output_names, feeds):
-        np.ones(1) / np.zeros(1)
-        return self.right(output_names, feeds)
+    np.ones(1) / np.zeros(1)
+    return self.right(output_names, feeds)
 
 
 @backend
@@ -113,11 +111,10 @@ class DividesByZeroInCompile(Flawed):
             np.ones(1) / np.zeros(1)
 
 
-@backend
-class Warns(Flawed):
-    def run(self, output_names, feeds):
-        warnings.warn("slow path", RuntimeWarning, stacklevel=1)
-        return self.right(output_names, feeds)
+@running
+def Warns(self, output_names, feeds):
+    warnings.warn("slow path", RuntimeWarning, stacklevel=1)
+    return self.right(output_names, feeds)
 
 
 @backend
@@ -168,14 +165,13 @@ class _InOnePrecision(Flawed):
         return [(result * scale).astype(result.dtype) for result in results]
 
 
-@backend
-class RunsOutsideEventLoopsOnly(Flawed):
-    def run(self, output_names, feeds):
-        try:
-            asyncio.get_running_loop()
-        except RuntimeError:
-            return self.right(output_names, feeds)
-        raise BackendFailed("asyncio.run() cannot be called from a running event loop")
+@running
+def RunsOutsideEventLoopsOnly(self, output_names, feeds):
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        return self.right(output_names, feeds)
+    raise BackendFailed("asyncio.run() cannot be called from a running event loop")
 
 
 @backend

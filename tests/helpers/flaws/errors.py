@@ -6,26 +6,24 @@ from contextlib import contextmanager
 
 import numpy as np
 
-from flaws.base import Flawed, backend
+from flaws.base import running
 from isorun.errors import BackendFailed, InvalidModel, IsorunError
 from isorun.plugin.backend import Executable
 from isorun_conformance.fakes import Right
 
 
-@backend
-class WrapsNoErrors(Flawed):
-    def run(self, output_names, feeds):
-        try:
-            return self.right(output_names, feeds)
-        except BackendFailed as error:
-            raise RuntimeError("the device is on fire") from error
+@running
+def WrapsNoErrors(self, output_names, feeds):
+    try:
+        return self.right(output_names, feeds)
+    except BackendFailed as error:
+        raise RuntimeError("the device is on fire") from error
 
 
-@backend
-class ForgetsTheCause(Flawed):
-    def run(self, output_names, feeds):
-        with _forgotten_cause(BackendFailed):
-            return self.right(output_names, feeds)
+@running
+def ForgetsTheCause(self, output_names, feeds):
+    with _forgotten_cause(BackendFailed):
+        return self.right(output_names, feeds)
 
 
 class ForgetsTheCauseOnLoading(Right):

@@ -6,45 +6,39 @@ import re
 
 import numpy as np
 
-from flaws.base import Flawed, backend, reading, returning
+from flaws.base import Flawed, backend, overriding, reading, returning, running
 from isorun.errors import BackendFailed
 
 
-@backend
-class ChangesItsFeeds(Flawed):
-    def run(self, output_names, feeds):
-        results = self.right(output_names, feeds)
-        for array in feeds.values():
-            if array.flags.writeable:
-                array[...] = 0
-        return results
+@running
+def ChangesItsFeeds(self, output_names, feeds):
+    results = self.right(output_names, feeds)
+    for array in feeds.values():
+        if array.flags.writeable:
+            array[...] = 0
+    return results
 
 
-@backend
-class UnmasksEmptyRows(Flawed):
+@running
+def UnmasksEmptyRows(self, output_names, feeds):
     """Against NaN, in the mask of the caller."""
-
-    def run(self, output_names, feeds):
-        mask = feeds.get("attention_mask")
-        if mask is not None and mask.flags.writeable:
-            mask[~mask.any(axis=-1)] = 1
-        return self.right(output_names, feeds)
+    mask = feeds.get("attention_mask")
+    if mask is not None and mask.flags.writeable:
+        mask[~mask.any(axis=-1)] = 1
+    return self.right(output_names, feeds)
 
 
-@backend
-class KeepsTheFirstScale(Flawed):
+@running
+def KeepsTheFirstScale(self, output_names, feeds):
     """Uploads an input that has a default value once."""
-
-    def run(self, output_names, feeds):
-        self.kept = self.kept or {}
-        kept = {name: self.kept.setdefault(name, array) for name, array in feeds.items() if name == "scale"}
-        return self.right(output_names, {**self.kept, **feeds, **kept})
+    self.kept = self.kept or {}
+    kept = {name: self.kept.setdefault(name, array) for name, array in feeds.items() if name == "scale"}
+    return self.right(output_names, {**self.kept, **feeds, **kept})
 
 
-@backend
-class IgnoresTheScaleThatIsFed(Flawed):
-    def run(self, output_names, feeds):
-        return self.right(output_names, {name: array for name, array in feeds.items() if name != "scale"})
+@running
+def IgnoresTheScaleThatIsFed(self, output_names, feeds):
+    return self.right(output_names, {name: array for name, array in feeds.items() if name != "scale"})
 
 
 def unstrided(array):
@@ -79,71 +73,63 @@ class Keeping(Flawed):
         return [np.array(result) for result in self.kept[key]]
 
 
-@backend
-class KeepsResultsByTheFirstFeed(Keeping):
-    def key(self, feeds):
-        return next(iter(feeds.values())).tobytes()
+keeping = overriding(Keeping, "key")
 
 
-@backend
-class KeepsResultsByArray(Keeping):
-    def key(self, feeds):
-        return tuple(map(id, feeds.values()))
+@keeping
+def KeepsResultsByTheFirstFeed(self, feeds):
+    return next(iter(feeds.values())).tobytes()
 
 
-@backend
-class KeepsResultsByTheirEnds(Keeping):
-    def key(self, feeds):
-        return tuple(
-            (array.shape, array.reshape(-1)[:3].tobytes(), array.reshape(-1)[-3:].tobytes()) for array in feeds.values()
-        )
+@keeping
+def KeepsResultsByArray(self, feeds):
+    return tuple(map(id, feeds.values()))
 
 
-@backend
-class KeepsResultsByTheirPrint(Keeping):
-    def key(self, feeds):
-        return repr(feeds)
+@keeping
+def KeepsResultsByTheirEnds(self, feeds):
+    return tuple(
+        (array.shape, array.reshape(-1)[:3].tobytes(), array.reshape(-1)[-3:].tobytes()) for array in feeds.values()
+    )
 
 
-@backend
-class TakesFeedsByPosition(Flawed):
-    def run(self, output_names, feeds):
-        return self.right(output_names, dict(zip(self.inputs, feeds.values(), strict=True)))
+@keeping
+def KeepsResultsByTheirPrint(self, feeds):
+    return repr(feeds)
 
 
-@backend
-class DropsFeeds(Flawed):
+@running
+def TakesFeedsByPosition(self, output_names, feeds):
+    return self.right(output_names, dict(zip(self.inputs, feeds.values(), strict=True)))
+
+
+@running
+def DropsFeeds(self, output_names, feeds):
     """Takes feeds out of the caller's mapping."""
-
-    def run(self, output_names, feeds):
-        results = self.right(output_names, feeds)
-        feeds.popitem()
-        return results
+    results = self.right(output_names, feeds)
+    feeds.popitem()
+    return results
 
 
-@backend
-class RefusesUnusedInputs(Flawed):
-    def run(self, output_names, feeds):
-        if "unused" in feeds:
-            raise BackendFailed("no input is called unused")
-        return self.right(output_names, feeds)
+@running
+def RefusesUnusedInputs(self, output_names, feeds):
+    if "unused" in feeds:
+        raise BackendFailed("no input is called unused")
+    return self.right(output_names, feeds)
 
 
-@backend
-class AsciiNames(Flawed):
-    def run(self, output_names, feeds):
-        if not all(name.isascii() for name in feeds):
-            raise BackendFailed("no such input")
-        return self.right(output_names, feeds)
+@running
+def AsciiNames(self, output_names, feeds):
+    if not all(name.isascii() for name in feeds):
+        raise BackendFailed("no such input")
+    return self.right(output_names, feeds)
 
 
-@backend
-class MakesIdentifiers(Flawed):
+@running
+def MakesIdentifiers(self, output_names, feeds):
     """Of names, as code that is generated needs; two names may give the same."""
-
-    def run(self, output_names, feeds):
-        arguments = {identifier(name): array for name, array in feeds.items()}
-        return self.right(output_names, {name: arguments[identifier(name)] for name in feeds})
+    arguments = {identifier(name): array for name, array in feeds.items()}
+    return self.right(output_names, {name: arguments[identifier(name)] for name in feeds})
 
 
 def identifier(name):
@@ -160,14 +146,12 @@ class FeedsByKeyword(Flawed):
         return self.right(output_names, feeds)
 
 
-@backend
-class IdsInHalf(Flawed):
+@running
+def IdsInHalf(self, output_names, feeds):
     """Token ids pass through fp16, as on accelerators without integers."""
-
-    def run(self, output_names, feeds):
-        ids = {name: array for name, array in feeds.items() if name == "input_ids"}
-        narrowed = {name: np.minimum(array, 65504).astype(np.float16).astype(np.int64) for name, array in ids.items()}
-        return self.right(output_names, {**feeds, **narrowed})
+    ids = {name: array for name, array in feeds.items() if name == "input_ids"}
+    narrowed = {name: np.minimum(array, 65504).astype(np.float16).astype(np.int64) for name, array in ids.items()}
+    return self.right(output_names, {**feeds, **narrowed})
 
 
 def rewriting(change):
@@ -190,25 +174,21 @@ EndsTextAtNul = rewriting(lambda text: text.partition("\0")[0])
 ComputesIntegersInFloat = changing(lambda array: array.astype(np.float64).astype(np.int64), np.int64)
 
 
-@backend
-class SortsTheRequest(Flawed):
+@running
+def SortsTheRequest(self, output_names, feeds):
     """Sorts the caller's list of outputs."""
-
-    def run(self, output_names, feeds):
-        results = self.right(list(output_names), feeds)
-        output_names.sort()
-        return results
+    results = self.right(list(output_names), feeds)
+    output_names.sort()
+    return results
 
 
-@backend
-class SharesRowsByFirstToken(Flawed):
+@running
+def SharesRowsByFirstToken(self, output_names, feeds):
     """Computes rows once that begin with the same token."""
-
-    def run(self, output_names, feeds):
-        results = self.right(output_names, feeds)
-        ids = feeds.get("input_ids", np.zeros((0, 1)))
-        first = {row[:1].tobytes(): number for number, row in reversed(list(enumerate(ids)))}
-        for number, row in enumerate(ids):
-            for result in results:
-                result[number] = result[first[row[:1].tobytes()]]
-        return results
+    results = self.right(output_names, feeds)
+    ids = feeds.get("input_ids", np.zeros((0, 1)))
+    first = {row[:1].tobytes(): number for number, row in reversed(list(enumerate(ids)))}
+    for number, row in enumerate(ids):
+        for result in results:
+            result[number] = result[first[row[:1].tobytes()]]
+    return results

@@ -12,7 +12,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from flaws.base import HONEST, Flawed, backend, doing
+from flaws.base import HONEST, Flawed, backend, doing, running
 from isorun.errors import BackendFailed
 from isorun.plugin.backend import Binding
 from isorun_conformance.fakes import Right
@@ -119,20 +119,17 @@ class LeaksFailures(LeaksByRun):
             raise
 
 
-@backend
-class WrongAfterManyRuns(Flawed):
-    def run(self, output_names, feeds):
-        self.kept = (self.kept or 0) + 1
-        return [result * (2 if self.kept > 150 else 1) for result in self.right(output_names, feeds)]
+@running
+def WrongAfterManyRuns(self, output_names, feeds):
+    self.kept = (self.kept or 0) + 1
+    return [result * (2 if self.kept > 150 else 1) for result in self.right(output_names, feeds)]
 
 
-@backend
-class Drifts(Flawed):
+@running
+def Drifts(self, output_names, feeds):
     """The error of a run is too small to be found, and grows."""
-
-    def run(self, output_names, feeds):
-        self.kept = (self.kept or 0) + 1
-        return [result * np.float32(1 + 2e-6 * self.kept) for result in self.right(output_names, feeds)]
+    self.kept = (self.kept or 0) + 1
+    return [result * np.float32(1 + 2e-6 * self.kept) for result in self.right(output_names, feeds)]
 
 
 @backend
@@ -191,14 +188,12 @@ class FreesTheMemoryOfOtherModels(Flawed):
         super().close()
 
 
-@backend
-class SleepsBetweenRuns(Flawed):
+@running
+def SleepsBetweenRuns(self, output_names, feeds):
     """Loses its state if it is not used for a second."""
-
-    def run(self, output_names, feeds):
-        before, self.kept = self.kept, time.monotonic()
-        late = before is not None and self.kept - before > 1
-        return [result * (2 if late else 1) for result in self.right(output_names, feeds)]
+    before, self.kept = self.kept, time.monotonic()
+    late = before is not None and self.kept - before > 1
+    return [result * (2 if late else 1) for result in self.right(output_names, feeds)]
 
 
 @backend
@@ -238,23 +233,20 @@ class SixteenHandles(Flawed):
             self.open.remove(self)
 
 
-@backend
-class LeaksPerThread(Flawed):
+@running
+def LeaksPerThread(self, output_names, feeds):
     """A buffer for each thread that has ever run."""
-
-    def run(self, output_names, feeds):
-        self.kept = self.kept or {}
-        name = threading.current_thread().name
-        if name not in self.kept:
-            self.kept[name] = np.ones(1 << 16, np.float32)
-        return self.right(output_names, feeds)
+    self.kept = self.kept or {}
+    name = threading.current_thread().name
+    if name not in self.kept:
+        self.kept[name] = np.ones(1 << 16, np.float32)
+    return self.right(output_names, feeds)
 
 
-@backend
-class KeepsWeightsPerShape(Flawed):
-    def run(self, output_names, feeds):
-        self.kept = self.kept or {}
-        shape = next(iter(feeds.values())).shape
-        if shape not in self.kept:
-            self.kept[shape] = np.ones(1 << 20, np.float32)
-        return self.right(output_names, feeds)
+@running
+def KeepsWeightsPerShape(self, output_names, feeds):
+    self.kept = self.kept or {}
+    shape = next(iter(feeds.values())).shape
+    if shape not in self.kept:
+        self.kept[shape] = np.ones(1 << 20, np.float32)
+    return self.right(output_names, feeds)

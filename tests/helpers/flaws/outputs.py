@@ -6,55 +6,47 @@ import ctypes
 
 import numpy as np
 
-from flaws.base import Flawed, backend, returning
+from flaws.base import returning, running
 
 
-@backend
-class IgnoresTheOrder(Flawed):
-    def run(self, output_names, feeds):
-        wanted = None if output_names is None else sorted(output_names, key=self.names.index)
-        return self.right(wanted, feeds)
+@running
+def IgnoresTheOrder(self, output_names, feeds):
+    wanted = None if output_names is None else sorted(output_names, key=self.names.index)
+    return self.right(wanted, feeds)
 
 
-@backend
-class ReturnsAllOutputs(Flawed):
-    def run(self, output_names, feeds):
-        return self.right(None, feeds)
+@running
+def ReturnsAllOutputs(self, output_names, feeds):
+    return self.right(None, feeds)
 
 
-@backend
-class ReturnsItsFeeds(Flawed):
+@running
+def ReturnsItsFeeds(self, output_names, feeds):
     """An output that equals a feed is that feed."""
-
-    def run(self, output_names, feeds):
-        return [
-            next((feed for feed in feeds.values() if np.array_equal(feed, result)), result)
-            for result in self.right(output_names, feeds)
-        ]
+    return [
+        next((feed for feed in feeds.values() if np.array_equal(feed, result)), result)
+        for result in self.right(output_names, feeds)
+    ]
 
 
-@backend
-class ReusesItsMemory(Flawed):
+@running
+def ReusesItsMemory(self, output_names, feeds):
     """Every run of one shape writes to the arrays of the last."""
-
-    def run(self, output_names, feeds):
-        results = self.right(output_names, feeds)
-        if self.kept is None or [array.shape for array in self.kept] != [array.shape for array in results]:
-            self.kept = results
-        for kept, result in zip(self.kept, results, strict=True):
-            kept[...] = result
-        return list(self.kept)
+    results = self.right(output_names, feeds)
+    if self.kept is None or [array.shape for array in self.kept] != [array.shape for array in results]:
+        self.kept = results
+    for kept, result in zip(self.kept, results, strict=True):
+        kept[...] = result
+    return list(self.kept)
 
 
-@backend
-class ReadsItsOutputs(Flawed):
+@running
+def ReadsItsOutputs(self, output_names, feeds):
     """The next run on the same feeds returns what the last one left, which the caller may have changed."""
-
-    def run(self, output_names, feeds):
-        key = tuple(array.tobytes() for array in feeds.values())
-        if self.kept is None or self.kept[0] != key:
-            self.kept = key, self.right(output_names, feeds)
-        return list(self.kept[1])
+    key = tuple(array.tobytes() for array in feeds.values())
+    if self.kept is None or self.kept[0] != key:
+        self.kept = key, self.right(output_names, feeds)
+    return list(self.kept[1])
 
 
 def freed(result):
@@ -115,25 +107,21 @@ KeepsTextInNumPy = returning(
 )
 
 
-@backend
-class ReturnsItsWeights(Flawed):
+@running
+def ReturnsItsWeights(self, output_names, feeds):
     """An output that depends on no feed is in the engine's own memory."""
-
-    def run(self, output_names, feeds):
-        self.kept = self.kept or {}
-        results = zip(output_names, self.right(output_names, feeds), strict=True)
-        return [self.kept.setdefault(name, result) if name == "w" else result for name, result in results]
+    self.kept = self.kept or {}
+    results = zip(output_names, self.right(output_names, feeds), strict=True)
+    return [self.kept.setdefault(name, result) if name == "w" else result for name, result in results]
 
 
-@backend
-class ReusesLargeMemory(Flawed):
+@running
+def ReusesLargeMemory(self, output_names, feeds):
     """Of outputs above a megabyte only."""
-
-    def run(self, output_names, feeds):
-        results = self.right(output_names, feeds)
-        if max(result.nbytes for result in results) < 1 << 20:
-            return results
-        self.kept = self.kept or results
-        for kept, result in zip(self.kept, results, strict=True):
-            kept[...] = result
-        return list(self.kept)
+    results = self.right(output_names, feeds)
+    if max(result.nbytes for result in results) < 1 << 20:
+        return results
+    self.kept = self.kept or results
+    for kept, result in zip(self.kept, results, strict=True):
+        kept[...] = result
+    return list(self.kept)

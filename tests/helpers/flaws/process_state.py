@@ -29,7 +29,7 @@ from pathlib import Path
 
 import numpy as np
 
-from flaws.base import Flawed, backend, doing
+from flaws.base import Flawed, backend, doing, running
 from isorun.plugin.backend import Binding
 from isorun.types import Availability
 from isorun_conformance.fakes import Right
@@ -209,15 +209,13 @@ class ChangesWhenAsked(Right):
         return Availability(ok=True)
 
 
-@backend
-class ChangesWhenARunFails(Flawed):
+@running
+def ChangesWhenARunFails(self, output_names, feeds):
     """What it sets for a run, it does not set back."""
-
-    def run(self, output_names, feeds):
-        before = np.seterr(all="ignore")
-        results = self.right(output_names, feeds)
-        np.seterr(**before)
-        return results
+    before = np.seterr(all="ignore")
+    results = self.right(output_names, feeds)
+    np.seterr(**before)
+    return results
 
 
 @backend

@@ -9,7 +9,7 @@ import time
 from contextlib import suppress
 from dataclasses import replace
 
-from flaws.base import HONEST, Flawed, backend
+from flaws.base import HONEST, Flawed, backend, running
 from isorun.errors import BackendFailed
 
 
@@ -27,25 +27,21 @@ class NeverExits(Flawed):
         super().close()
 
 
-@backend
-class WrapsInterrupts(Flawed):
+@running
+def WrapsInterrupts(self, output_names, feeds):
     """Its ``except`` has too many exceptions."""
-
-    def run(self, output_names, feeds):
-        try:
-            return self.right(output_names, feeds)
-        except BaseException as error:
-            raise BackendFailed(f"the engine failed: {error}") from error
+    try:
+        return self.right(output_names, feeds)
+    except BaseException as error:
+        raise BackendFailed(f"the engine failed: {error}") from error
 
 
-@backend
-class SwallowsInterrupts(Flawed):
+@running
+def SwallowsInterrupts(self, output_names, feeds):
     """Tries again whatever happened."""
-
-    def run(self, output_names, feeds):
-        while True:
-            with suppress(BaseException):
-                return self.right(output_names, feeds)
+    while True:
+        with suppress(BaseException):
+            return self.right(output_names, feeds)
 
 
 class Relayed(Flawed):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from flaws.accuracy import Scaling
-from flaws.base import Flawed, backend, returning
+from flaws.base import backend, returning, running
 
 
 def wrong_where(condition, factor=1.5):
@@ -42,33 +42,27 @@ ClipsInfinity = returning(
 )
 
 
-@backend
-class SpoiledByAnEmptyBatch(Flawed):
+@running
+def SpoiledByAnEmptyBatch(self, output_names, feeds):
     """Wrong after a batch without rows."""
-
-    def run(self, output_names, feeds):
-        results = self.right(output_names, feeds)
-        self.kept = self.kept or not all(result.size for result in results)
-        return [result + 1 for result in results] if self.kept else results
+    results = self.right(output_names, feeds)
+    self.kept = self.kept or not all(result.size for result in results)
+    return [result + 1 for result in results] if self.kept else results
 
 
-@backend
-class NaNForMaskedRows(Flawed):
+@running
+def NaNForMaskedRows(self, output_names, feeds):
     """As fp16 kernels that add minus infinity, unless padding is removed."""
-
-    def run(self, output_names, feeds):
-        results = self.right(output_names, feeds)
-        if "attention_mask" in feeds:
-            for result in results:
-                result[~feeds["attention_mask"].any(axis=1)] = np.nan
-        return results
+    results = self.right(output_names, feeds)
+    if "attention_mask" in feeds:
+        for result in results:
+            result[~feeds["attention_mask"].any(axis=1)] = np.nan
+    return results
 
 
-@backend
-class WrongWhenRowsShrink(Flawed):
+@running
+def WrongWhenRowsShrink(self, output_names, feeds):
     """Its buffers grow, and what is left in them is read."""
-
-    def run(self, output_names, feeds):
-        rows = len(next(iter(feeds.values())))
-        self.kept = max(self.kept or 0, rows)
-        return [result * (1.5 if rows < self.kept else 1) for result in self.right(output_names, feeds)]
+    rows = len(next(iter(feeds.values())))
+    self.kept = max(self.kept or 0, rows)
+    return [result * (1.5 if rows < self.kept else 1) for result in self.right(output_names, feeds)]

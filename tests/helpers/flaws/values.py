@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from flaws.base import HONEST, Flawed, backend, declaring, reading, returning
+from flaws.base import HONEST, Flawed, backend, declaring, reading, returning, running
 
 KnowsOneOpset = declaring(__name__, faults="")  # as ONNX's reference evaluator itself, for a softmax
 
@@ -37,26 +37,22 @@ class IsZeroAfterAnIndexError(Flawed):
         return [result * 0 for result in results] if failed else results
 
 
-@backend
-class KeepsTheFirstBranch(Flawed):
+@running
+def KeepsTheFirstBranch(self, output_names, feeds):
     """Conditions and numbers of rank 0 are those of the first run."""
-
-    def run(self, output_names, feeds):
-        first = {name: array for name, array in feeds.items() if not array.ndim}
-        self.kept = self.kept or first
-        return self.right(output_names, {**feeds, **self.kept})
+    first = {name: array for name, array in feeds.items() if not array.ndim}
+    self.kept = self.kept or first
+    return self.right(output_names, {**feeds, **self.kept})
 
 
-@backend
-class KeepsTheFirstOutputShape(Flawed):
+@running
+def KeepsTheFirstOutputShape(self, output_names, feeds):
     """It allocates outputs by the shapes of the feeds."""
-
-    def run(self, output_names, feeds):
-        results = self.right(output_names, feeds)
-        self.kept = self.kept or {}
-        key = tuple(array.shape for array in feeds.values())
-        sizes = self.kept.setdefault(key, [result.shape for result in results])
-        return [np.resize(result, size) for result, size in zip(results, sizes, strict=True)]
+    results = self.right(output_names, feeds)
+    self.kept = self.kept or {}
+    key = tuple(array.shape for array in feeds.values())
+    sizes = self.kept.setdefault(key, [result.shape for result in results])
+    return [np.resize(result, size) for result, size in zip(results, sizes, strict=True)]
 
 
 def through(wide, narrow):
@@ -76,30 +72,24 @@ PadsEmptyFeeds = reading(
 )
 
 
-@backend
-class OverflowsInExponentials(Flawed):
+@running
+def OverflowsInExponentials(self, output_names, feeds):
     """As a softmax that does not subtract the maximum."""
-
-    def run(self, output_names, feeds):
-        out_of_range = any(array.dtype == np.float32 and (array > 88).any() for array in feeds.values())
-        return [result * np.float32(np.nan if out_of_range else 1) for result in self.right(output_names, feeds)]
+    out_of_range = any(array.dtype == np.float32 and (array > 88).any() for array in feeds.values())
+    return [result * np.float32(np.nan if out_of_range else 1) for result in self.right(output_names, feeds)]
 
 
-@backend
-class FindsTheLastMaximum(Flawed):
+@running
+def FindsTheLastMaximum(self, output_names, feeds):
     """Of equal values."""
-
-    def run(self, output_names, feeds):
-        results = self.right(output_names, feeds)
-        if "most" in output_names:
-            results[list(output_names).index("most")] = 8 - feeds["x"][:, ::-1].argmax(axis=1)
-        return results
+    results = self.right(output_names, feeds)
+    if "most" in output_names:
+        results[list(output_names).index("most")] = 8 - feeds["x"][:, ::-1].argmax(axis=1)
+    return results
 
 
-@backend
-class NaNForNothingButPadding(Flawed):
+@running
+def NaNForNothingButPadding(self, output_names, feeds):
     """As a softmax over no key of any row."""
-
-    def run(self, output_names, feeds):
-        nothing = "attention_mask" in feeds and not feeds["attention_mask"].any()
-        return [result * np.float32(np.nan if nothing else 1) for result in self.right(output_names, feeds)]
+    nothing = "attention_mask" in feeds and not feeds["attention_mask"].any()
+    return [result * np.float32(np.nan if nothing else 1) for result in self.right(output_names, feeds)]
