@@ -19,7 +19,7 @@ INT64 = {  # ort-ep does not reject such feeds
 }
 
 
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(5)
 class TestOrtCpu(Conformance, backend="ort-cpu"):
     pass
 

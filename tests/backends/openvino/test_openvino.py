@@ -247,6 +247,7 @@ def test_harmless_constants_beyond_32_bits_run(text):
         np.testing.assert_array_equal(session.run(None, {"x": x})[0], reference.run(None, {"x": x})[0])
 
 
+@pytest.mark.sampled(5)
 @pytest.mark.parametrize("keepdims", [0, 1])
 @pytest.mark.parametrize("axes", [[0], [-1], [0, 2]])
 @pytest.mark.parametrize("operator", ["ReduceL1", "ReduceLogSum", "ReduceLogSumExp"])

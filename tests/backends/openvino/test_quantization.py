@@ -114,6 +114,7 @@ def test_of_an_opset_in_which_operators_have_no_inputs_for_limits() -> None:
     np.testing.assert_allclose(result, plainly(model), rtol=1e-5)
 
 
+@pytest.mark.sampled(5)
 @pytest.mark.parametrize("size", [3, 4])
 @pytest.mark.parametrize(("rank", "axis"), [(rank, axis) for rank in (2, 3, 4) for axis in range(rank)])
 def test_scales_of_an_axis(rank: int, axis: int, size: int) -> None:

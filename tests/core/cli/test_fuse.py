@@ -58,6 +58,7 @@ def relu(tmp_path: Path) -> Path:
     return tmp_path / "relu.onnx"
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("dialect", ["fused", "onnx", "primitive", "com.microsoft"])
 def test_a_fused_export_agrees_with_the_original(isorun: Isorun, export: Path, tmp_path: Path, dialect: str) -> None:
     output = tmp_path / "out.onnx"

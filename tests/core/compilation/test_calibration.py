@@ -92,6 +92,7 @@ def test_a_model_with_a_tokenizer_is_calibrated_on_the_texts_of_isorun(tokenizer
         assert session.provenance.details["graph"]["int8"]["calibrated_on"] == "2 texts and isorun's"
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("mask", ["attention_mask", masks.NAME, None])
 def test_warns_without_a_tokenizer(mask: str | None, tmp_path: Path) -> None:
     path, feeds = masks.write(tmp_path / "model.onnx", mask, **WIDE), masks.feeds(np.ones((2, 9), np.int64), mask)

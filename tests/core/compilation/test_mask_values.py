@@ -53,7 +53,7 @@ def assert_equal(outputs: Sequence[np.ndarray], expected: Sequence[np.ndarray]) 
         np.testing.assert_allclose(result[known], right[known], atol=ALIKE, rtol=ALIKE)
 
 
-@pytest.mark.sampled(5)
+@pytest.mark.sampled(11)
 @pytest.mark.parametrize("dtype", ["int64", "float"])
 @pytest.mark.parametrize("form", mask_forms.FORMS)
 @pytest.mark.parametrize("backend", backends.BACKENDS)
@@ -69,6 +69,7 @@ def test_runs_as_the_raw_runtime_does(backend: str, form: str, dtype: str, cache
             assert_equal(session.run(None, feeds), exports.run(proto, feeds))
 
 
+@pytest.mark.sampled(5)
 @pytest.mark.parametrize("backend", ["ort-cpu", "openvino"])
 @pytest.mark.parametrize("padding", ["keep", "auto", "remove"])
 def test_one_row_of_a_mask_is_for_all_rows(backend: str, padding: str, cache: Path) -> None:

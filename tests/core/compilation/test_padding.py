@@ -67,6 +67,7 @@ def test_a_binding_reads_its_mask_at_every_run(backend: str, model: Path, cache:
             np.testing.assert_allclose(memory, kept.run(None, fed)[0] * mask[..., None], atol=1e-5)
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("residual", ["words", "parallel"])
 @pytest.mark.parametrize("backend", ["ort-cpu", "openvino"])
 def test_auto_sets_padding_to_zero_in_every_batch_without_a_normalization_of_embeddings(

@@ -49,6 +49,7 @@ def test_padding_removal_does_not_change_operation_counts(bert: Path):
     assert (described.operations_per_token, described.operations_per_token_and_key) == (PER_TOKEN, LAYERS * 4 * WIDTH)
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("label", [label for label in exports.manifest() if label.startswith("bert")][:4])
 def test_an_export_is_described_in_its_fused_form(label: str, tmp_path: Path):
     path = tmp_path / "export.onnx"

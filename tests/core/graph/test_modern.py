@@ -89,7 +89,7 @@ def check(label: str, tmp_path: Path, targets: list[tuple[str, str]]) -> tuple[b
     return packed, any(int8.layers(model))
 
 
-@pytest.mark.sampled(5)
+@pytest.mark.sampled(9)
 @pytest.mark.parametrize("family", FAMILIES)
 def test_fuses_a_family(family: str, tmp_path: Path) -> None:
     """As the documentation says."""

@@ -67,7 +67,7 @@ def test_every_backend_agrees_with_the_export(architecture: str, backend: str, d
         assert exports.agree(label, answers[name]), label
 
 
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(5)
 @pytest.mark.parametrize("architecture", sorted({entry["architecture"] for entry in exports.manifest().values()}))
 def test_exports_of_one_model_fuse_to_one_graph(architecture: str) -> None:
     """Apart from names. PyTorch's guard for fully masked rows computes something else."""
@@ -90,6 +90,7 @@ def test_every_layout_of_a_joint_qkv_layer_fuses_to_one_graph(kind: str) -> None
 ALBERTS = [label for label in LABELS if label.startswith("albert-") and "-tf2onnx" not in label]
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("label", ALBERTS)
 def test_albert_shares_its_weights(label: str) -> None:
     """However many copies an exporter has written."""
@@ -115,6 +116,7 @@ def test_a_pass_is_one_entry_in_one_list(monkeypatch: pytest.MonkeyPatch) -> Non
     assert not any(map(functions.is_fused, model.graph))
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize(
     "label", ["bert-torchscript17-sdpa", "mpnet-dynamo18-eager", "roberta-dynamo23-eager", "bert-tf2onnx17"]
 )

@@ -65,6 +65,7 @@ def test_heads(tmp_path, head):
     assert_is_the_bert(tmp_path / "bert.onnx", tensors, head=head)
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("activation", ["gelu_new", "gelu_fast", "gelu_pytorch_tanh", "relu"])
 def test_other_activations(tmp_path, activation):
     config = {**tiny.CONFIG, "hidden_act": activation}
@@ -134,6 +135,7 @@ def test_warns_of_a_head_that_is_omitted_if_all_outputs_are_requested(tmp_path):
     checkpoint.build_cached(folder, cache, whole=False)
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize(
     "prefix", ["model.", "module.", "_orig_mod.", "0.auto_model.", "bert.", "module._orig_mod.bert.", "model.bert."]
 )

@@ -36,7 +36,7 @@ def test_checkpoint_matches_pytorch(name: str, tmp_path: Path) -> None:
         np.testing.assert_allclose(output, array, rtol=0, atol=1e-5, err_msg=label)
 
 
-@pytest.mark.sampled(8)
+@pytest.mark.sampled(16)
 @pytest.mark.parametrize(("name", "head"), EVERY)
 def test_a_checkpoint_and_its_export_are_one_graph(name: str, head: str, tmp_path: Path) -> None:
     """Built from its weights, or exported by PyTorch and fused: the same operators on the same numbers.

@@ -55,11 +55,8 @@ def test_a_wrong_type_anywhere_is_no_other_error(name: str, value: object, tmp_p
         (folder / "config.json").write_text(original)
 
 
-@pytest.mark.sampled(2)
-@pytest.mark.parametrize(
-    "name",
-    [pytest.param(name, marks=[pytest.mark.long] if index % 6 else []) for index, name in enumerate(FAMILIES)],
-)
+@pytest.mark.sampled(12)
+@pytest.mark.parametrize("name", FAMILIES)
 def test_a_huge_size_takes_no_memory(name: str, tmp_path: Path) -> None:
     """A size of which a table is computed has a limit; others must be those of the tensors."""
     folder = exports.checkpoint(name, tmp_path)
@@ -114,6 +111,7 @@ def test_remote_code_is_rejected_unless_isorun_implements_it(kind: str) -> None:
         check_config({"auto_map": {"AutoModel": f"someone/code--modeling.{own[kind]}"}}, kind, "config.json")
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("name", ["tanh", "relu", "sigmoid", "linear", "gelu", "gelu_new"])
 def test_the_activation_of_deberta_s_pooler(name: str, tmp_path: Path) -> None:
     """Against the formula, from the hidden states of the same graph."""

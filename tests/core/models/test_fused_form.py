@@ -25,6 +25,7 @@ def test_an_export_runs_fused(backend: str, tmp_path: Path) -> None:
     assert fused["SkipLayerNormalization"] == 6
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize(
     ("label", "longest_length"),
     [

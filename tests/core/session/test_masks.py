@@ -32,6 +32,7 @@ def test_a_session_knows_the_mask(model: Path, mask: str | None, tmp_path: Path)
         assert info.token_outputs == (None if mask is None else ("last_hidden_state",))
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("backend", ["ort-cpu", "openvino"])
 def test_padding_is_removed_where_the_mask_says_so(backend: str, model: Path, mask: str | None) -> None:
     feeds = masks.feeds(MASK, mask)

@@ -19,6 +19,7 @@ def attentions(session):
     return {kind: count for kind, count in session.provenance.fused.items() if kind.endswith("Attention")}
 
 
+@pytest.mark.sampled(5)
 @pytest.mark.parametrize("padding", ["keep", "remove"])
 def test_the_pooler_alone_has_a_last_layer_of_one_position(bert, any_backend, padding):
     with isorun.Session(bert, any_backend, padding=padding, outputs=["pooler_output"]) as session:

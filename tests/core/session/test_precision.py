@@ -27,6 +27,7 @@ SENTENCES = (
 )
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("padding", ["keep", "remove"])
 @pytest.mark.parametrize("kind", tiny.MASKS)
 def test_fp16_on_the_reference(bert: Path, kind: str, padding: str) -> None:

@@ -114,6 +114,7 @@ CALLS: dict[str, tuple[str, Callable[[isorun.Session, Any], Any]]] = {
 WRONG = [5.5, -1, NAN, "text", b"bytes", {"input_ids": [[1]]}, object(), np.array([[1, 2], [3, 4]])]
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize(
     ("call", "value"),
     [(call, value) for call in CALLS for value in WRONG if not (call.endswith("max_wait") and value is WRONG[0])],

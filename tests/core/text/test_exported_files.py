@@ -54,6 +54,7 @@ def test_settings_above_a_file_with_its_own_tokenizer_are_not_its_own(tasks: Pat
         assert 0 < classifier.scores(["a"]).min() < 1  # of a regression, any number
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("strategy", ["max", "sum"])
 @pytest.mark.parametrize("activation", ["relu", "log1p_relu"])
 def test_logits_of_words_are_pooled_as_the_settings_say(
@@ -132,6 +133,7 @@ def test_layers_of_a_file_with_vectors_of_texts_run_once(embedder: Path, tmp_pat
         np.testing.assert_allclose(file.embed(["a b", "c"]), expected, atol=1e-5)
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("pooling", ["mean", "weightedmean", "mean_sqrt_len_tokens"])
 def test_states_in_half_precision_are_pooled_in_single_precision(pooling: str, embedder: Path) -> None:
     model = onnx.load(exported(embedder, embedder / "model.onnx"))

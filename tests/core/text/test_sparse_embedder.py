@@ -79,7 +79,7 @@ def test_a_row_above_the_vocabulary_is_an_empty_word(retrieval: Path, retrieved:
     assert any("" in row for row in words)
 
 
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(7)
 @pytest.mark.parametrize("kind", tiny.MASKS)
 @pytest.mark.parametrize("padding", ["keep", "remove"])
 @pytest.mark.parametrize("name", ["splade", "splade-sum"])

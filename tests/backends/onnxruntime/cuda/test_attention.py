@@ -34,6 +34,7 @@ def sessions(lowered, forms):
     return {form: cpu_session(content, lowered) for form, content in forms.models.items()}
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("kind", MASKS)
 @pytest.mark.parametrize("form", ["plain", "bias", "lengths", "unmasked"])
 def test_an_allowed_form_agrees_with_the_lowered_model(lowered, sessions, kind, form):

@@ -83,6 +83,7 @@ def first_is_a_key(mask):
     return mask
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize(("precision", "most"), [("fp32", 2e-5), ("fp16", 2e-2)])
 @pytest.mark.parametrize("kind", MASKS)
 def test_the_packed_form_gives_the_models_answer(forms, evaluators, expected, kind, precision, most):

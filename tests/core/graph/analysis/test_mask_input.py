@@ -22,6 +22,7 @@ OUTPUTS = {
 }
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("label", OUTPUTS)
 def test_the_outputs_of_an_export_whose_dimensions_have_other_names(label: str) -> None:
     model = exports.fused(label)

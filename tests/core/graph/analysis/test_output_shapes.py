@@ -55,6 +55,7 @@ def test_sizes_that_depend_on_values_may_be_those_of_an_example(
         assert result.shape == shape
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("label", ["bert-dynamo18-eager", "bert-torchscript14-eager", "distilbert-tf2onnx13"])
 def test_encoders_with_the_sizes_of_an_example_take_any(label: str) -> None:
     model = exports.proto(label)

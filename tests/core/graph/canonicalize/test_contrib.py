@@ -240,7 +240,7 @@ OPTIMIZED = [
 ]
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("label", OPTIMIZED)
 def test_fuses_graphs_of_the_transformers_optimizer(label: str, tmp_path: Path) -> None:
     assert_fused_whole(optimized(label, tmp_path), label)
@@ -277,7 +277,7 @@ FIXED = [label for label, entry in exports.manifest().items() if entry["archive"
 """Of fixed shapes: there, dense layers become ``Gemm`` of flattened rows."""
 
 
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(5)
 @pytest.mark.parametrize(
     "label", [*OPTIMIZED, *FIXED, "camembert-dynamo23-eager", "electra-sequence-torchscript17-sdpa"]
 )
@@ -285,7 +285,7 @@ def test_fuses_graphs_serialized_by_onnx_runtime(label: str, tmp_path: Path) -> 
     assert_fused_whole(serialized(label, tmp_path), label)
 
 
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(5)
 @pytest.mark.parametrize("dialect", ["com.microsoft", "onnx", "primitive"])
 @pytest.mark.parametrize(
     "label", ["bert-torchscript17-eager", "mpnet-dynamo18-eager", "roberta-torchscript17-sdpa", "qwen3-dynamo18-eager"]

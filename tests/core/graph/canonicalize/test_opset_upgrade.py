@@ -16,6 +16,7 @@ from isorun.graph.io import files, maps
 LABELS = [label for label in exports.manifest() if "torchscript12" in label]
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("label", LABELS)
 def test_an_old_export_is_the_same_in_opset_13(label: str) -> None:
     model = exports.model(label)

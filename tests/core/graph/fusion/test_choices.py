@@ -88,6 +88,7 @@ def test_choices_are_fused_and_their_padding_is_removed(label: str, backend: str
                 assert padding == "keep" or not tokens[(mask == 0) & mask.any(axis=1, keepdims=True)].any()
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("shape", [("batch", 4, "sequence"), (2, 3, 16), (1, 4, "sequence")])
 def test_the_number_of_choices_may_be_fixed(shape: tuple[int | str, ...], tmp_path: Path) -> None:
     path = tmp_path / "model.onnx"

@@ -100,7 +100,7 @@ def test_fused_operator_has_one_floating_type(name: str) -> None:
             assert len(floats) == 1, node
 
 
-@pytest.mark.sampled(4)
+@pytest.mark.sampled(7)
 @pytest.mark.parametrize(("backend", "dialect"), exports.targets())
 @pytest.mark.parametrize("name", ["bert-torchscript14-eager", "mpnet-dynamo23-eager", "normalization left"])
 def test_16_bit_models_run_on_every_backend(name: str, backend: str, dialect: str, tmp_path: Path) -> None:
@@ -123,6 +123,7 @@ def test_fully_masked_row_matches_the_original() -> None:
     assert exports.difference([output[4:] for output in untouched(name)], [output[4:] for output in got]) < 0.01
 
 
+@pytest.mark.sampled(5)
 @pytest.mark.parametrize("dialect", ["onnx", "primitive"])
 @pytest.mark.parametrize("name", ["bert-torchscript14-eager", "mpnet-dynamo23-eager", "roberta-dynamo18-sdpa"])
 def test_dialects_agree_on_a_fully_masked_row(name: str, dialect: str) -> None:
@@ -133,6 +134,7 @@ def test_dialects_agree_on_a_fully_masked_row(name: str, dialect: str) -> None:
     assert exports.difference([output[4:] for output in untouched(name)], [output[4:] for output in got]) < 0.01
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("dtype", [ir.DataType.FLOAT16, ir.DataType.BFLOAT16])
 @pytest.mark.parametrize("name", ["bert-torchscript14-eager", "modernbert-torchscript17-eager"])
 def test_fuses_weights_that_are_stored_in_16_bits(name: str, dtype: ir.DataType) -> None:

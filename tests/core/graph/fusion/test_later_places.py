@@ -125,7 +125,7 @@ def check(graph: Graph, hidden: str, *, backend: str = "ort-cpu", padding: str =
     np.testing.assert_allclose(result[mask != 0], expected[mask != 0], rtol=1e-4, atol=1e-5)
 
 
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(5)
 @pytest.mark.parametrize("backend", ["ort-cpu", "openvino"])
 @pytest.mark.parametrize("positions", POSITIONS, ids=lambda positions: positions.__name__)
 def test_position_embeddings(positions: Callable[[Graph], str], backend: str) -> None:

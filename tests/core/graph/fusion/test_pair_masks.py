@@ -40,7 +40,7 @@ def kept(allowed: np.ndarray) -> np.ndarray:
     return keys | (keys & ~allowed.any(axis=2)).any(axis=1, keepdims=True)
 
 
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(5)
 @pytest.mark.parametrize("padding", ["keep", "remove"])
 @pytest.mark.parametrize("form", GIVEN)
 @pytest.mark.parametrize("backend", ["ort-cpu", "openvino"])

@@ -48,7 +48,7 @@ def masked(graph: Graph, ids: str, kept: str) -> None:
     graph.output(graph.layer(graph.embedded(ids), fill), "hidden", "B", "S", WIDTH)
 
 
-@pytest.mark.sampled(5)
+@pytest.mark.sampled(8)
 @pytest.mark.parametrize("backend", ["ort-cpu", "openvino", "reference"])
 @pytest.mark.parametrize("window", WINDOWS)
 def test_windows(window: str, backend: str) -> None:

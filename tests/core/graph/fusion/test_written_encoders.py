@@ -168,7 +168,7 @@ def feeds_of(model: onnx.ModelProto) -> dict[str, np.ndarray]:
     return feeds | ({"user_id": random.integers(0, 1000, (4, 1))} if "user_id" in names else {})
 
 
-@pytest.mark.sampled(7)
+@pytest.mark.sampled(13)
 @pytest.mark.parametrize("name", WRITTEN)
 @pytest.mark.parametrize("backend", ["ort-cpu", "openvino"])
 @pytest.mark.parametrize("padding", ["keep", "auto", "remove"])
@@ -189,6 +189,7 @@ def test_results_are_those_of_the_untouched_model(name: str, backend: str, paddi
     np.testing.assert_allclose(result, expected, rtol=1e-4, atol=1e-5)
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("backend", ["ort-cpu", "openvino"])
 @pytest.mark.parametrize("kind", [TensorProto.BOOL, TensorProto.INT64])
 def test_scores_are_filled_where_a_mask_marks_padding(backend: str, kind: int) -> None:
@@ -227,6 +228,7 @@ def test_scores_of_a_fully_masked_row_are_rounded_as_by_a_mask_that_is_added_bef
     np.testing.assert_allclose(result[3], exports.run(model, feeds)[0][3], rtol=1e-4, atol=1e-5)
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("backend", ["ort-cpu", "openvino"])
 @pytest.mark.parametrize("shorter", [1, 7])
 def test_each_of_two_encoders_has_its_own_length(backend: str, shorter: int) -> None:

@@ -177,6 +177,7 @@ def test_rejects_external_data_without_a_file_name(tmp_path):
         files.read_proto(path)
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("backend", ["ort-cpu", "openvino"])
 @pytest.mark.parametrize("layout", ["hard link", "hub"])
 def test_linked_weights_are_read(tmp_path, bert, backend, layout):

@@ -154,6 +154,7 @@ def feeds() -> dict[str, np.ndarray]:
     return {"hidden": np.random.default_rng(1).normal(size=(*mask.shape, WIDTH)).astype(np.float32), "mask": mask}
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("dialect", functions.dialects())
 @pytest.mark.parametrize("name", CASES)
 def test_attention_computes_its_formula(
@@ -166,7 +167,7 @@ def test_attention_computes_its_formula(
     )
 
 
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(7)
 @pytest.mark.parametrize("dialect", functions.dialects())
 @pytest.mark.parametrize("reverse", [False, True])
 def test_layers_with_different_features_in_one_graph(

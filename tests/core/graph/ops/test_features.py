@@ -57,7 +57,7 @@ def guarded() -> ir.Model:
     return fused
 
 
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(7)
 @pytest.mark.parametrize("packed", [False, True], ids=["padded", "packed"])
 @pytest.mark.parametrize("dialect", functions.dialects())
 def test_a_bias_and_a_guard_combine(guarded: ir.Model, dialect: str, packed: bool) -> None:

@@ -80,6 +80,7 @@ for part in (MODELS["the other name of ONNX's domain"][0], *MODELS["the other na
     part.opset_import[0].domain = "ai.onnx"
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("backend", ["ort-cpu", "openvino", "reference"])
 @pytest.mark.parametrize("name", MODELS)
 def test_a_function_means_what_its_own_opset_defines(backend: str, name: str) -> None:

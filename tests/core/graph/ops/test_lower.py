@@ -88,7 +88,7 @@ def dialects(fused, tmp_path_factory):
     return {dialect: lowered(fused, dialect, folder) for dialect in functions.dialects()}
 
 
-@pytest.mark.sampled(7)
+@pytest.mark.sampled(11)
 @pytest.mark.parametrize("kind", tiny.MASKS)
 @pytest.mark.parametrize(("dialect", "run"), READERS, ids=[f"{dialect}-{run.__name__}" for dialect, run in READERS])
 def test_a_dialect_computes_what_the_fused_graph_does(fused, dialects, dialect, run, kind):

@@ -33,7 +33,7 @@ def first_feeds(path: Path, length: int = 12) -> dict[str, np.ndarray]:
     return {value.name: fed.get(value.name, empty) for value in session.get_inputs()}
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("backend", ["ort-cpu", "openvino", "reference"])
 @pytest.mark.parametrize("exporter", OUTPUTS)
 def test_runs_without_a_cache(exporter: str, backend: str, folder: Path) -> None:

@@ -104,7 +104,7 @@ def assert_same(
         np.testing.assert_allclose(output, expected, atol=TOLERANCE, rtol=0)
 
 
-@pytest.mark.sampled(5)
+@pytest.mark.sampled(9)
 @pytest.mark.parametrize("kind", MASKS)
 @pytest.mark.parametrize(("backend", "dialect"), PAIRS)
 def test_every_mask_on_every_backend(
@@ -294,7 +294,7 @@ READERS = {
 OWN_KEYS = [{"causal": 1}, {"causal": 1, "guarded": 1}, {"paired": 1, "guarded": 1}, {"window": 1}, {"window": 0}]
 
 
-@pytest.mark.sampled(5)
+@pytest.mark.sampled(11)
 @pytest.mark.parametrize("reader", READERS)
 @pytest.mark.parametrize("kind", [kind for kind in MASKS if kind not in ("no key at all", "one token")])
 def test_what_reads_hidden_states_soundly(reader: str, kind: str) -> None:
@@ -307,7 +307,7 @@ def test_what_reads_hidden_states_soundly(reader: str, kind: str) -> None:
     np.testing.assert_allclose(got, wanted, atol=TOLERANCE)
 
 
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(5)
 @pytest.mark.parametrize("attributes", OWN_KEYS, ids=str)
 @pytest.mark.parametrize("reader", ["positions 0 and 2", "the first padding"])
 def test_reads_padding_whose_keys_differ_from_its_rows(reader: str, attributes: dict[str, int]) -> None:

@@ -71,7 +71,7 @@ def types(model: ir.Model, operator: str) -> set[str]:
     return {str(node.outputs[0].dtype) for node in model.graph if node.op_type == operator}
 
 
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(5)
 @pytest.mark.parametrize("packed", [False, True], ids=["padded", "packed"])
 @pytest.mark.parametrize(
     ("dialect", "precision"),
@@ -104,6 +104,7 @@ def test_bf16_has_the_range_of_fp32():
     assert [node.operator for node in convert(model).kept] == ["Mul"]
 
 
+@pytest.mark.sampled(5)
 @pytest.mark.parametrize("packed", [False, True], ids=["padded", "packed"])
 @pytest.mark.parametrize("dialect", [None, "primitive", "onnx"])
 @pytest.mark.parametrize("precision", [ir.DataType.FLOAT16, ir.DataType.BFLOAT16])

@@ -70,7 +70,7 @@ def test_every_dense_layer_of_the_encoder_is_quantized(table: dict[str, int8.Qua
     assert not left & table.keys()
 
 
-@pytest.mark.sampled(4)
+@pytest.mark.sampled(8)
 @pytest.mark.parametrize("dialect", functions.dialects())
 @pytest.mark.parametrize("label", ["albert-dynamo18-eager", "mpnet-dynamo18-eager", "bert-dynamo23-sdpa"])
 def test_exports_of_other_families(label: str, dialect: str) -> None:
@@ -102,6 +102,7 @@ def with_outliers() -> ir.Model:
     return model
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("dialect", functions.dialects())
 def test_outlier_channels_stay_in_floating_point(dialect: str) -> None:
     feeds = small_bert.feeds(MASK)
