@@ -4,10 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from typing import Any
+from unittest.mock import ANY
 
 import numpy as np
 import onnx
 from onnx import TensorProto, helper, numpy_helper
+
+import exports
+import isorun
 
 WIDTH, HEADS, VOCABULARY = 16, 2, 100
 LOWEST = float(np.finfo(np.float32).min)
@@ -112,3 +116,28 @@ def begun(opset: int = 17) -> tuple[Graph, str, str]:
     """A graph, and its ids and mask (B, S)."""
     graph = Graph(opset)
     return graph, graph.input("input_ids", "B", "S"), graph.input("attention_mask", "B", "S")
+
+
+def feeds_of(length: int, rows: int = 5) -> exports.Feeds:
+    """Rows without padding, with some on the right, on the left, in between, and one of padding alone."""
+    mask = np.ones((5, length), np.int64)
+    mask[1, 3:] = mask[2, : length // 2] = mask[3, 1:-1:2] = mask[4] = 0
+    ids = np.random.default_rng(length).integers(0, VOCABULARY, mask.shape)
+    return {"input_ids": ids[:rows], "attention_mask": mask[:rows]}
+
+
+def check(
+    model: onnx.ModelProto, fed: exports.Feeds, backend: str = "ort-cpu", padding: str = "auto", **more: Any
+) -> isorun.Session:
+    """Compare a session, which is closed then, with the untouched model: at real tokens where its output is of tokens.
+
+    Args:
+        more: ``fused``, the number of fused attentions; ``optimized`` of :func:`exports.run`.
+    """
+    (expected,) = exports.run(model, fed, optimized=more.get("optimized", True))
+    with isorun.Session(model, backend, padding=padding) as session:
+        (result,) = session.run(None, fed)
+        assert session.provenance.fused.get("SelfAttention", 0) == more.get("fused", ANY)
+    real = fed["attention_mask"] != 0 if expected.ndim == 3 else ...
+    np.testing.assert_allclose(result[real], expected[real], rtol=1e-4, atol=1e-5)
+    return session

@@ -8,10 +8,9 @@ import numpy as np
 import pytest
 from onnx import TensorProto
 
-import exports
 import isorun
 from isorun.errors import UnsupportedModel
-from written_encoders import LOWEST, VOCABULARY, WIDTH, Graph, begun
+from written_encoders import LOWEST, VOCABULARY, WIDTH, Graph, begun, check, feeds_of
 
 LENGTH = 100
 
@@ -112,17 +111,10 @@ def computed_window(graph: Graph) -> str:
 WINDOWS = [window_of_a_table, window_of_blocks, window_with_a_global_token_in_between, computed_window]
 
 
-def check(graph: Graph, hidden: str, *, backend: str = "ort-cpu", padding: str = "auto", length: int = LENGTH) -> None:
-    """Compare with the untouched model, on rows without padding and with some."""
+def compare(graph: Graph, hidden: str, backend: str = "ort-cpu", padding: str = "auto", length: int = LENGTH) -> None:
+    """With the untouched model."""
     graph.output(hidden, "hidden", "B", "S", WIDTH)
-    model, random = graph.model(), np.random.default_rng(1)
-    mask = np.ones((3, length), np.int64)
-    mask[1, length // 2 :] = mask[2, 1:-1:2] = 0
-    feeds = {"input_ids": random.integers(0, VOCABULARY, mask.shape), "attention_mask": mask}
-    (expected,) = exports.run(model, feeds)
-    with isorun.Session(model, backend, padding=padding) as session:
-        (result,) = session.run(None, feeds)
-    np.testing.assert_allclose(result[mask != 0], expected[mask != 0], rtol=1e-4, atol=1e-5)
+    check(graph.model(), feeds_of(length, 4), backend, padding)
 
 
 @pytest.mark.sampled(5)
@@ -132,7 +124,7 @@ def test_position_embeddings(positions: Callable[[Graph], str], backend: str) ->
     graph, _, mask = begun()
     words = graph.node("Gather", graph.weight(VOCABULARY, WIDTH, scale=1.0), "input_ids")
     hidden = graph.normalized(graph.node("Add", words, positions(graph)))
-    check(graph, graph.layer(hidden, graph.adding(graph.mask(mask))), backend=backend)
+    compare(graph, graph.layer(hidden, graph.adding(graph.mask(mask))), backend)
 
 
 @pytest.mark.sampled(3)
@@ -143,7 +135,7 @@ def test_windows_with_global_tokens(window: Callable[[Graph], str], backend: str
     real = graph.node("Cast", graph.node("Unsqueeze", mask, [1, 2]), to=TensorProto.BOOL)
     allowed = graph.node("And", window(graph), real)
     hidden = graph.embedded("input_ids")
-    check(graph, graph.layer(hidden, lambda scores: str(graph.node("Where", allowed, scores, LOWEST))), backend=backend)
+    compare(graph, graph.layer(hidden, lambda scores: str(graph.node("Where", allowed, scores, LOWEST))), backend)
 
 
 @pytest.mark.parametrize("padding", ["keep", "auto"])
@@ -159,7 +151,7 @@ def test_a_mask_that_is_scaled_with_the_scores(padding: str) -> None:
     hidden = graph.embedded("input_ids")
     for _ in range(2):
         hidden = graph.layer(hidden, scaled, sharpness=4000.0)
-    check(graph, hidden, padding=padding, length=20)
+    compare(graph, hidden, padding=padding, length=20)
     with pytest.raises(UnsupportedModel):
         isorun.Session(graph.model(), "ort-cpu", padding="remove")
 
@@ -170,4 +162,4 @@ def test_a_dense_layer_that_heads_share(backend: str) -> None:
     hidden = graph.layer(graph.embedded(ids), graph.adding(graph.mask(mask)))
     by_head = graph.node("MatMul", graph.node("Reshape", hidden, [-1, 8]), graph.weight(8, 8))
     shape = graph.node("Shape", hidden)
-    check(graph, graph.node("Reshape", by_head, shape), backend=backend, length=12)
+    compare(graph, graph.node("Reshape", by_head, shape), backend, length=12)

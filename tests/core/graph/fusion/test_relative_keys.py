@@ -9,10 +9,9 @@ import onnx
 import pytest
 from onnx import TensorProto
 
-import exports
 import isorun
 from isorun.errors import InvalidFeeds
-from written_encoders import HEADS, VOCABULARY, WIDTH, Graph, begun
+from written_encoders import HEADS, WIDTH, Graph, begun, check, feeds_of
 
 LONGEST = 12
 KEY_ROWS, QUERY_ROWS = "bhld,lrd->bhlr", "bhrd,lrd->bhlr"
@@ -69,13 +68,6 @@ def encoder(by_pair: Rows, *equations: str, factor: float = (WIDTH // HEADS) ** 
     return graph.model()
 
 
-def feeds_of(length: int) -> dict[str, np.ndarray]:
-    """Rows without padding, with some on the right, on the left, in between, and padding alone."""
-    mask = np.ones((5, length), np.int64)
-    mask[1, 3:] = mask[2, : length // 2] = mask[3, 1:-1:2] = mask[4] = 0
-    return {"input_ids": np.random.default_rng(length).integers(0, VOCABULARY, mask.shape), "attention_mask": mask}
-
-
 BY_DISTANCE, CLIPPED = looked_up(by_distance, 2 * LONGEST - 1), looked_up(clipped, 7)
 MODELS = {
     "queries": (lambda: encoder(BY_DISTANCE, KEY_ROWS), 1),
@@ -95,15 +87,8 @@ MODELS = {
 @pytest.mark.parametrize("backend", ["ort-cpu", "openvino"])
 def test_results_are_those_of_the_untouched_model(name: str, backend: str) -> None:
     make, fused = MODELS[name]
-    model = make()
-    with isorun.Session(model, backend) as session:
-        assert session.provenance.fused.get("SelfAttention", 0) == fused
-        for length in (2, 5, LONGEST):
-            feeds = feeds_of(length)
-            (expected,) = exports.run(model, feeds)
-            (result,) = session.run(None, feeds)
-            real = feeds["attention_mask"] != 0
-            np.testing.assert_allclose(result[real], expected[real], rtol=1e-4, atol=1e-5)
+    for length in (2, 5, LONGEST):
+        check(make(), feeds_of(length), backend, fused=fused)
 
 
 @pytest.mark.parametrize("backend", ["ort-cpu", "openvino"])
@@ -118,9 +103,4 @@ def test_rows_longer_than_the_table_are_refused(backend: str, padding: str) -> N
 
 
 def test_longer_rows_than_clipped_distances_run() -> None:
-    model = encoder(CLIPPED, KEY_ROWS)
-    feeds = feeds_of(40)
-    with isorun.Session(model, "ort-cpu") as session:
-        (result,) = session.run(None, feeds)
-    real = feeds["attention_mask"] != 0
-    np.testing.assert_allclose(result[real], exports.run(model, feeds)[0][real], rtol=1e-4, atol=1e-5)
+    check(encoder(CLIPPED, KEY_ROWS), feeds_of(40))

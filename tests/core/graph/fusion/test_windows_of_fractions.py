@@ -4,13 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-import numpy as np
 import pytest
 from onnx import TensorProto
 
-import exports
-import isorun
-from written_encoders import LOWEST, VOCABULARY, WIDTH, Graph, begun
+from written_encoders import LOWEST, WIDTH, Graph, begun, check, feeds_of
 
 LENGTH = 45
 Near = Callable[[Graph, str], str]
@@ -27,22 +24,6 @@ WINDOWS: dict[str, Near] = {
 }
 
 
-def feeds() -> dict[str, np.ndarray]:
-    mask = np.ones((5, LENGTH), np.int64)
-    mask[1, 38:] = mask[2, :5] = mask[3, 1::3] = mask[4] = 0
-    return {"input_ids": np.random.default_rng(1).integers(0, VOCABULARY, mask.shape), "attention_mask": mask}
-
-
-def check(graph: Graph, backend: str, padding: str = "keep") -> isorun.Session:
-    model, fed = graph.model(), feeds()
-    (expected,) = exports.run(model, fed, optimized=False)
-    with isorun.Session(model, backend, padding=padding) as session:
-        (result,) = session.run(None, fed)
-    real = fed["attention_mask"] != 0
-    np.testing.assert_allclose(result[real], expected[real], rtol=1e-4, atol=1e-5)
-    return session
-
-
 def masked(graph: Graph, ids: str, kept: str) -> None:
     fill = lambda scores: str(graph.node("Where", kept, scores, LOWEST))  # noqa: E731
     graph.output(graph.layer(graph.embedded(ids), fill), "hidden", "B", "S", WIDTH)
@@ -57,9 +38,8 @@ def test_windows(window: str, backend: str) -> None:
     near = graph.node("Unsqueeze", WINDOWS[window](graph, far), [0, 1])
     real = graph.node("Cast", graph.node("Unsqueeze", mask, [1, 2]), to=TensorProto.BOOL)
     masked(graph, ids, graph.node("And", near, real))
-    session = check(graph, backend)
+    session = check(graph.model(), feeds_of(LENGTH), backend, "keep", optimized=False, fused=1)
     assert session.model_info.window == 30
-    assert session.model_info.fused["SelfAttention"] == 1
 
 
 @pytest.mark.parametrize("limit", [30.5, 31.0])
@@ -71,7 +51,7 @@ def test_masks_of_short_rows_alone(operator: str, limit: float) -> None:
         length, limit = graph.node("Sqrt", length), limit**0.5
     real = graph.node("Cast", graph.node("Unsqueeze", mask, [1, 2]), to=TensorProto.BOOL)
     masked(graph, ids, graph.node("Or", real, graph.node("Not", graph.node("Less", length, limit))))
-    check(graph, "ort-cpu")
+    check(graph.model(), feeds_of(LENGTH), "ort-cpu", "keep", optimized=False)
 
 
 @pytest.mark.parametrize("padding", ["keep", "remove"])
@@ -82,4 +62,4 @@ def test_a_bias_that_begins_far_away(padding: str) -> None:
     bias = graph.node("Unsqueeze", graph.node("Mul", beyond, -4.0), [0, 1])
     added = graph.node("Add", bias, graph.mask(mask))
     graph.output(graph.layer(graph.embedded(ids), graph.adding(added)), "hidden", "B", "S", WIDTH)
-    check(graph, "ort-cpu", padding)
+    check(graph.model(), feeds_of(LENGTH), "ort-cpu", padding, optimized=False)
