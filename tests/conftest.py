@@ -55,8 +55,9 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 @pytest.hookimpl(wrapper=True)
 def pytest_collection() -> Iterator[None]:
     """Tests are collected without collecting garbage, which takes a third of that time. What is imported and collected
-    then stays: collections of garbage, which many checks ask for, pass it over."""
+    then stays: collections of garbage, which many checks ask for, pass it over. Others are rarer than usual."""
     gc.disable()
+    gc.set_threshold(20_000)
     try:
         return (yield)
     finally:

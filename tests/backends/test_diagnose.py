@@ -75,7 +75,8 @@ def findings_of(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[...
     return look
 
 
-def test_reports_a_missing_library_and_versions_that_do_not_fit(findings_of):
+def test_reports_a_missing_library_and_versions_that_do_not_fit(findings_of, monkeypatch):
+    sites.examine_only(monkeypatch, "ort-cpu", "ort-cuda", "ort-tensorrt", "ort-ep", "tensorrt")
     subjects = findings_of("libcublasLt.so.13", tensorrt="11.4.0", provider=PROVIDER)
     finding = subjects.pop("the backend ort-cuda")
     assert "libonnxruntime_providers_cuda.so needs libcublasLt.so.13" in finding.what

@@ -14,7 +14,7 @@ import pytest
 import isorun as library
 import sentence_models
 import tiny
-from isorun.cli import embed
+from isorun.cli import embed, main
 from isorun.cli.vectors_file import VectorsFile
 
 LINES = ["a b", "", "c cab"]
@@ -31,6 +31,16 @@ def texts(tmp_path: Path) -> Path:
     path = tmp_path / "texts.txt"
     path.write_text("\n".join(LINES) + "\n")
     return path
+
+
+@pytest.fixture(scope="module")
+def written(model: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with the vectors of the texts, ``vectors.npy``, and their record."""
+    folder = tmp_path_factory.mktemp("written")
+    (folder / "texts.txt").write_text("\n".join(LINES))
+    words = ("embed", folder / "texts.txt", "-o", folder / "vectors.npy", "--model", model, "--backend", "ort-cpu")
+    assert main([str(word) for word in words]) == 0
+    return folder
 
 
 @pytest.fixture
@@ -131,10 +141,9 @@ def test_keeps_what_is_no_file_of_its_own(isorun: Callable[..., Any], model: Pat
     ],
 )
 def test_vectors_that_nothing_can_be_searched_with(
-    isorun: Callable[..., Any], model: Path, texts: Path, tmp_path: Path, array: np.ndarray | None, reason: str
+    isorun: Callable[..., Any], written: Path, tmp_path: Path, array: np.ndarray | None, reason: str
 ) -> None:
-    output = tmp_path / "vectors.npy"
-    assert isorun("embed", texts, "-o", output, "--model", model, "--backend", "ort-cpu").code == 0
+    output = Path(shutil.copytree(written, tmp_path / "vectors")) / "vectors.npy"
     if array is None:
         output.write_bytes(output.read_bytes()[:40])
     else:

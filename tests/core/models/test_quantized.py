@@ -52,7 +52,10 @@ def pruned(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
     return request.param, path
 
 
-@pytest.fixture(scope="module", params=["qdq", "integer", "sparseml-int8", "sparseml-uint8", "nncf"])
+@pytest.fixture(
+    scope="module",
+    params=["qdq", "integer", "sparseml-int8", pytest.param("sparseml-uint8", marks=pytest.mark.long), "nncf"],
+)
 def quantized(request: pytest.FixtureRequest, pruned: tuple[str, Path]) -> tuple[str, Path]:
     """The same with dense layers and embeddings quantized: Q and DQ with per-channel weights, or MatMulInteger."""
     chosen, source = pruned

@@ -22,6 +22,7 @@ from isorun.parity.samples import MASKS
 from isorun.plugin.backend import Backend, Executable
 from isorun.system.cache import Cache
 from isorun.tuning import precision, record
+from isorun.tuning.timing import TimingBudget
 from isorun.types import Capabilities, CompileConfig, Feeds, LoweredModel, RuntimeReport
 from onnx_text import graph
 
@@ -263,7 +264,8 @@ def test_rejects_a_model_whose_feeds_cannot_be_generated():
 
 
 @pytest.mark.filterwarnings("ignore:Calibrated on")
-def test_provenance_lists_the_candidates(bert: Path, tmp_path: Path):
+def test_provenance_lists_the_candidates(bert: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(precision, "_BUDGET", TimingBudget(rounds=1, seconds=1.0))
     samples = [tiny.feeds(4, 12)]
     for measured in ("now", "earlier"):
         with isorun.Session(bert, "openvino", precision="auto", calibration=samples, cache_dir=tmp_path) as session:

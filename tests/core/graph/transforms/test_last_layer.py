@@ -87,7 +87,7 @@ def check(model: ir.Model, fed: exports.Feeds, *, packs: bool = True) -> ir.Mode
     return fused
 
 
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(5)
 @pytest.mark.parametrize("label", POOLED)
 def test_where_the_pooler_is_all_that_is_wanted(label: str) -> None:
     model = exports.model(label)
@@ -188,6 +188,7 @@ def test_what_is_left_to_multiply() -> None:
     assert after.operations_per_token_and_key == 4 * hidden * (LAYERS - 1)
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("label", [PLAIN, "bert-dynamo23-sdpa", "mpnet-dynamo18-eager"])
 def test_in_fp16(label: str, tmp_path: Path) -> None:
     model = reading(lambda model, hidden: gathered(model, hidden, 0), label)
