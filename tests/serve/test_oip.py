@@ -4,14 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import json
-from pathlib import Path
 from typing import Any
 
 import numpy as np
-import onnx
 import pytest
 from fastapi.testclient import TestClient
-from onnx import TensorProto, helper
 
 import isorun
 import served
@@ -23,11 +20,11 @@ URL = "/v2/models/bert/infer"
 FEEDS = tiny.feeds(2, 7)
 HEADER = "inference-header-content-length"
 TYPES = {
-    **{"BOOL": (TensorProto.BOOL, np.bool_), "BYTES": (TensorProto.STRING, np.object_)},
-    **{f"INT{bits}": (getattr(TensorProto, f"INT{bits}"), np.dtype(f"int{bits}")) for bits in (8, 16, 32, 64)},
-    **{f"UINT{bits}": (getattr(TensorProto, f"UINT{bits}"), np.dtype(f"uint{bits}")) for bits in (8, 16, 32, 64)},
-    **{"FP16": (TensorProto.FLOAT16, np.float16), "FP32": (TensorProto.FLOAT, np.float32)},
-    "FP64": (TensorProto.DOUBLE, np.float64),
+    **{"BOOL": ("bool", np.bool_), "BYTES": ("string", np.object_)},
+    **{f"INT{bits}": (f"int{bits}", np.dtype(f"int{bits}")) for bits in (8, 16, 32, 64)},
+    **{f"UINT{bits}": (f"uint{bits}", np.dtype(f"uint{bits}")) for bits in (8, 16, 32, 64)},
+    **{"FP16": ("float16", np.float16), "FP32": ("float", np.float32)},
+    "FP64": ("double", np.float64),
 }
 VALUES = {"BOOL": [True, False, True], "BYTES": ["a", "", "ü\x00"]}
 
@@ -89,18 +86,11 @@ def test_binary(client: TestClient, expected: np.ndarray) -> None:
 
 
 @pytest.fixture(scope="module")
-def every_type(tmp_path_factory: pytest.TempPathFactory) -> Any:
+def every_type() -> Any:
     """A session that returns its inputs, one of each type."""
-    names = [(name, kind) for name, (kind, _) in TYPES.items()]
-    graph = helper.make_graph(
-        [helper.make_node("Identity", [name], [f"{name}_out"]) for name, _ in names],
-        "types",
-        [helper.make_tensor_value_info(name, kind, ["n"]) for name, kind in names],
-        [helper.make_tensor_value_info(f"{name}_out", kind, ["n"]) for name, kind in names],
-    )
-    path: Path = tmp_path_factory.mktemp("types") / "types.onnx"
-    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8), path)
-    with isorun.Session(path, "ort-cpu") as session:
+    inputs, outputs = (", ".join(f"{kind}[n] {name}{end}" for name, (kind, _) in TYPES.items()) for end in ("", "_out"))
+    nodes = " ".join(f"{name}_out = Identity ({name})" for name in TYPES)
+    with isorun.Session(graph(f"types ({inputs}) => ({outputs}) {{ {nodes} }}"), "ort-cpu") as session:
         yield session
 
 
@@ -320,14 +310,7 @@ def test_deadlines_are_in_microseconds(client: TestClient, models: dict[str, Any
 )
 def test_large_numbers_in_json(kind: str, data: Any, expected: list[float] | None) -> None:
     onnx_type, dtype = TYPES[kind]
-    graph = helper.make_graph(
-        [helper.make_node("Identity", ["x"], ["y"])],
-        "g",
-        [helper.make_tensor_value_info("x", onnx_type, ["n"])],
-        [helper.make_tensor_value_info("y", onnx_type, ["n"])],
-    )
-    opsets = [helper.make_opsetid("", 17)]
-    model = helper.make_model(graph, ir_version=8, opset_imports=opsets).SerializeToString()
+    model = graph(f"g ({onnx_type}[n] x) => ({onnx_type}[n] y) {{ y = Identity (x) }}")
     text = data if isinstance(data, str) else json.dumps(data)
     body = f'{{"inputs": [{{"name": "x", "shape": [2], "datatype": "{kind}", "data": {text}}}]}}'
     with isorun.Session(model, "ort-cpu") as session, served.client({"m": session}) as client:

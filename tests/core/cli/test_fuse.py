@@ -225,6 +225,7 @@ def test_files_of_the_model_s_text_are_not_overwritten(isorun: Isorun, tmp_path:
         (["--dialect", "onx"], "dialect 'onx'; did you mean 'onnx'?"),
         (["--padding", "auto"], "padding 'auto'"),
         (["--precision", "fp61"], "did you mean 'fp16'"),
+        (["--outputs", "pooler_output,pooler_output"], "repeats 'pooler_output'"),
     ],
 )
 def test_wrong_usage(isorun: Isorun, export: Path, tmp_path: Path, arguments: list[str], message: str) -> None:
@@ -329,10 +330,3 @@ def test_fuses_for_requested_outputs(isorun: Isorun, partly: Path, tmp_path: Pat
     assert exports.difference([expected], exports.run(model, feeds)) < close
     quantized = [node for node in model.graph if node.op_type == "QuantizeLinear"]
     assert len(quantized) == (0 if precision == "fp32" else 4 * LAYERS + 1)
-
-
-def test_rejects_an_output_that_is_named_twice(isorun: Isorun, bert: Path, tmp_path: Path) -> None:
-    ran = isorun("fuse", bert, "-o", tmp_path / "out.onnx", "--outputs", "pooler_output,pooler_output")
-    assert ran.code == 2
-    assert "repeats 'pooler_output'" in ran.err
-    assert not (tmp_path / "out.onnx").exists()

@@ -65,21 +65,18 @@ def test_heads(tmp_path, head):
     assert_is_the_bert(tmp_path / "bert.onnx", tensors, head=head)
 
 
+SETTINGS = [{"hidden_act": name} for name in ("gelu_new", "gelu_fast", "gelu_pytorch_tanh", "relu")]
+
+
 @pytest.mark.sampled(2)
-@pytest.mark.parametrize("activation", ["gelu_new", "gelu_fast", "gelu_pytorch_tanh", "relu"])
-def test_other_activations(tmp_path, activation):
-    config = {**tiny.CONFIG, "hidden_act": activation}
+@pytest.mark.parametrize("setting", [*SETTINGS, {"layer_norm_eps": 0.25}], ids=str)
+def test_uses_the_settings_of_the_config(tmp_path, setting):
+    config = {**tiny.CONFIG, **setting}
     folder = tiny.write_checkpoint(tmp_path / "tiny", config=config)
     checkpoint.build(folder, tmp_path / "bert.onnx")
     assert_is_the_bert(tmp_path / "bert.onnx", tiny.weights(), config=config)
     default = numpy_bert.run(tiny.CONFIG, tiny.weights(), tiny.feeds())["last_hidden_state"]
     assert abs(numpy_bert.run(config, tiny.weights(), tiny.feeds())["last_hidden_state"] - default).max() > 1e-4
-
-
-def test_uses_the_epsilon_of_the_config(tmp_path):
-    config = {**tiny.CONFIG, "layer_norm_eps": 0.25}
-    checkpoint.build(tiny.write_checkpoint(tmp_path / "tiny", config=config), tmp_path / "bert.onnx")
-    assert_is_the_bert(tmp_path / "bert.onnx", tiny.weights(), config=config)
 
 
 def old_name(name: str) -> str:
