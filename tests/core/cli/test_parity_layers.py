@@ -57,7 +57,7 @@ def three_layers(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder / "bert.onnx"
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize(
     ("weight", "layer", "operator", "node"),
     [

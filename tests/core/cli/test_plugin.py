@@ -109,7 +109,7 @@ def test_copies_nothing_that_tools_left_in_the_template(cwd: Path, monkeypatch: 
     assert (cwd / "made" / "a.py").read_text(encoding="utf-8") == "mine"
 
 
-@pytest.fixture(params=[[], ["--static-shapes"]], ids=["dynamic", "static"])
+@pytest.fixture(params=[[], pytest.param(["--static-shapes"], marks=pytest.mark.long)], ids=["dynamic", "static"])
 def wheel(cwd: Path, isorun: Isorun, request: pytest.FixtureRequest) -> Iterator[Path]:
     """The content of a plugin's wheel, unpacked into a folder on ``sys.path``."""
     assert isorun("plugin", "new", "my-engine", *request.param).code == 0

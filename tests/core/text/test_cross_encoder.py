@@ -89,6 +89,7 @@ def saved(folder: Path, **fields: object) -> Path:
     return folder
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize(
     ("path", "formula"),
     [

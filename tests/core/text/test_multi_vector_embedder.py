@@ -63,7 +63,7 @@ def test_vectors_and_scores(name: str, models: Path, texts: list[str]) -> None:
         assert ranked[0].text == texts[ranked[0].position]
 
 
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("name", NAMES)
 def test_vectors_of_a_built_file(name: str, models: Path, texts: list[str], tmp_path: Path) -> None:
     expected = np.load(models / name / "expected.npz")

@@ -35,6 +35,7 @@ from isorun.types import CompileConfig, LoweredModel, ModelInfo, TensorSpec
 OWN = f"{sys.version_info.major}.{sys.version_info.minor}"
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("backend", ["ort-cpu", "openvino", "reference"])
 def test_same_results_as_in_this_process(bert, fakes, backend):
     with isorun.Session(bert, backend) as here, isorun.Session(bert, backend, environment=fakes) as there:
