@@ -180,10 +180,8 @@ STATE: Mapping[str, Callable[[], Any]] = {
 """What to call it, and how to look it up. Linux only."""
 _WATCHED: Mapping[str, Callable[[], Any]] = {
     "environment variables": lambda: dict(os.environ),
-    "the working directory": os.getcwd,
     "the file mode mask": lambda: _status().get("Umask"),  # os.umask would change it
-    "signal handlers": STATE["signal handlers"],
-    "CPU affinity": STATE["CPU affinity"],
+    **{what: STATE[what] for what in ("the working directory", "signal handlers", "CPU affinity")},
     "the standard streams": _streams,
 }
 """What a call may not change for a while either, since other threads use it. Safe to look up beside a call."""
@@ -294,7 +292,8 @@ def use(request: Mapping[str, Any], folder: Path) -> dict[str, Any]:
 
     ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
     sys.addaudithook(audit)
-    look()  # which loads libraries of its own
+    with watched():  # the first thread of a process adds a handler of the C library's own (SIGSETXID)
+        look()  # which loads libraries of its own
     before = look()
     changed_at: dict[str, str] = {}
 

@@ -80,11 +80,19 @@ def test_leak_is_found_beside_free_memory() -> None:
         pytest.param("HonestWithAPool", "two_threads_compute_on_two_cores", marks=pytest.mark.long),
         ("HonestWithoutPadding", "accuracy_with_every_option"),
         ("HonestOptionOfEncoders", "every_option_is_read"),
+        ("HonestWithACopyOfItsOptions", "every_option_is_read"),
         ("HonestWithAServer", "nothing_is_sent"),
     ],
 )
 def test_check_passes_an_honest_backend(backend: str, check: str) -> None:
     assert failure(backend, Case(backend, check, "")) is None
+
+
+def test_check_passes_where_no_library_starts_threads(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The first thread of a process, whose handler of signals is the C library's, is then the check's own."""
+    monkeypatch.setenv("OPENBLAS_NUM_THREADS", "1")
+    case = Case("HonestWithAServer", "process_state_is_not_changed", "")
+    assert failure(case.backend, case) is None
 
 
 @pytest.mark.parametrize("check", ["availability_imports_no_runtime", "unavailable_without_its_package"])

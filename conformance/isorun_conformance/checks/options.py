@@ -33,7 +33,7 @@ class Options(Checks):
         values = self._values()
         together = {key: tested[-1] for key, tested in values.items()}
         refusal, compiled = "", 0
-        with mock.patch.object(backend, "read_options", lambda options: _Watched(read_options(options.plain), read)):
+        with mock.patch.object(backend, "read_options", lambda options: _Watched(read_options(dict(options)), read)):
             alone = ({key: value} for key, tested in values.items() for value in tested)
             # Some are read where an operator needs them, that only encoders have.
             for model, options in itertools.product((dense(), self.under_test.encoder()), ({}, *alone, together)):

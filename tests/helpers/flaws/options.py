@@ -19,6 +19,14 @@ class IgnoresAnOption(Right):
         return super().compile(model, config)
 
 
+class HonestWithACopyOfItsOptions(Right):
+    capabilities = IgnoresAnOption.capabilities
+
+    def compile(self, model, config):
+        assert self.read_options(dict(config.options))["level"] in range(4)
+        return super().compile(model, config)
+
+
 class WrongWithAnOption(Right):
     capabilities = replace(HONEST, options={"fast": Option("skip the details", "bool", default=False)})
 
