@@ -137,11 +137,15 @@ def views(*, dynamic: bool) -> Formula:
     return Formula(
         "views",
         dynamic,
-        graph="""g (float[ROWS, 6] x) => (float[ROWS, 6] y, float[ROWS, 6] z, float[6, ROWS] t, float[6] w)
-            <float[6] weight = {0, 1, 2, 3, 4, 5}>
-            { y = Identity (x)  z = Identity (x)  t = Transpose <perm = [1, 0]> (x)  w = Identity (weight) }""",
+        graph="""g (float[ROWS, 6] x) =>
+            (float[ROWS, 6] y, float[ROWS, 6] z, float[6, ROWS] t, float[ROWS, 1, 6] u, float[6] w)
+            <float[6] weight = {0, 1, 2, 3, 4, 5}, int64[1] one = {1}>
+            {
+                y = Identity (x)  z = Identity (x)  t = Transpose <perm = [1, 0]> (x)  u = Unsqueeze (x, one)
+                w = Identity (weight)
+            }""",
         arrays=lambda random, rows: {"x": random.standard_normal((rows, 6), np.float32)},
-        compute=lambda x: {"y": x, "z": x, "t": x.T, "w": weight},
+        compute=lambda x: {"y": x, "z": x, "t": x.T, "u": x[:, None], "w": weight},
     )
 
 
@@ -195,7 +199,7 @@ def of_opset(opset: int, *, dynamic: bool) -> Formula:
     def compute(x: np.ndarray) -> Arrays:
         exponentials = np.exp(x - x.max(axis=(1, 2), keepdims=True))
         softmax = exponentials / exponentials.sum(axis=(1, 2), keepdims=True)
-        return {"y": softmax if opset == 11 else x.mean(axis=1, keepdims=True)}
+        return {"y": {10: x.clip(-0.5, 0.5), 11: softmax, 18: x.mean(axis=1, keepdims=True)}[opset]}
 
     return Formula(
         f"opset-{opset}",
@@ -208,7 +212,11 @@ def of_opset(opset: int, *, dynamic: bool) -> Formula:
     )
 
 
-_OF_OPSETS = {11: ("Softmax <axis = 1> (x)", 2), 18: ("ReduceMean (x, one)", 1)}
+_OF_OPSETS = {
+    10: ("Clip <min = -0.5, max = 0.5> (x)", 2),
+    11: ("Softmax <axis = 1> (x)", 2),
+    18: ("ReduceMean (x, one)", 1),
+}
 OPSETS = (*_OF_OPSETS,)
 
 
@@ -305,7 +313,8 @@ def places() -> Formula:
 
 
 def sums(onnx_type: str, dtype: np.dtype[Any]) -> Formula:
-    """Sums of two numbers that only their own type can hold."""
+    """Sums of two numbers that only their own type can hold; for fp64, of their products too."""
+    product = dtype == np.float64  # which few runtimes have in integers
 
     def arrays(random: np.random.Generator, rows: int) -> Arrays:
         if dtype.kind in "iu":
@@ -316,25 +325,37 @@ def sums(onnx_type: str, dtype: np.dtype[Any]) -> Formula:
 
     return Formula(
         f"sums-{onnx_type}",
-        graph=f"g ({onnx_type}[ROWS, 8] x, {onnx_type}[ROWS, 8] a) => ({onnx_type}[ROWS, 8] y) {{ y = Add (x, a) }}",
+        graph=f"""g ({onnx_type}[ROWS, 8] x, {onnx_type}[ROWS, 8] a) =>
+            ({onnx_type}[ROWS, 8] y{f", {onnx_type}[ROWS, ROWS] z" if product else ""})
+            {{
+                y = Add (x, a)
+                {"turned = Transpose <perm = [1, 0]> (a)  z = MatMul (x, turned)" if product else ""}
+            }}""",
         arrays=arrays,
-        compute=lambda x, a: {"y": x + a},
+        compute=lambda x, a: {"y": x + a, **({"z": x @ a.T} if product else {})},
     )
 
 
 def joined() -> Formula:
-    """Columns beside others; there may be none of the first ones."""
+    """Columns beside others, and sums over the first ones, of which there may be none."""
     return Formula(
         "joined",
         True,
         2,
-        graph="""g (float[ROWS, before] x, float[ROWS, now] a) => (float[ROWS, after] y)
-            { y = Concat <axis = 1> (x, a) }""",
+        graph="""g (float[ROWS, before] x, float[ROWS, now] a) =>
+            (float[ROWS, after] y, float[ROWS] total, float[ROWS, ROWS] product)
+            <int64[1] one = {1}>
+            {
+                y = Concat <axis = 1> (x, a)
+                total = ReduceSum <keepdims = 0> (x, one)
+                turned = Transpose <perm = [1, 0]> (x)
+                product = MatMul (x, turned)
+            }""",
         arrays=lambda random, rows: {
             "x": random.standard_normal((rows, 2 * random.integers(2)), np.float32),
             "a": random.standard_normal((rows, 3), np.float32),
         },
-        compute=lambda x, a: {"y": np.concatenate([x, a], axis=1)},
+        compute=lambda x, a: {"y": np.concatenate([x, a], axis=1), "total": x.sum(axis=1), "product": x @ x.T},
     )
 
 
@@ -343,6 +364,10 @@ LOOKUPS: Mapping[str, str] = {
     "Gather of rows": "picked = Gather (rows, sum)  y = ReduceMax <axes = [1], keepdims = 0> (picked)",
     "GatherElements": "y = GatherElements (table, sum)",
     "GatherND": "places = Unsqueeze (sum, last)  y = GatherND (table, places)",
+    "ScatterElements": """rest = ScatterElements (table, sum, zeros)
+        taken = Sub (table, rest)  y = Gather (taken, ends)""",
+    "ScatterND": """places = Unsqueeze (sum, last)  rest = ScatterND (table, places, zeros)
+        taken = Sub (table, rest)  y = Gather (taken, ends)""",
 }
 """Lookups at a computed index, which no bound of the inputs protects."""
 
@@ -352,5 +377,5 @@ def lookup(operator: str) -> bytes:
     return parsed(f"""<ir_version: {IR_VERSION}, opset_import: ["" : {OPSET}]>
         g (int64[n] i, int64[n] j) => (float[n] y)
         <float[5] table = {{1, 2, 3, 4, 5}}, float[5, 2] rows = {{1, 0, 2, 0, 3, 0, 4, 0, 5, 0}},
-         int64[1] last = {{-1}}>
+         int64[1] last = {{-1}}, float[3] zeros = {{0, 0, 0}}, int64[3] ends = {{0, 4, 4}}>
         {{ sum = Add (i, j)  {LOOKUPS[operator]} }}""")

@@ -182,7 +182,7 @@ _WATCHED: Mapping[str, Callable[[], Any]] = {
     "environment variables": lambda: dict(os.environ),
     "the file mode mask": lambda: _status().get("Umask"),  # os.umask would change it
     **{what: STATE[what] for what in ("the working directory", "signal handlers", "CPU affinity")},
-    "the standard streams": _streams,
+    **{what: STATE[what] for what in ("filters of warnings", "the settings of logging", "the standard streams")},
 }
 """What a call may not change for a while either, since other threads use it. Safe to look up beside a call."""
 

@@ -12,6 +12,7 @@ from isorun_conformance.formulas import four_outputs, other_types, sequences, vi
 from isorun_conformance.sample_models import Dense
 
 _LARGE = 1 << 12  # rows: outputs of 4 MiB
+_RUNS = 20  # more than the buffers of a pool
 _PADDING = 1 << 20
 """What an output's buffer may be larger, in bytes."""
 
@@ -87,7 +88,7 @@ class Outputs(Checks):
             with self.under_test.open(model, padding="keep") as session:
                 first = session.run(None, model.unmasked(1))
                 kept = [array.copy() for array in first]
-                for seed in range(2, 6):
+                for seed in range(2, _RUNS):
                     for array in session.run(None, model.unmasked(seed)):
                         assert not any(np.shares_memory(array, earlier) for earlier in first), "two runs share memory"
             for array, copy in zip(first, kept, strict=True):

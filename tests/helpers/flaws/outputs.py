@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import itertools
 
 import numpy as np
 
@@ -125,3 +126,26 @@ def ReusesLargeMemory(self, output_names, feeds):
     for kept, result in zip(self.kept, results, strict=True):
         kept[...] = result
     return list(self.kept)
+
+
+@running
+def PoolsLargeMemory(self, output_names, feeds):
+    """Outputs above a megabyte are those of eight runs before."""
+    results = self.right(output_names, feeds)
+    if max(result.nbytes for result in results) < 1 << 20:
+        return results
+    self.kept = self.kept or itertools.cycle([[] for _ in range(8)])
+    arrays = next(self.kept)
+    arrays[:] = arrays or results
+    for array, result in zip(arrays, results, strict=True):
+        array[...] = result
+    return list(arrays)
+
+
+@running
+def ReturnsReshapedFeeds(self, output_names, feeds):
+    """A feed in another shape is a view of it."""
+    return [
+        next((x.reshape(y.shape) for x in feeds.values() if y.ndim > x.ndim and np.array_equal(x.flat, y.flat)), y)
+        for y in self.right(output_names, feeds)
+    ]

@@ -172,6 +172,23 @@ def silenced():
 
 
 SilencesRuns = doing("run", silenced)
+
+
+def silence_warnings():
+    """Ignore the warnings of all threads for as long as the engine computes."""
+    with warnings.catch_warnings(action="ignore"):
+        time.sleep(0.002)
+
+
+def silence_logging():
+    """Drop what all threads log for as long as the engine computes."""
+    logging.disable(logging.CRITICAL)
+    time.sleep(0.002)
+    logging.disable(logging.NOTSET)
+
+
+SilencesWarnings = doing("run", silence_warnings)
+SilencesLogging = doing("run", silence_logging)
 SharesATemporaryFile = doing("compile", lambda: Path(tempfile.gettempdir(), "engine.tmp").write_bytes(b"engine"))
 
 

@@ -24,6 +24,18 @@ class ClampsIndices(Flawed):
 
 
 @backend
+class ScattersInsideOnly(Flawed):
+    """It declares that it checks indices, and leaves out what is outside."""
+
+    capabilities = replace(HONEST, checks_indices=True)
+
+    def run(self, output_names, feeds):
+        if b"Scatter" in self.path.read_bytes():
+            feeds = {**feeds, "j": np.where(np.abs(feeds["i"] + feeds["j"]) > 4, -feeds["i"], feeds["j"])}
+        return self.right(output_names, feeds)
+
+
+@backend
 class IsZeroAfterAnIndexError(Flawed):
     """It declares that it checks indices, and that a failure leaves no trace."""
 
@@ -64,6 +76,12 @@ def through(wide, narrow):
 
 AddsInDouble = through(np.int64, np.float64)
 AddsDoubleInFloat = through(np.float64, np.float32)
+MultipliesDoubleInFloat = returning(
+    lambda results: [
+        array.astype(np.float32).astype(np.float64) if array.dtype == np.float64 and number else array
+        for number, array in enumerate(results)
+    ]
+)
 PadsEmptyFeeds = reading(
     lambda feeds: {
         name: np.zeros((len(array), 1), np.float32) if array.shape[1:] == (0,) else array
@@ -77,6 +95,22 @@ def OverflowsInExponentials(self, output_names, feeds):
     """As a softmax that does not subtract the maximum."""
     out_of_range = any(array.dtype == np.float32 and (array > 88).any() for array in feeds.values())
     return [result * np.float32(np.nan if out_of_range else 1) for result in self.right(output_names, feeds)]
+
+
+@running
+def ClipsNothing(self, output_names, feeds):
+    """It ignores limits that are attributes, as before opset 11."""
+    unclipped = b"Clip" in self.path.read_bytes()
+    return [feeds["x"].copy()] if unclipped else self.right(output_names, feeds)
+
+
+@running
+def LeavesEmptySums(self, output_names, feeds):
+    """Memory that nothing is added to is not set to zero."""
+    results = self.right(output_names, feeds)
+    if any(array.shape[1:] == (0,) for array in feeds.values()):
+        results[list(output_names).index("product")] += 1
+    return results
 
 
 @running
