@@ -16,6 +16,7 @@ code  meaning
 from __future__ import annotations
 
 import errno
+import faulthandler
 import io
 import os
 import shutil
@@ -56,6 +57,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     from isorun.cli import signals
 
     _separate_results()
+    faulthandler.enable(2, all_threads=False)  # a library that ends this process is found by its caller
     with signals.interrupting() as interruption:
         code = _main(sys.argv[1:])
     return 128 + interruption.number if code == INTERRUPTED else code

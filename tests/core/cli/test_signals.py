@@ -44,6 +44,14 @@ def test_cleans_up_once(number: signal.Signals) -> None:
     assert _stopped("time.sleep(60)", number, number) == (128 + number, "cleaned up\n")
 
 
+def test_names_the_code_that_ends_the_process() -> None:
+    code = MAIN.format("import os; os.abort()")
+    ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=30)
+    assert ran.returncode == -signal.SIGABRT
+    assert "Fatal Python error: Aborted" in ran.stderr
+    assert "in command" in ran.stderr
+
+
 def test_keeps_ignoring_a_signal() -> None:
     ignored = "signal.signal(signal.SIGHUP, signal.SIG_IGN)"
     assert _stopped("time.sleep(0.3)", signal.SIGHUP, ignored=ignored) == (0, "cleaned up\n")
