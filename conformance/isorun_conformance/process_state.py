@@ -215,8 +215,7 @@ def changed(before: Mapping[str, Any], after: Mapping[str, Any]) -> list[str]:
         now = after[what]
         if isinstance(value, dict):
             keys = [key for key in value if key not in now or now[key] != value[key]]
-            if what == "environment variables":
-                keys += [key for key in now if key not in value]
+            keys += [key for key in now if what == "environment variables" and key not in value]
             if keys:
                 changes.append(f"{what} ({', '.join(keys[:_NAMED])})")
         elif now != value:
@@ -301,6 +300,8 @@ def use(request: Mapping[str, Any], folder: Path) -> dict[str, Any]:
         with captured(folder / "stdout", 1), captured(folder / "stderr", *descriptors), watched() as changes:
             function()
         shared.update(_shared_memory(family()))
+        if what == "compile()" and not number:  # the runtime was imported, and what that changes may be restored
+            changes.clear()
         for name in (*changed(before, look()), *(f"{name}, for a while" for name in changes - changed_at.keys())):
             changed_at.setdefault(name, what)
 

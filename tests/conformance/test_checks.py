@@ -82,6 +82,7 @@ def test_leak_is_found_beside_free_memory() -> None:
         ("HonestOptionOfEncoders", "every_option_is_read"),
         ("HonestWithACopyOfItsOptions", "every_option_is_read"),
         ("HonestWithAServer", "nothing_is_sent"),
+        ("HonestWithAnImport", "process_state_is_not_changed"),
     ],
 )
 def test_check_passes_an_honest_backend(backend: str, check: str) -> None:

@@ -25,6 +25,7 @@ import threading
 import time
 import warnings
 from contextlib import suppress
+from functools import cache
 from pathlib import Path
 
 import numpy as np
@@ -172,6 +173,18 @@ def silenced():
 
 
 SilencesRuns = doing("run", silenced)
+
+
+@cache
+def import_engine():
+    """As JAX and PyTorch, whose imports set variables and a filter of warnings, which a plugin restores."""
+    os.environ["ENGINE_HOME"] = "/engine"
+    with warnings.catch_warnings(action="ignore"):
+        time.sleep(0.02)
+    del os.environ["ENGINE_HOME"]
+
+
+HonestWithAnImport = doing("compile", import_engine)
 
 
 def silence_warnings():
