@@ -99,8 +99,9 @@ class Graph:
         sharpness: float = 1.0,
         by_head: Operand = (0, 0, HEADS, WIDTH // HEADS),
         joined: Operand = (0, 0, WIDTH),
+        skipped: str | None = None,
     ) -> str:
-        """A layer after hidden states (B, S, 16)."""
+        """A layer after hidden states (B, S, 16), or after others that are skipped with a value of another shape."""
         query, key, value = (
             self.node("Transpose", self.node("Reshape", self.dense(hidden, WIDTH, WIDTH), by_head), perm=[0, 2, 1, 3])
             for _ in range(3)
@@ -109,7 +110,7 @@ class Graph:
         scores = self.node("Mul", product, sharpness * float((WIDTH // HEADS) ** -0.5))
         heads = self.node("MatMul", self.node("Softmax", on_scores(scores), axis=-1), value)
         context = self.node("Reshape", self.node("Transpose", heads, perm=[0, 2, 1, 3]), joined)
-        return self.normalized(self.node("Add", hidden, self.dense(context, WIDTH, WIDTH)))
+        return self.normalized(self.node("Add", skipped or hidden, self.dense(context, WIDTH, WIDTH)))
 
 
 def begun(opset: int = 17) -> tuple[Graph, str, str]:

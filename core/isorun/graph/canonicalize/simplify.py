@@ -16,7 +16,7 @@ import onnx_ir as ir
 from onnx_ir.passes import common
 
 from isorun.errors import UnsupportedModel
-from isorun.graph.analysis.evaluate import CannotEvaluate, array, is_constant, sizes
+from isorun.graph.analysis.evaluate import CannotEvaluate, Samples, ancestors, array, is_constant, sizes
 from isorun.graph.canonicalize import (
     branches,
     constants,
@@ -164,13 +164,17 @@ def _unflatten(model: ir.Model, product: ir.Node) -> None:
     entry, restored = flattened.inputs[0], user.outputs[0]
     width, columns = sizes(weight)
     shape = None if entry is None else entry.shape
-    if entry is None or shape is None or len(shape) != 3 or shape[2] != width:  # heads are joined or split, not rows
-        return
+    if entry is None or shape is None or len(shape) != 3 or (isinstance(shape[2], int) and shape[2] != width):
+        return  # heads are joined or split, not rows
     probes = Probes(model.graph)
     for length in probes.lengths:
-        sample = {**probes.feeds(length), entry: np.zeros((probes.rows, length, width), np.float32)}
+        feeds, expected = probes.feeds(length), (probes.rows, length, width)
         try:
-            restored_shape = probes.evaluator(sample)(restored).shape
+            if not isinstance(shape[2], int):
+                layers = _zeros_of_layers(entry, probes.rows, length)
+                if probes.evaluator({**feeds, **layers})(entry).shape != expected:
+                    return
+            restored_shape = probes.evaluator({**feeds, entry: np.zeros(expected, np.float32)})(restored).shape
         except CannotEvaluate as why:
             _logger.debug("not unflattened: %s", why)
             return
@@ -179,6 +183,17 @@ def _unflatten(model: ir.Model, product: ir.Node) -> None:
     result = subgraph.insert_dense(user, entry, weight, bias)
     result.type, result.shape = restored.type, restored.shape
     subgraph.replace(restored, result)
+
+
+def _zeros_of_layers(value: ir.Value, rows: int, length: int) -> Samples:
+    """Zeros for what dense layers compute of tokens before a value: its shape is computed from the last of these, and
+    no weight is read."""
+    layers = [layer for source in ancestors(value) if (layer := subgraph.dense(source)) is not None]
+    return {
+        layer.output: np.zeros((rows, length, sizes(layer.weight)[1]), np.float32)
+        for layer in layers
+        if subgraph.rank(layer.output) == 3
+    }
 
 
 def _only_reader(node: ir.Node) -> ir.Node | None:

@@ -6,12 +6,14 @@ from collections.abc import Callable
 
 import numpy as np
 import onnx
+import onnx_ir as ir
 import pytest
 from onnx import TensorProto
 
 import exports
 import isorun
 from isorun.errors import UnsupportedModel
+from isorun.graph import pipeline
 from written_encoders import HEADS, VOCABULARY, WIDTH, Graph, begun, check, feeds_of
 
 LENGTH = 20
@@ -142,6 +144,43 @@ def gate_of_uneven_parts() -> onnx.ModelProto:
     return of_tokens(graph, graph.dense(gated, 21, WIDTH))
 
 
+def rows_joined_after_an_attention() -> onnx.ModelProto:
+    graph, ids, mask = begun()
+    hidden = graph.embedded(ids)
+    tokens = graph.node("Reshape", hidden, [-1, WIDTH])
+    joined = graph.layer(hidden, graph.adding(graph.mask(mask)), joined=(-1, WIDTH), skipped=tokens)
+    graph.output(joined, "tokens", "T", WIDTH)
+    return graph.model()
+
+
+def rows_joined_before_an_attention() -> onnx.ModelProto:
+    graph, ids, mask = begun()
+    hidden = graph.embedded(ids)
+    tokens = graph.node("Reshape", hidden, [-1, WIDTH])
+    by_head = graph.node("Concat", graph.node("Shape", ids), [HEADS, WIDTH // HEADS], axis=0)
+    return of_tokens(graph, graph.layer(tokens, graph.adding(graph.mask(mask)), by_head=by_head, skipped=hidden))
+
+
+class Flattening(Graph):
+    """Dense layers as GPT-2 has them: over the tokens of all rows, whose shape they restore."""
+
+    def dense(self, value: str, inputs: int, outputs: int) -> str:
+        rows = self.node("Slice", self.node("Shape", value), [0], [2], [0])
+        result = super().dense(self.node("Reshape", value, [-1, inputs]), inputs, outputs)
+        return str(self.node("Reshape", result, self.node("Concat", rows, [outputs], axis=0)))
+
+
+def rows_joined_for_dense_layers() -> onnx.ModelProto:
+    """What shape inference does not know is the width of the attention's output."""
+    graph = Flattening()
+    ids, mask = graph.input("input_ids", "B", "S"), graph.input("attention_mask", "B", "S")
+    by_head, joined = (
+        graph.node("Concat", graph.node("Shape", ids), sizes, axis=0) for sizes in ([-1, WIDTH // HEADS], [-1])
+    )
+    scores = graph.adding(graph.mask(mask))
+    return of_tokens(graph, graph.layer(graph.embedded(ids), scores, by_head=by_head, joined=joined))
+
+
 WRITTEN: dict[str, Callable[[], onnx.ModelProto]] = {
     "a rotation beside other ids": rotated,
     "buckets beside other ids": lambda: biased(bucketed, with_user),
@@ -155,6 +194,9 @@ WRITTEN: dict[str, Callable[[], onnx.ModelProto]] = {
     "positions of decoders": positions_of_decoders,
     "a small table by place": small_table_by_place,
     "a gate of uneven parts": gate_of_uneven_parts,
+    "rows joined after an attention": rows_joined_after_an_attention,
+    "rows joined before an attention": rows_joined_before_an_attention,
+    "rows joined for dense layers": rows_joined_for_dense_layers,
 }
 
 
@@ -174,6 +216,12 @@ def test_results_are_those_of_the_untouched_model(name: str, backend: str, paddi
         check(model, feeds_for(model), backend, padding)
     except UnsupportedModel:
         assert padding == "remove"
+
+
+def test_rows_joined_for_dense_layers_do_not_keep_the_unfused_attention() -> None:
+    model = ir.serde.deserialize_model(rows_joined_for_dense_layers())
+    pipeline.fuse(model)
+    assert not {"Softmax", "Reshape"} & {node.op_type for node in model.graph}
 
 
 @pytest.mark.sampled(3)

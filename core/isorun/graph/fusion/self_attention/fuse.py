@@ -221,14 +221,9 @@ class _Fusion:
                 at = subgraph.insert(before, "Gather", [nodes.constant("positions", np.arange(longest)), at], axis=0)
             values["positions"] = at
             attributes["scale"] = scale
-        by_head = [0, 0, formula.heads, size] if subgraph.rank(pattern.context) == 4 else None
-        subgraph.put(
-            kind,
-            functions.ordered(kind, values),
-            attributes,
-            pattern.context,
-            [-1, pattern.width] if pattern.flat else by_head,
-        )
+        shapes = {2: [-1, pattern.width], 4: [0, 0, formula.heads, size]}
+        shape = shapes.get(subgraph.rank(pattern.context) or 0)
+        subgraph.put(kind, functions.ordered(kind, values), attributes, pattern.context, shape)
 
     def _position_tables(self, positional: Disentangled, pattern: AttentionPattern) -> dict[str, ir.Value]:
         """What scores have by distance: a table for queries, one for keys, and the row of each distance."""
