@@ -1,4 +1,4 @@
-"""Biases that are added to the heads of queries or values (DeBERTa) go to the dense layer before them.
+"""Biases that are added to the heads of queries or values (DeBERTa, Keras) go to the dense layer before them.
 
 The nodes between only move numbers. Which column of the layer is where is read off by evaluating them on the columns'
 numbers.
@@ -24,7 +24,7 @@ def move(graph: ir.Graph) -> None:
         if node.domain != "" or node.op_type != "Add":
             continue
         for value, bias in (node.inputs, node.inputs[::-1]):
-            if value is None or bias is None or not is_constant(bias) or len(sizes(bias)) < 3:
+            if value is None or bias is None or not is_constant(bias) or len(sizes(bias)) < 2:
                 continue
             layer = _layer(value)
             columns = None if layer is None else _by_column(layer, value, array(bias), probes)

@@ -2,8 +2,8 @@
 
 Branches that are always taken are inlined. Constant expressions are folded (large ones when
 the model is written). Identities, dropouts and casts to the same type are removed. A dense ``Gemm`` becomes ``MatMul``
-and ``Add``, and so does a pointwise convolution. Common subexpressions are merged. A decomposed layer normalization,
-recognized numerically, becomes ``LayerNormalization``.
+and ``Add``, and so do a pointwise convolution and an ``Einsum`` with a weight. Common subexpressions are merged. A
+decomposed layer normalization, recognized numerically, becomes ``LayerNormalization``.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ from isorun.graph.canonicalize import (
     constants,
     contrib,
     dedup_weights,
+    einsum,
     head_biases,
     layer_normalization,
     pointwise,
@@ -51,6 +52,7 @@ def simplify(model: ir.Model, report: FusionReport) -> None:
     _canonicalize_operands(model.graph)
     _split_gemms(model.graph)
     pointwise.rewrite(model.graph)
+    einsum.rewrite(model.graph)
     _fold_widths(model.graph)
     constants.fold(model)
     constants.remove_no_ops(model.graph)

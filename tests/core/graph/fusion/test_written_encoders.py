@@ -181,6 +181,24 @@ def rows_joined_for_dense_layers() -> onnx.ModelProto:
     return of_tokens(graph, graph.layer(graph.embedded(ids), scores, by_head=by_head, joined=joined))
 
 
+def heads_by_einsum() -> onnx.ModelProto:
+    """As in Keras' MultiHeadAttention."""
+    graph, ids, mask = begun()
+    hidden, size = graph.embedded(ids), WIDTH // HEADS
+
+    def projected(scale: float = 1.0) -> str:
+        weight, bias = graph.weight(WIDTH, HEADS, size), graph.weight(HEADS, size, scale=0.1)
+        product = graph.node("Einsum", hidden, weight, equation="abc,cde->abde")
+        return str(graph.node("Mul", graph.node("Add", product, bias), scale))
+
+    query, key, value = projected(size**-0.5), projected(), projected()
+    scores = graph.node("Add", graph.node("Einsum", key, query, equation="aecd,abcd->acbe"), graph.mask(mask))
+    heads = graph.node("Einsum", graph.node("Softmax", scores, axis=-1), value, equation="acbe,aecd->abcd")
+    product = graph.node("Einsum", heads, graph.weight(HEADS, size, WIDTH, scale=0.3), equation="abcd,cde->abe")
+    attended = graph.node("Add", product, graph.weight(WIDTH, scale=0.1))
+    return of_tokens(graph, graph.normalized(graph.node("Add", hidden, attended)))
+
+
 WRITTEN: dict[str, Callable[[], onnx.ModelProto]] = {
     "a rotation beside other ids": rotated,
     "buckets beside other ids": lambda: biased(bucketed, with_user),
@@ -194,6 +212,7 @@ WRITTEN: dict[str, Callable[[], onnx.ModelProto]] = {
     "positions of decoders": positions_of_decoders,
     "a small table by place": small_table_by_place,
     "a gate of uneven parts": gate_of_uneven_parts,
+    "heads by einsum": heads_by_einsum,
     "rows joined after an attention": rows_joined_after_an_attention,
     "rows joined before an attention": rows_joined_before_an_attention,
     "rows joined for dense layers": rows_joined_for_dense_layers,
