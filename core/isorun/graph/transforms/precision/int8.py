@@ -201,7 +201,7 @@ class _Quantizer:
         self._model = model
         self._graph = model.graph
         self._table = table
-        self._weights: dict[tuple[str, int], ir.Value] = {}
+        self._weights: dict[tuple[str, tuple[int, int] | None], ir.Value] = {}
 
     def run(self) -> None:
         for node, _, weight in list(layers(self._model)):
@@ -284,7 +284,7 @@ class _Quantizer:
     def _weight(self, name: str, dense: QuantizedDense, columns: tuple[int, int] | None = None) -> ir.Value:
         """A weight, or the columns from one number to another. Weights that layers share stay shared."""
         begin, end = columns or (0, dense.weight.shape[1])
-        if (name, begin) not in self._weights:
+        if (name, columns) not in self._weights:
             label = f"{name}.int8" if columns is None else f"{name}.int8.{begin}"
             scale = dense.weight_scale[begin:end]
             inputs = [
@@ -292,8 +292,8 @@ class _Quantizer:
                 self._constant(f"{label}.scale", scale),
             ]
             inputs.append(self._constant(f"{label}.zero_point", np.zeros(scale.shape, np.int8)))
-            self._weights[name, begin] = self._node("DequantizeLinear", f"{label}.dequantized", inputs, axis=1)
-        return self._weights[name, begin]
+            self._weights[name, columns] = self._node("DequantizeLinear", f"{label}.dequantized", inputs, axis=1)
+        return self._weights[name, columns]
 
     def _constant(self, name: str, array: npt.NDArray[Any]) -> ir.Value:
         if name not in self._graph.initializers:

@@ -70,6 +70,23 @@ def test_every_dense_layer_of_the_encoder_is_quantized(table: dict[str, int8.Qua
     assert not left & table.keys()
 
 
+def test_weight_that_a_product_shares_with_an_attention(table: dict[str, int8.QuantizedDense]) -> None:
+    """As what an export reads the shape of keys from, beside the fused attention (MPT)."""
+    model = small_bert.build(**WIDE)
+    attention = next(node for node in model.graph if functions.is_fused(node, functions.ATTENTION))
+    product = ir.node("MatMul", [attention.inputs[0], attention.inputs[2]])
+    product.outputs[0].name, product.outputs[0].type = "product", ir.TensorType(ir.DataType.FLOAT)
+    attention.prepend(product)
+    model.graph.outputs.append(product.outputs[0])
+    int8.quantize(model, table)
+    feeds = small_bert.feeds(MASK)
+    hidden, _, whole = answers(model, feeds)
+    alone = small_bert.build(**WIDE)
+    int8.quantize(alone, table)
+    np.testing.assert_allclose(hidden, answers(alone, feeds)[0], atol=2e-5)
+    assert whole.shape == (*MASK.shape, 3 * WIDE["hidden_size"])
+
+
 @pytest.mark.sampled(8)
 @pytest.mark.parametrize("dialect", functions.dialects())
 @pytest.mark.parametrize("label", ["albert-dynamo18-eager", "mpnet-dynamo18-eager", "bert-dynamo23-sdpa"])
