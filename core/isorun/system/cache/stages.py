@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-VERSIONS = {"builders": 17, "presets": 3, "lowering": 59, "calibration": 1, "tuning": 6}
+VERSIONS = {"builders": 17, "presets": 3, "lowering": 59, "calibration": 1, "tuning": 7}
 """Raise a stage's version when its output changes; ``tests/core/system/cache/test_stages.py`` fails if it is forgotten.
 
 - ``builders``: the graph of a checkpoint (:mod:`isorun.models.checkpoint`, :mod:`isorun.graph.builders`)
