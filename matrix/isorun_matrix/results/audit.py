@@ -54,7 +54,7 @@ def _cell_problems(folder: RunFolder, record: RunRecord, planned: PlannedCell) -
     calm = sum(result.result is not None and not result.result.disturbed for result in rounds)
     required = max(NEEDED, record.spec.rounds)
     if rounds and calm < required:
-        remedy = "Use run --resume --remeasure disturbed"
+        remedy = "Use run --resume" if calm == len(rounds) else "Use run --resume --remeasure disturbed"
         if record.spec.rounds < NEEDED:
             remedy = f"Set rounds to {NEEDED} or more, and run --resume"
         yield f"has {calm} undisturbed round{'' if calm == 1 else 's'}, expected {required}. {remedy}"

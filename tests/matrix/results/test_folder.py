@@ -380,8 +380,10 @@ def test_check_finds_cells_that_have_no_result_under_load(folder: RunFolder, mon
 
 def test_check_counts_undisturbed_rounds(folder: RunFolder, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(RunFolder, "reference_of", lambda *_: None)
-    write(folder)
-    assert "has 1 undisturbed round, expected 5. " in " ".join(problem for _, problem in audit.problems(folder))
+    for number, waited, remedy in ((1, 0.0, ""), (2, 0.5, " --remeasure disturbed")):
+        write(folder, number, result={**measurement(1.0), "waited": waited})
+        problems = [problem for _, problem in audit.problems(folder)]
+        assert f"has 1 undisturbed round, expected 5. Use run --resume{remedy}" in problems
 
 
 def test_text_that_utf8_cannot_encode_is_replaced(folder: RunFolder) -> None:
