@@ -4,12 +4,12 @@
     python benchmarks/coverage.py --real 20 [--load]
 
 The first command draws medians of processes from distributions: every round shifts all cells alike, each process adds
-its own error, in ``one noisy`` the first cell ten times that of the others, and in ``bursts`` a neighbour slows down
-every third process by up to a half. It prints, for each number
-of rounds, the rate at which the interval of a median covers the true one; for runs of four identical cells, the rates
-at which all intervals of ratios cover 1, of any verdict ``slower`` and of a sole ``fastest``; and the rate of
-``slower`` for a cell that is 8 % slower. Then, where sessions differ by 3 % in common and 1 % for each cell, the rate
-of any change between two identical runs, with the number of runs from which the differences are known.
+its own error, in ``one noisy`` the first cell ten times that of the others, in ``bursts`` a neighbour slows down
+every third process by up to a half, and in ``two speeds`` every second process is slower by a fifth. It prints, for
+each number of rounds, the rate at which the interval of a median covers the true one; for runs of four identical
+cells, the rates at which all intervals of ratios cover 1, of any verdict ``slower`` and of a sole ``fastest``; and the
+rate of ``slower`` for a cell that is 8 % slower. Then, where sessions differ by 3 % in common and 1 % for each cell,
+the rate of any change between two identical runs, with the number of runs from which the differences are known.
 
 The second command runs a spec with four identical backends (ort-cpu) again and again, and ``ab`` with a backend that is
 8 % slower by hand. It counts the verdicts, and the pairs of identical runs between which ``compare`` sees a change.
@@ -53,6 +53,7 @@ NOISES: dict[str, Noise] = {
     "normal 3 %": lambda rng, size: rng.normal(0, 0.03, size),
     "heavy tails 2 %": lambda rng, size: 0.02 / 1.3 * rng.standard_t(3, size),
     "one noisy 1 %": _one_noisy,
+    "two speeds": lambda rng, size: rng.normal(0, 0.01, size) + (rng.random(size) < 1 / 2) * 0.2,
     "bursts": lambda rng, size: rng.normal(0, 0.01, size) + (rng.random(size) < 1 / 3) * rng.uniform(0, 0.4, size),
 }
 SLOW = """

@@ -63,9 +63,11 @@ class Ratio:
 
 
 class _Difference(NamedTuple):
-    """The median log ratio of two cells, the variance of that median and its degrees of freedom, and the rounds."""
+    """The median and the mean log ratio of two cells, the variance of the median and its degrees of freedom, and the
+    rounds."""
 
     middle: float
+    mean: float
     variance: float
     freedom: float
     rounds: int
@@ -94,6 +96,9 @@ class Family:
         at 5 % shows it to be larger: an unsteady cell is not judged by the noise of steady ones, nor they by its
         noise. Cells without enough common rounds are compared through the third one with the smallest error.
 
+        The interval contains that of the mean, too, which is close to normal where rounds are not: the median of
+        processes that are either fast or slow jumps between the two.
+
         Returns:
             The comparison; ``None`` if fewer than three common rounds connect the cells.
         """
@@ -104,9 +109,10 @@ class Family:
         )
         if difference is None:
             return None
-        middle, variance, freedom, rounds = difference
+        middle, mean, variance, freedom, rounds = difference
         freedom = math.floor(2 * freedom) / 2  # few values, since a quantile takes long
         half = _quantile("studentized_range", LEVEL, max(2, self.compared), freedom) * math.sqrt(variance / 2)
+        half = max(half, abs(mean - middle) + half / math.sqrt(rounds * _of_median(rounds)))
         threshold = max(half, math.log1p(max(self.floor, _SMALL)))
         tied = abs(middle) + half <= math.log1p(_TIED)
         verdict = "slower" if middle > threshold else "tied" if tied else "ambiguous"
@@ -122,14 +128,16 @@ class Family:
         moderated = prior + (own - prior) * freedom / (freedom + certainty)
         variance = own if own > moderated * _quantile("f", LEVEL, freedom, most) else moderated
         freedom_of_both = min(freedom + certainty, most)
-        return _Difference(float(np.median(logs)), variance * _of_median(len(logs)), freedom_of_both, len(logs))
+        middle, mean = float(np.median(logs)), float(np.mean(logs))
+        return _Difference(middle, mean, variance * _of_median(len(logs)), freedom_of_both, len(logs))
 
     def _through(self, cell: int, third: int, baseline: int) -> _Difference | None:
         first, second = self._difference(cell, third), self._difference(third, baseline)
         if first is None or second is None:
             return None
         freedom, rounds = min(first.freedom, second.freedom), min(first.rounds, second.rounds)
-        return _Difference(first.middle + second.middle, first.variance + second.variance, freedom, rounds)
+        middle, mean = first.middle + second.middle, first.mean + second.mean
+        return _Difference(middle, mean, first.variance + second.variance, freedom, rounds)
 
     @cached_property
     def _prior(self) -> tuple[float, float, int]:

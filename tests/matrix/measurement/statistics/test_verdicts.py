@@ -58,6 +58,18 @@ def test_intervals_cover_as_stated_for_many_cells_and_rounds(cells: int, rounds:
     check_rates(cells, rounds, noisier, 100 if cells == 60 else 1000)
 
 
+def test_processes_of_two_speeds_make_no_cell_slower() -> None:
+    """Where each process is fast or slow by chance, medians jump between the two."""
+    rng, wrong = np.random.default_rng(0), 0
+    for _ in range(40):
+        logs = rng.normal(0, 0.01, (12, 12)) + 0.2 * (rng.random((12, 12)) < 0.5)
+        family = Family([dict(enumerate(row)) for row in np.exp(logs)], 12)
+        best = int(np.argmin(np.median(logs, axis=1)))
+        ratios = [family.ratio(cell, best) for cell in range(12) if cell != best]
+        wrong += any(ratio is None or ratio.verdict == "slower" for ratio in ratios)
+    assert wrong / 40 <= 0.05  # 40 % by the error of a median of normal values
+
+
 def test_finds_a_cell_that_is_slower_by_8_percent() -> None:
     rng = np.random.default_rng(0)
     verdicts = []
