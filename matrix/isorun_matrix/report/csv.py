@@ -23,8 +23,9 @@ def render(runs: Sequence[Run]) -> str:
                 loads = {f"load.{load.name}": load.result and load.result.requests_per_s for load in cell.loads}
                 rows.append(about | dict(_flat(cell.as_document())) | verdict | loads)
     known = dict.fromkeys(name for row in rows for name in row)
-    # A cell that was not measured has no parity, and others have parity.verdict and so on.
-    names = [name for name in known if not any(column.startswith(f"{name}.") for column in known)]
+    lists = {name for row in rows for name, value in row.items() if isinstance(value, list | tuple)}
+    # A cell that was not measured has no parity, and others have parity.verdict and so on, or a list of rounds.
+    names = [name for name in known if name not in lists and not any(column.startswith(f"{name}.") for column in known)]
     out = io.StringIO()
     writer = csv.DictWriter(out, names, lineterminator="\n", extrasaction="ignore")
     writer.writeheader()
@@ -33,10 +34,10 @@ def render(runs: Sequence[Run]) -> str:
 
 
 def _flat(value: Mapping[str, Any], place: str = "") -> Iterator[tuple[str, Any]]:
-    """The numbers and texts in nested data; lists are left out."""
+    """The numbers, texts and lists in nested data."""
     for key, item in value.items():
         if isinstance(item, Mapping):
             if key not in ("cases", "operators", "details", "versions", "environment", "options"):
                 yield from _flat(item, f"{place}{key}.")
-        elif not isinstance(item, list | tuple):
+        else:
             yield f"{place}{key}", item
