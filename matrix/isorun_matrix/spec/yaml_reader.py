@@ -29,7 +29,7 @@ _TOO_DEEP = f"values may be nested at most {_DEPTH} deep, got more"
 _INTEGER = 1 << 63
 _PROBLEMS = 30  # shown for one file
 _SHOWN = 600  # characters shown of one problem
-_ODD_NUMBER = re.compile(r"[-+]?0[0-9]+|.*[_:].*")
+_ODD_NUMBER = re.compile(r"[-+]?0b?[0-9]+|.*[_:].*")
 _PREFIX = "tag:yaml.org,2002:"
 _MERGE = f"{_PREFIX}merge"
 _SCALARS = {f"{_PREFIX}{name}" for name in ("null", "bool", "int", "float", "str")}
@@ -210,7 +210,7 @@ def _scalar_problems(node: yaml.ScalarNode, loader: yaml.SafeLoader) -> Iterator
 
 
 def _of_yaml_1_1(text: str, value: Any) -> bool:
-    """Whether only YAML 1.1 reads a text as this value: `yes`, `010` (8), `1:30` (90), `1_0`."""
+    """Whether only YAML 1.1 reads a text as this value: `yes`, `010` (8), `0b11`, `1:30` (90), `1_0`."""
     if isinstance(value, bool):
         return text.lower() not in ("true", "false")
     return isinstance(value, int | float) and _ODD_NUMBER.fullmatch(text) is not None

@@ -55,6 +55,7 @@ def refused(folder: Path, content: str | bytes) -> str:
         ("0x" + "f" * 5000, "64 bits"),
         (str(1 << 64), "64 bits"),
         ("010", "reads '010' as 8, YAML 1.2 does not. Write a decimal number"),
+        ("0b11", "as 3, YAML 1.2 does not"),
         ("1_0", "as 10, YAML 1.2 does not"),
         ("1:30", "as 90, YAML 1.2 does not"),
         ("1:30.5", "as 90.5, YAML 1.2 does not"),
