@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Annotated
 
@@ -12,7 +13,7 @@ import typer
 from isorun.cli import CHECK_FAILED, console, options
 from isorun.errors import in_words
 from isorun.system.cache import Cache, maintenance
-from isorun.system.cache.files import size_in_bytes
+from isorun.system.cache.files import expanded, size_in_bytes
 
 _SHA256 = re.compile("[0-9a-f]{64}")
 
@@ -113,14 +114,17 @@ def _check_removed(left: dict[Path, str]) -> None:
         raise typer.Exit(CHECK_FAILED)
 
 
-def _identity(model: str) -> tuple[str, Path | None]:
-    """The SHA-256 of a model that is given by it or by its path, and the folder of its file."""
+def _identity(model: str) -> tuple[str, Path | None, Iterable[Path]]:
+    """The SHA-256 of a model that is given by it or by its path, the folder of its file, and its other files."""
+    from isorun.models import checkpoint, tokenizer
     from isorun.models.source import open_model
 
     if _SHA256.fullmatch(model.lower()):
-        return model.lower(), None
+        return model.lower(), None, ()
     source = open_model(model, Cache())  # another cache, which does not keep what it opens
-    return source.content, source.path.parent
+    given = expanded(model).absolute()
+    parts = checkpoint.files_of(given) if given.is_dir() else ()
+    return source.content, source.path.parent, (*parts, *tokenizer.places_of(source.path))
 
 
 def _table(counts: Counter[str], sizes: Counter[str]) -> None:

@@ -133,7 +133,7 @@ def _remove_others(folder: Path, known: Collection[str]) -> None:
 
 def record_of(place: Path, kind: str, key: str) -> dict[str, Any]:
     """The record of an entry. Raises one of :data:`DAMAGE` if it is missing or damaged, or belongs to another entry."""
-    record = files.unsealed((place / RECORD).read_bytes())
+    record = files.unsealed(place / RECORD)
     if (record["kind"], record["key"]) != (kind, key):
         raise ValueError(f"{RECORD} belongs to {record['kind']}/{record['key']}")
     return record

@@ -106,9 +106,14 @@ def sealed(content: dict[str, Any]) -> bytes:
     return json.dumps({"sha256": _checksum(content), "content": content}).encode()
 
 
-def unsealed(text: bytes) -> dict[str, Any]:
-    """The content of :func:`sealed` JSON. Raises ``ValueError``, ``KeyError`` or ``TypeError`` if it is damaged."""
-    read = json_files.parse(text)
+def unsealed(path: Path) -> dict[str, Any]:
+    """The content of a file with :func:`sealed` JSON.
+
+    Raises:
+        OSError: it is missing, is not a regular file, or cannot be read.
+        ValueError, KeyError, TypeError: it is damaged.
+    """
+    read = json_files.read(path)
     content = read["content"]
     if read["sha256"] != _checksum(content) or not isinstance(content, dict):
         raise ValueError("its checksum does not match its content")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -12,12 +13,17 @@ from isorun.system.cache import files, trust
 _ATTEMPTS = 3
 
 
+def note_name(main: str | Path) -> str:
+    """The name of the note with the fingerprint of a file."""
+    return files.sha256(os.fsencode(main))
+
+
 def stored(note: Path, main: Path) -> str | None:
     """The fingerprint in a note, if the note is valid and of ``main``, and none of its files has changed. Raises
     ``CacheError`` if the note is not trusted."""
     trust.check(note)
     try:
-        known = files.unsealed(note.read_bytes())
+        known = files.unsealed(note)
         listed = known["files"]
         if listed[0][0] == str(main) and all(files.stamp(Path(path)) == stamp for path, stamp in listed):
             return str(known["sha256"])

@@ -8,13 +8,13 @@ import os
 import re
 import shutil
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from isorun.errors import CacheError
-from isorun.system.cache import entries, files, locks, stages, trust
+from isorun.system.cache import entries, files, fingerprints, locks, stages, trust
 
 _logger = logging.getLogger("isorun")
 
@@ -198,19 +198,23 @@ def _usefulness(item: Item) -> tuple[bool, int]:
         return False, 0
 
 
-def remove(root: Path, fingerprint: str, folder: Path | None = None) -> tuple[list[Item], dict[Path, str]]:
+def remove(
+    root: Path, fingerprint: str, folder: Path | None = None, beside: Iterable[Path] = ()
+) -> tuple[list[Item], dict[Path, str]]:
     """Remove everything that was made from a model. Returns what was removed, and what was left, with the reason.
 
     Args:
         fingerprint: SHA-256 of the model (``provenance.fingerprint``).
         folder: the entry with the model itself, if it was built from a checkpoint.
+        beside: the model's other files, whose fingerprints are removed too.
     """
     items = list(survey(root))
     # Its fingerprints with other outputs.
     known = frozenset({fingerprint}).union(*(item.models for item in items if fingerprint in item.models))
+    paths = {folder, *(root / _NOTES / fingerprints.note_name(path) for path in beside)}
     removed, left = [], {}
     for item in items:
-        if known.isdisjoint(item.models) and item.path != folder:
+        if known.isdisjoint(item.models) and item.path not in paths:
             continue
         if why := _discard(item):
             left[item.path] = why
@@ -260,8 +264,8 @@ def _models_of(path: Path) -> frozenset[str]:
     """The fingerprints in an entry's record; of a note of a fingerprint, that one."""
     try:
         if path.is_file():
-            return frozenset({str(files.unsealed(path.read_bytes())["sha256"])})
-        return frozenset(map(str, files.unsealed((path / entries.RECORD).read_bytes()).get("models", ())))
+            return frozenset({str(files.unsealed(path)["sha256"])})
+        return frozenset(map(str, files.unsealed(path / entries.RECORD).get("models", ())))
     except entries.DAMAGE:
         return frozenset()
 
@@ -269,7 +273,7 @@ def _models_of(path: Path) -> frozenset[str]:
 def _is_note(path: Path) -> bool:
     if not _NOTE.fullmatch(path.name):
         return False
-    return _succeeds(lambda: path.name == files.sha256(os.fsencode(files.unsealed(path.read_bytes())["files"][0][0])))
+    return _succeeds(lambda: path.name == fingerprints.note_name(files.unsealed(path)["files"][0][0]))
 
 
 def _is_entry(path: Path) -> bool:

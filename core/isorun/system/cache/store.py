@@ -17,7 +17,7 @@ from isorun.system import limits
 from isorun.system.arguments import check_flag, check_path
 from isorun.system.cache import entries, files, fingerprints, locks, maintenance, trust
 from isorun.system.cache.entries import Entry
-from isorun.system.cache.files import MARKER, SHARED, expanded, sha256, size_in_bytes, write_atomically
+from isorun.system.cache.files import MARKER, SHARED, expanded, size_in_bytes, write_atomically
 
 ENVIRONMENT_VARIABLE = "ISORUN_CACHE_DIR"
 VERIFY_VARIABLE = "ISORUN_CACHE_VERIFY"
@@ -134,7 +134,7 @@ class Cache:
             CacheError: the stored fingerprint belongs to another user, or other users can write to it.
         """
         kind = "fingerprints"
-        note = self.root / kind / sha256(os.fsencode(main))
+        note = self.root / kind / fingerprints.note_name(main)
         self._check(kind)
         if not self.verify and (fingerprint := fingerprints.stored(note, main)):
             return fingerprint

@@ -11,7 +11,7 @@ import pytest
 
 from cache_damage import replace_in_place
 from isorun.errors import InvalidModel
-from isorun.system.cache import Cache, sha256
+from isorun.system.cache import Cache, maintenance, sha256
 
 
 @pytest.fixture
@@ -77,6 +77,20 @@ def test_damaged_note_is_replaced(cache, files, garbage):
     assert cache.fingerprint(files, files.paths[0]) == before
     assert cache.fingerprint(files, files.paths[0]) == before
     assert files.times == 2
+
+
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="the system has no pipes with names")
+def test_pipes_in_place_of_notes_and_records_are_replaced(cache, files):
+    before = cache.fingerprint(files, files.paths[0])
+    entry = cache.get_or_make("lowered", "key", lambda folder: {})
+    (note,) = (cache.root / "fingerprints").iterdir()
+    for path in (note, entry.folder / "entry.json"):
+        path.unlink()
+        os.mkfifo(path)  # to open it waits until somebody writes
+    assert {item.kind for item in maintenance.survey(cache.root)} == {"lowered"}
+    assert cache.fingerprint(files, files.paths[0]) == before
+    assert not cache.get_or_make("lowered", "key", lambda folder: {}).found
+    assert note.is_file()
 
 
 def test_fingerprint_that_cannot_be_stored(cache, tmp_path, files):
