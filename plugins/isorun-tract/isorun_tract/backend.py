@@ -32,6 +32,8 @@ if TYPE_CHECKING:
     import tract
 
 _UNKNOWN_OPERATOR = re.compile(r"Unimplemented\((\w+)\)")
+_UNKNOWN_TYPE = re.compile(r"Unknown DatumType (\w+)")
+_REJECTED = re.compile(r"(?:Building|Failed analyse for|Translating|codegen) node (.*)")  # while loading
 _DIMENSIONS = "Unsupported DatumType in the public API TDim"
 _SYMBOL = "Undetermined symbol in expression"
 _INT64 = 0x28  # tract.DatumType.I64
@@ -151,6 +153,10 @@ def _translate(error: Exception) -> UnsupportedModel | BackendFailed:
     message = " ".join(str(error).partition("Stack backtrace:")[0].split())
     if match := _UNKNOWN_OPERATOR.search(message):
         return UnsupportedModel(f"tract does not implement the operator {match[1]}", [match[1]])
+    if match := _UNKNOWN_TYPE.search(message):
+        return UnsupportedModel(f"tract does not support the type {match[1]}. Choose another backend")
+    if match := _REJECTED.search(message):
+        return UnsupportedModel(f"tract does not support the node {match[1].rstrip('.')}. Choose another backend")
     if _SYMBOL in message:
         return UnsupportedModel("tract does not support outputs that hold sizes of the inputs. Choose another backend")
     return BackendFailed(f"tract failed: {message}")

@@ -121,6 +121,19 @@ def test_refuses_outputs_of_sizes() -> None:
         session.run(None, {"x": np.ones((2, 3), np.float32)})
 
 
+@pytest.mark.parametrize(
+    ("body", "named"),
+    [
+        ("g (float[n] x) => (float[n] y) { q = Cast <to = 17> (x) y = Cast <to = 1> (q) }", "type Float8e4m3fn"),
+        ("g (float[n, n] x) => (float[a, b] y) { y = Flatten <axis = 2> (x) }", "Flatten"),
+    ],
+    ids=["type", "node"],
+)
+def test_refuses_what_tract_cannot_load(body: str, named: str) -> None:
+    with pytest.raises(isorun.UnsupportedModel, match=rf"{named}.*Choose another backend"):
+        isorun.Session(model(body, 19), "tract").run(None, {"x": np.ones((1, 1), np.float32)})
+
+
 def test_computes_an_empty_batch_that_is_not_reduced() -> None:
     proto = model("g (float[a, b] x) => (float[a, 1] y) { y = ReduceMean <axes = [-1]> (x) }")
     with isorun.Session(proto, "tract") as session:
