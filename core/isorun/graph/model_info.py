@@ -38,6 +38,8 @@ _ONNX_RUNTIME_NAMES = {
 _SAMPLE = 4
 _TOKEN_IDS = np.array([[1], [2], [3]], np.int64)
 
+_READS = (("", "Gather"), ("", "Slice"), ("com.microsoft", "GatherBlockQuantized"))
+
 _logger = logging.getLogger(__name__)
 
 
@@ -73,7 +75,7 @@ def describe(model: ir.Model, *, any_mask: bool = False) -> ModelInfo:
         outputs=tuple(outputs),
         opset=graph.opset_imports.get("", 0),
         fused=fused,
-        limits=_limits(graph),
+        limits=_limits(graph, mask),
         metadata=_metadata(model),
         quantized=any(node.op_type in QUANTIZING for node in graph.all_nodes()),
         mask=mask,
@@ -137,8 +139,9 @@ def _type_name(kind: ir.TypeProtocol | None) -> str:
     return f"sparse_tensor({name})" if isinstance(kind, ir.SparseTensorType) else f"tensor({name})"
 
 
-def _limits(graph: ir.Graph) -> dict[str, int | None]:
-    """The named dimensions of a fused graph's ids, with the maximum length of its position table."""
+def _limits(graph: ir.Graph, mask: str | None) -> dict[str, int | None]:
+    """The named dimensions of an encoder's ids, with the maximum length of its position table: of one that is fused, or
+    has a mask."""
     limits: dict[str, int | None] = {}
     for node in graph:
         if is_fused(node, *EMBEDDINGS):
@@ -152,7 +155,7 @@ def _limits(graph: ir.Graph) -> dict[str, int | None]:
                 limits[length.value] = _max_length(graph, node)
     shapes = [value.shape for value in graph.inputs if value.shape is not None and len(value.shape) == 2]
     lengths = {shape[1].value for shape in shapes if isinstance(shape[1], ir.SymbolicDim) and shape[1].value}
-    if any(map(is_fused, graph)) and len(lengths) == 1 and limits.get(name := str(lengths.pop())) is None:
+    if (mask or any(map(is_fused, graph))) and len(lengths) == 1 and limits.get(name := str(lengths.pop())) is None:
         limits |= {} if (longest := _longest_read(graph)) is None else {name: longest}
     return limits
 
@@ -176,11 +179,11 @@ def _longest_read(graph: ir.Graph) -> int | None:
 
     for node in graph if not probes.fixed else ():
         table = node.inputs[0] if node.inputs else None
-        if node.domain != "" or node.op_type not in ("Gather", "Slice") or not is_constant(table):
+        if (node.domain, node.op_type) not in _READS or not is_constant(table):
             continue
-        value = node.inputs[1] if node.op_type == "Gather" else node.outputs[0]
+        value = node.outputs[0] if node.op_type == "Slice" else node.inputs[1]
         assert value is not None
-        if data_inputs(value) or node.attributes.get_int("axis", 0) != 0:
+        if data_inputs(value) or any(node.attributes.get_int(name, 0) != 0 for name in ("axis", "gather_axis")):
             continue
 
         def at(length: int, value: ir.Value = value) -> np.ndarray:

@@ -29,7 +29,12 @@ _STAGE = "lowering"
 _BUILT = ("built", "presets")  # kinds of entries with models whose weights can be shared
 OWN_TYPES = ""
 """In the place of a precision: the graph keeps its types."""
-_ROUNDED_WEIGHTS = frozenset(("DequantizeLinear", "com.microsoft.MatMulNBits"))
+_ROUNDED_WEIGHTS = frozenset(
+    (
+        *("DequantizeLinear", "com.microsoft.DequantizeLinear", "com.microsoft.MatMulNBits"),
+        *("com.microsoft.MatMulBnb4", "com.microsoft.GatherBlockQuantized"),
+    )
+)
 _PLAIN = "onnx"  # the dialect of a model without fused operators: backends get it as given
 
 

@@ -99,7 +99,8 @@ def compile_fastest(
             _logger.info("%s: %s", candidate.precision, candidate.reason or figures)
         best = candidates.best(tested)
         if best is None:
-            raise BackendFailed(tested[0].reason)
+            why = tested[0].reason.rstrip(". \n")
+            raise BackendFailed(f"precision='auto' cannot measure this model: {why}. Name a precision")
         return {
             "chosen": best.precision,
             "candidates": [asdict(candidate) for candidate in tested],

@@ -229,3 +229,20 @@ def test_reports_what_a_product_of_few_bits_multiplies(level: int, precision: st
     with isorun.Session(model, "ort-cpu", precision=requested) as session:
         session.run(None, {"x": np.ones((2, 32), np.float32)})
         assert session.provenance.precision == precision
+
+
+@pytest.mark.parametrize(
+    ("operator", "weights", "scales"),
+    [
+        ("MatMulBnb4 <K = 32, N = 8, block_size = 32, quant_type = 1> (x, w, s)", (128,), (8,)),
+        ("GatherBlockQuantized <block_size = 16, bits = 8> (w, i, s)", (8, 16), (8, 1)),
+    ],
+)
+def test_weights_of_few_bits_alone_are_no_int8(operator: str, weights: tuple[int], scales: tuple[int]) -> None:
+    model = onnx.parser.parse_model(
+        f"{HEADER} g (float[N, 32] x, int64[M] i) => (float[a, b] y) {{ y = com.microsoft.{operator} }}"
+    )
+    arrays = {"w": np.ones(weights, np.uint8), "s": np.ones(scales, np.float32)}
+    model.graph.initializer.extend(onnx.numpy_helper.from_array(array, name) for name, array in arrays.items())
+    with pytest.raises(isorun.BackendUnavailable, match="runs in fp32 instead of int8"):
+        isorun.Session(model.SerializeToString(), "ort-cpu", precision="int8")

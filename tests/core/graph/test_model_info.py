@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import numpy as np
 import onnx.parser
 import onnx_ir as ir
 import pytest
@@ -117,3 +118,22 @@ def test_limit_where_padding_takes_the_last_position() -> None:
     pipeline.fuse(model)
     assert table.shape is not None
     assert table.shape[0] in model_info.describe(model).limits.values()
+
+
+@pytest.mark.parametrize(
+    "lookup",
+    ["Gather (table, at)", "com.microsoft.GatherBlockQuantized <block_size = 16, quantize_axis = 1> (q, at, s)"],
+)
+def test_limit_of_an_encoder_that_is_not_fused(lookup: str) -> None:
+    text = f"""<ir_version: 10, opset_import: ["" : 17, "com.microsoft" : 1]>
+        g (int64[batch, sequence] input_ids, int64[batch, sequence] attention_mask) => (float[batch, sequence, 16] y)
+        <float[9, 16] table, int4[9, 16] q, float[9, 1] s, int64 zero = {{0}}, int64 one = {{1}}, int64[1] axes = {{2}}>
+        {{
+            sizes = Shape (input_ids) length = Gather (sizes, one) at = Range (zero, length, one) places = {lookup}
+            masked = Mul (input_ids, attention_mask) words = Cast <to = 1> (masked) wide = Unsqueeze (words, axes)
+            y = Add (places, wide) }}"""
+    graph = onnx.parser.parse_model(text)
+    arrays = {"table": np.ones((9, 16), np.float32), "s": np.ones((9, 1), np.float32)}
+    graph.graph.initializer.extend(onnx.numpy_helper.from_array(array, name) for name, array in arrays.items())
+    graph.graph.initializer.append(onnx.helper.make_tensor("q", onnx.TensorProto.INT4, (9, 16), [1] * 144))
+    assert model_info.describe(ir.serde.deserialize_model(graph)).limits == {"sequence": 9}
