@@ -70,7 +70,7 @@ class Reference(Backend):
                 raise BackendUnavailable(
                     self.name,
                     f"it computes in the model's own types, and this model's matrices are {precision}",
-                    f"Use precision={precision.partition('+')[0]!r} or 'fp64'.",
+                    f"Use precision={' or '.join(map(repr, dict.fromkeys((precision.partition('+')[0], 'fp64'))))}.",
                 )
             evaluator = ReferenceEvaluator(proto, new_ops=_corrected())
         return ReferenceExecutable(self.name, evaluator, proto, precision)
@@ -88,11 +88,6 @@ class ReferenceExecutable(Executable):
         self._precision = precision
         self._wide = precision == "fp64"
         self._names = [output.name for output in proto.graph.output]
-        self._optional = {
-            output.name: list if output.type.optional_type.elem_type.HasField("sequence_type") else np.ndarray
-            for output in proto.graph.output
-            if output.type.HasField("optional_type")
-        }
 
     def run(self, output_names: Sequence[str] | None, feeds: Feeds) -> list[Any]:
         if self._wide:
@@ -102,10 +97,7 @@ class ReferenceExecutable(Executable):
             names = self._names if output_names is None else list(output_names)
             results = self._evaluator.run(names, dict(feeds))
         # The evaluator returns an output that is also a feed, a part of one or another output without a copy.
-        return [
-            _copy(_of_optional(value, self._optional[name]) if name in self._optional else value)
-            for name, value in zip(names, results, strict=True)
-        ]
+        return list(map(_copy, results))
 
     def report(self) -> RuntimeReport:
         import onnx
@@ -121,10 +113,12 @@ class ReferenceExecutable(Executable):
 def _corrected() -> list[Any]:
     """Operators whose implementation in ONNX (1.23) rejects a negative axis, more than 64 rows or an early opset, loses
     small probabilities, takes scales by row or by channel for those of another axis, joins the results of a loop along
-    their own first axis, never enters a loop without a condition, or is slow: NumPy multiplies transposed stacks of
+    their own first axis, never enters a loop without a condition, normalizes a batch by its own mean in an early opset,
+    puts an optional's value into a list, which others read as it is, or is slow: NumPy multiplies transposed stacks of
     matrices without BLAS, and ``erf`` is a function of one number."""
     from onnx.reference.op_run import OpRun
     from onnx.reference.ops import (
+        op_batch_normalization,
         op_conv_integer,
         op_dequantize_linear,
         op_log_softmax,
@@ -194,6 +188,19 @@ def _corrected() -> list[Any]:
                 raise ValueError(f"{self.onnx_node.name!r}: a Loop without iterations has results of unknown shape")
             return self._check_and_fix_outputs((*states, *map(np.stack, collected)))
 
+    class BatchNormalization(op_batch_normalization.BatchNormalization_14):
+        def _run(self, *inputs: Any, spatial: int = 1, **attributes: Any) -> Any:
+            if not spatial:
+                raise NotImplementedError("BatchNormalization with `spatial` = 0 is not implemented")
+            return super()._run(*inputs, **{"training_mode": 0, **attributes})  # type: ignore[no-untyped-call]
+
+    class Optional(OpRun):
+        def _run(self, value: Any = None, **_: Any) -> tuple[Any]:
+            return (value,)
+
+        def _check_and_fix_outputs(self, res: tuple[Any, ...]) -> tuple[Any, ...]:
+            return res  # may be None
+
     class DequantizeLinear(op_dequantize_linear.DequantizeLinear_23):
         pass
 
@@ -220,7 +227,7 @@ def _corrected() -> list[Any]:
             return super()._run(x, scales, x_zero, w, np.float32(1), *others, **attributes)  # type: ignore[no-untyped-call]
 
     return [
-        *(GatherElements, MatMul, Erf, LogSoftmax, Loop, DequantizeLinear),
+        *(GatherElements, MatMul, Erf, LogSoftmax, Loop, BatchNormalization, Optional, DequantizeLinear),
         *(MatMulInteger, QLinearMatMul, ConvInteger, QLinearConv),
     ]
 
@@ -228,12 +235,6 @@ def _corrected() -> list[Any]:
 def _by_row(numbers: np.ndarray | None) -> np.ndarray | None:
     """Numbers for each row of a matrix, in the standard a vector, so that they broadcast along it."""
     return numbers[:, None] if numbers is not None and numbers.ndim == 1 and numbers.size > 1 else numbers
-
-
-def _of_optional(value: Any, held: type) -> Any:
-    """The value of an optional, which the evaluator's ``Optional`` puts into a list; other operators do not."""
-    wrapped = isinstance(value, list) and len(value) == 1
-    return value[0] if wrapped and isinstance(value[0], held | None) else value
 
 
 def _copy(value: Any) -> Any:

@@ -83,15 +83,6 @@ FAULTS = KnownFaults(
         _clipped("RNN", 0.4621172),
         *(flattened(_fault, operator, range(1, 13)) for operator in ("Softmax", "LogSoftmax", "Hardmax")),
         _fault(
-            "BatchNormalization | opsets 9 to 13 | the mean and variance of the batch count too",
-            "g (float[1, 1, 2] x) => (float[1, 1, 2] y) <float[1] a = {1}, float[1] b = {0}, float[1] m = {0}, "
-            "float[1] v = {1}> { y = BatchNormalization <epsilon = 0.0> (x, a, b, m, v) }",
-            applies=lambda _, opset: 9 <= opset < 14,
-            opset=9,
-            feeds={"x": [[[1, 5]]]},
-            expected=[[[[1, 5]]]],
-        ),
-        _fault(
             "LpNormalization | `p` = 1 | it adds signed numbers",
             "g (float[n] x) => (float[n] y) { y = LpNormalization <p = 1> (x) }",
             applies=has("p", 1),

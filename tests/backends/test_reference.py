@@ -119,6 +119,31 @@ def test_an_optional_is_its_value(signature: str, value: object) -> None:
     np.testing.assert_array_equal(y, value)
 
 
+@pytest.mark.parametrize(
+    ("nodes", "expected"),
+    [
+        ("s = SequenceConstruct (x, x) o = Optional (s) t = OptionalGetElement (o) y = SequenceLength (t)", 2),
+        ("o = Optional (x) t = OptionalGetElement (o) y = Size (t)", 3),
+    ],
+)
+def test_operators_read_the_value_of_an_optional(nodes: str, expected: int) -> None:
+    model = onnx.parser.parse_model(
+        f'<ir_version: 8, opset_import: ["" : 18]> g (float[n] x) => (int64 y) {{ {nodes} }}'
+    )
+    with isorun.Session(model.SerializeToString(), "reference") as session:
+        assert session.run(None, {"x": np.ones(3, np.float32)})[0] == expected
+
+
+@pytest.mark.parametrize("opset", [7, 9, 14])
+def test_normalizes_batches_by_the_stored_mean(opset: int) -> None:
+    model = onnx.parser.parse_model(f"""<ir_version: 8, opset_import: ["" : {opset}]>
+        g (float[n, 1] x) => (float[n, 1] y)
+        <float[1] scale = {{2}}, float[1] bias = {{1}}, float[1] mean = {{4}}, float[1] variance = {{1}}>
+        {{ y = BatchNormalization <epsilon = 0.0> (x, scale, bias, mean, variance) }}""")
+    with isorun.Session(model.SerializeToString(), "reference") as session:
+        assert session.run(None, {"x": np.array([[1], [5]], np.float32)})[0].tolist() == [[-5], [3]]
+
+
 def test_arrays_of_a_sequence_belong_to_the_caller() -> None:
     model = onnx.parser.parse_model("""<ir_version: 8, opset_import: ["" : 17]>
         g (float[n] x) => (seq(float[n]) y) { y = SequenceConstruct (x, x) }""")
