@@ -117,8 +117,9 @@ def convert(model: ir.Model, half: ir.DataType = ir.DataType.FLOAT16) -> HalfRep
     name = NAMES[half]
     for node in model.graph.all_nodes():
         if node.op_type in _QUANTIZED:
+            place = node.name or node.outputs[0].name
             raise UnsupportedModel(
-                f"The model is already quantized ({node.op_type} at {node.name!r}): converting it to {name} would "
+                f"The model is already quantized ({node.op_type} at {place!r}): converting it to {name} would "
                 "separate the 8-bit weights from their products. Use precision='fp32', which runs it without conversion"
             )
     common.LiftConstantsToInitializersPass(lift_all_constants=True, size_limit=0)(model)
@@ -127,7 +128,8 @@ def convert(model: ir.Model, half: ir.DataType = ir.DataType.FLOAT16) -> HalfRep
     report = conversion.run()
     if not report.converted and not any(value.dtype == half for value in model.graph.initializers.values()):
         reasons = "; ".join(dict.fromkeys(f"{node.operator}: {node.reason}" for node in report.kept))
-        raise UnsupportedModel(f"Nothing in the model can be converted to {name} ({reasons or 'it computes no fp32'})")
+        without = "it has no product, convolution, normalization or activation in fp32 that gains from it"
+        raise UnsupportedModel(f"Nothing in the model can be converted to {name} ({reasons or without})")
     common.RemoveUnusedNodesPass()(model)
     conversion.rename()
     if any(functions.is_fused(node) for node in model.graph):

@@ -291,13 +291,15 @@ def test_a_sub_graph_reads_fp32():
 
 def test_what_is_quantized_is_refused():
     text = "d = DequantizeLinear (w, s) y = MatMul (x, d)"
-    with pytest.raises(UnsupportedModel, match=r"already quantized \(DequantizeLinear at.*Use precision='fp32'"):
+    with pytest.raises(UnsupportedModel, match=r"already quantized \(DequantizeLinear at 'd'\).*Use precision='fp32'"):
         small(text, w=np.eye(4, dtype=np.int8), s=np.array(1, np.float32))
 
 
 def test_a_model_of_which_nothing_could_be_converted_is_refused():
     with pytest.raises(UnsupportedModel, match=r"Nothing in the model can be converted to fp16 \(Softmax: "):
         small("y = Softmax (x)")
+    with pytest.raises(UnsupportedModel, match=r"converted to fp16 \(it has no product"):
+        small("y = Neg (x)")
 
 
 def test_a_model_in_fp16_stays_as_it_is(bert: Path):
