@@ -130,8 +130,8 @@ ROWS = (
     ),
     fault(
         "Cast | to fp8 or integers of 4 bits, of numbers that they do not hold, and in QuantizeLinear: it rounds to "
-        "fp16 first, and ignores `saturate` = 0 | the neighbour of 1 number in 500; infinity or NaN instead of the greatest "
-        "number, or the other way round; integers of 8 bits",
+        "fp16 first, and ignores `saturate` = 0 | the neighbour of 1 number in 500; infinity or NaN instead of the "
+        "greatest number, or the other way round; integers of 8 bits",
         "g (float[n] x) => (float[n] y) { q = Cast <to = 19> (x) y = Cast <to = 1> (q) }",
         opset=19,
         feeds={"x": [1e5, -2]},

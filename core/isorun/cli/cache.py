@@ -122,8 +122,8 @@ def _identity(model: str) -> tuple[str, Path | None, Iterable[Path]]:
     if _SHA256.fullmatch(model.lower()):
         return model.lower(), None, ()
     source = open_model(model, Cache())  # another cache, which does not keep what it opens
-    given = expanded(model).absolute()
-    parts = checkpoint.files_of(given) if given.is_dir() else ()
+    path = expanded(model).absolute()
+    parts = checkpoint.files_of(path) if path.is_dir() else ()
     return source.content, source.path.parent, (*parts, *tokenizer.places_of(source.path))
 
 
