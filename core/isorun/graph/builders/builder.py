@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from typing import Protocol
 
@@ -10,6 +11,7 @@ import onnx_ir as ir
 
 from isorun.graph.ops import functions
 from isorun.graph.ops import positions as position_ops
+from isorun.graph.ops.adding import Nodes
 
 IR_VERSION = 10
 
@@ -35,6 +37,7 @@ class Builder:
         self.weights = weights
         self._nodes: list[ir.Node] = []
         self._initializers: dict[str, ir.Value] = {}
+        self._names: Counter[str] = Counter()
         self._positions: ir.Value | None = None
 
     def graph(self, name: str, inputs: Mapping[str, ir.Value], outputs: Sequence[ir.Value]) -> ir.Model:
@@ -57,10 +60,14 @@ class Builder:
         """An input, int64 (batch, sequence)."""
         return ir.val(name, ir.DataType.INT64, ["batch", "sequence"])
 
+    def under(self, prefix: str) -> Nodes:
+        """Adds nodes whose names are their operators, after a prefix."""
+        return _Named(self, prefix)
+
     def positions(self, ids: ir.Value) -> ir.Value:
         """0, 1, 2 and so on for ids (B, S): (1, S), the same value for all that read it."""
         if self._positions is None:
-            self._positions = position_ops.in_order(Named(self, "embeddings.positions"), ids)
+            self._positions = position_ops.in_order(self.under("embeddings.positions"), ids)
         return self._positions
 
     def output(self, name: str, value: ir.Value, *shape: int | str) -> ir.Value:
@@ -119,28 +126,28 @@ class Builder:
     def node(
         self, kind: str, name: str, inputs: Sequence[ir.Value | None], domain: str = "", **attributes: float | list[int]
     ) -> ir.Value:
-        node = ir.node(kind, list(inputs), attributes, domain=domain, name=name)
-        self._nodes.append(node)
-        node.outputs[0].name = f"{name}:0"
+        node = ir.node(kind, list(inputs), attributes, domain=domain)
+        self.add(node, name)
         return node.outputs[0]
 
-    def split(self, name: str, value: ir.Value, count: int) -> Sequence[ir.Value]:
-        """A value in parts of equal size along its last axis."""
-        node = ir.node("Split", [value], {"axis": -1}, num_outputs=count, name=name)
+    def add(self, node: ir.Node, name: str) -> None:
+        """Add a node, with a number in its name if there is one of that name."""
+        self._names[name] += 1
+        node.name = f"{name}.{self._names[name]}" if self._names[name] > 1 else name
         self._nodes.append(node)
-        for index, part in enumerate(node.outputs):
-            part.name = f"{name}:{index}"
-        return node.outputs
+        for index, value in enumerate(node.outputs):
+            value.name = f"{node.name}:{index}"
 
 
-class Named:
-    """Adds nodes with a name prefix to a builder."""
-
+class _Named(Nodes):
     def __init__(self, builder: Builder, prefix: str) -> None:
         self._builder, self._prefix = builder, prefix
 
-    def node(self, label: str, kind: str, inputs: Sequence[ir.Value], **attributes: int | list[int]) -> ir.Value:
-        return self._builder.node(kind, f"{self._prefix}.{label}", inputs, "", **attributes)
+    def place(self, node: ir.Node) -> None:
+        self._builder.add(node, f"{self._prefix}.{node.op_type}")
 
     def constant(self, label: str, array: np.ndarray) -> ir.Value:
         return self._builder.constant(f"{self._prefix}.{label}", array)
+
+    def integers(self, numbers: int | Sequence[int]) -> ir.Value:
+        return self._builder.constant(f"integers.{numbers}", np.array(numbers, np.int64))

@@ -8,7 +8,7 @@ import numpy as np
 import onnx_ir as ir
 
 from isorun.graph.builders import activations, heads, relative
-from isorun.graph.builders.builder import Builder, Named, Weights
+from isorun.graph.builders.builder import Builder, Weights
 from isorun.graph.builders.encoder_config import EncoderConfig
 from isorun.graph.ops import functions
 from isorun.graph.ops import positions as position_ops
@@ -78,16 +78,15 @@ class _EncoderBuilder(Builder):
         embedded = self.fused(kind, "embeddings", functions.ordered(kind, values), **attributes)
         if not architecture.masked:
             return embedded
-        column = self.node("Unsqueeze", "embeddings.mask", [mask, self.constant("embeddings.last", np.array([2]))])
-        kept = self.node("Cast", "embeddings.factor", [column], to=int(ir.DataType.FLOAT))
-        return self.node("Mul", "embeddings.masked", [embedded, kept])
+        op = self.under("embeddings")
+        return op("Mul", embedded, op("Cast", op("Unsqueeze", mask, [2]), to=int(ir.DataType.FLOAT)))
 
     def _counted(self, ids: ir.Value) -> ir.Value:
         """The rows of the table of positions."""
         if self._architecture.padding_id is None:
             return self.positions(ids)
         assert self._config.pad_token_id is not None, "positions count what is no padding"
-        return position_ops.counted(Named(self, "embeddings.positions"), ids, self._config.pad_token_id)
+        return position_ops.counted(self.under("embeddings.positions"), ids, self._config.pad_token_id)
 
     def _changed(
         self, name: str, shape: tuple[int, ...], added: Mapping[str, tuple[int, ...]], factor: float = 1.0
@@ -237,10 +236,8 @@ class _EncoderBuilder(Builder):
 
     def _pooled(self, dense: str, hidden: ir.Value) -> ir.Value:
         """The first position through a dense layer, (B, H)."""
-        width = self._config.hidden_size
-        zero = self.constant("first.position", np.array(0))
-        first = self.node("Gather", f"{dense}.first", [hidden, zero], axis=1)
-        return self.node("Tanh", f"{dense}.activated", [self._linear(dense, first, width, width)])
+        width, op = self._config.hidden_size, self.under(dense)
+        return op("Tanh", self._linear(dense, op("Gather", hidden, 0, axis=1), width, width))
 
     def _norm(self, name: str | None, value: ir.Value, label: str) -> ir.Value:
         """A normalized value; the value itself without a name."""

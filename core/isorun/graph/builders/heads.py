@@ -10,6 +10,7 @@ import onnx_ir as ir
 
 from isorun.graph.builders import activations
 from isorun.graph.builders.builder import Builder
+from isorun.graph.ops.adding import Nodes
 from isorun.graph.tasks import ANSWERS, SEQUENCE
 
 SPARSE = "sparse_embedding"
@@ -107,12 +108,9 @@ def add(builder: Builder, task: str, head: Head, labels: int, read: Read) -> lis
         if head.splade is not None:
             outputs.append(builder.output(SPARSE, _splade(builder, logits, read.mask, *head.splade), labels))
         return outputs
-    last = builder.constant(f"{head.output}.last", np.array([-1]))
-    ends = zip(("start_logits", "end_logits"), builder.split(f"{head.output}.split", logits, 2), strict=True)
-    return [
-        builder.output(label, builder.node("Squeeze", f"{head.output}.{label}", [end, last]), "sequence")
-        for label, end in ends
-    ]
+    op = builder.under(head.output)
+    ends = zip(("start_logits", "end_logits"), op.several(2, "Split", logits, axis=-1), strict=True)
+    return [builder.output(label, op("Squeeze", end, [-1]), "sequence") for label, end in ends]
 
 
 def _logits(builder: Builder, head: Head, labels: int, read: Read) -> ir.Value:
@@ -156,21 +154,18 @@ def _difference(builder: Builder, table: str, shape: tuple[int, int], true: int,
 def _splade(builder: Builder, logits: ir.Value, mask: ir.Value, strategy: str, activation: str) -> ir.Value:
     """The weight of each word in a text, (B, labels): the maximum or sum over tokens of ``log(1 + logits)``."""
 
-    def log1p(value: ir.Value, name: str) -> ir.Value:
-        for number in range(2 if activation == "log1p_relu" else 1):
-            one = builder.constant("splade.one", np.array(1, np.float32))
-            value = builder.node("Log", f"{name}.{number}", [builder.node("Add", f"{name}.{number}.sum", [value, one])])
+    op, steps = builder.under("splade"), 2 if activation == "log1p_relu" else 1
+
+    def log1p(value: ir.Value) -> ir.Value:
+        for _ in range(steps):
+            value = op("Log", op("Add", value, op.constant("one", np.array(1, np.float32))))
         return value
 
-    last, axis = (builder.constant(f"splade.{name}", np.array([at])) for name, at in (("last", 2), ("axis", 1)))
-    real = builder.node("Cast", "splade.real", [mask], to=int(ir.DataType.FLOAT))
-    column = builder.node("Unsqueeze", "splade.column", [real, last])
-    positive = builder.node("Relu", "splade.positive", [logits])
+    column = op("Unsqueeze", op("Cast", mask, to=int(ir.DataType.FLOAT)), [2])
+    positive = op("Relu", logits)
     if strategy == "max":  # the logarithm grows with its argument: it is taken of the maximum alone
-        kept = builder.node("Mul", "splade.kept", [positive, column])
-        return log1p(builder.node("ReduceMax", "splade.max", [kept], axes=[1], keepdims=0), "splade.log")
-    kept = builder.node("Mul", "splade.kept", [log1p(positive, "splade.log"), column])
-    return builder.node("ReduceSum", "splade.sum", [kept, axis], keepdims=0)
+        return log1p(op("ReduceMax", op("Mul", positive, column), axes=[1], keepdims=0))
+    return op("ReduceSum", op("Mul", log1p(positive), column), [1], keepdims=0)
 
 
 def _value(builder: Builder, head: Head, read: Read) -> ir.Value:
@@ -179,37 +174,29 @@ def _value(builder: Builder, head: Head, read: Read) -> ir.Value:
         assert read.pooled is not None, "this head reads the pooler"
         return read.pooled
     if head.reads == "first":
-        zero = builder.constant("first.position", np.array(0))
-        return builder.node("Gather", f"{head.dense or head.output}.first", [read.hidden, zero], axis=1)
+        return builder.under(head.dense or head.output)("Gather", read.hidden, 0, axis=1)
     if head.reads == "mean":
         return _mean(builder, read.hidden, read.mask)
+    op = builder.under("last")
     if head.reads == "end":
-        return _last(builder, read.hidden, builder.node("Cast", "last.real", [read.mask], to=int(ir.DataType.BOOL)))
+        return _last(op, read.hidden, op("Cast", read.mask, to=int(ir.DataType.BOOL)))
     if head.reads == "last":
         assert read.padding_id is not None, "this head looks for padding"
-        padding = builder.constant("last.padding", np.array(read.padding_id))
-        is_padding = builder.node("Equal", "last.is_padding", [read.ids, padding])
-        return _last(builder, read.hidden, builder.node("Not", "last.is_real", [is_padding]))
+        return _last(op, read.hidden, op("Not", op("Equal", read.ids, read.padding_id)))
     return read.hidden
 
 
 def _mean(builder: Builder, value: ir.Value, mask: ir.Value) -> ir.Value:
     """The mean over the tokens in the mask, (B, width)."""
-    axis = builder.constant("mean.axis", np.array([1]))
-    last = builder.constant("mean.last", np.array([2]))
-    real = builder.node("Cast", "mean.real", [mask], to=int(ir.DataType.FLOAT))
-    column = builder.node("Unsqueeze", "mean.column", [real, last])
-    kept = builder.node("Mul", "mean.kept", [value, column])
-    total = builder.node("ReduceSum", "mean.total", [kept, axis], keepdims=0)
-    count = builder.node("ReduceSum", "mean.count", [real, axis], keepdims=1)
-    return builder.node("Div", "mean", [total, count])
+    op = builder.under("mean")
+    real = op("Cast", mask, to=int(ir.DataType.FLOAT))
+    total = op("ReduceSum", op("Mul", value, op("Unsqueeze", real, [2])), [1], keepdims=0)
+    return op("Div", total, op("ReduceSum", real, [1], keepdims=1))
 
 
-def _last(builder: Builder, hidden: ir.Value, real: ir.Value) -> ir.Value:
+def _last(op: Nodes, hidden: ir.Value, real: ir.Value) -> ir.Value:
     """The hidden state of the last real token; of the first, if none is."""
-    ones = builder.node("Cast", "last.ones", [real], to=int(ir.DataType.INT64))
-    counted = builder.node("CumSum", "last.counted", [ones, builder.constant("last.axis", np.array(1))])
-    numbered = builder.node("Mul", "last.numbered", [counted, ones])
-    position = builder.node("ArgMax", "last.position", [numbered], axis=1, keepdims=1)
+    ones = op("Cast", real, to=int(ir.DataType.INT64))
+    position = op("ArgMax", op("Mul", op("CumSum", ones, 1), ones), axis=1, keepdims=1)
     position.shape, position.type = ir.Shape(("batch", 1)), ir.TensorType(ir.DataType.INT64)
-    return builder.node("GatherND", "last.hidden", [hidden, position], batch_dims=1)
+    return op("GatherND", hidden, position, batch_dims=1)

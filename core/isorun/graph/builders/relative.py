@@ -8,7 +8,7 @@ import numpy as np
 import onnx_ir as ir
 
 from isorun.errors import InvalidModel
-from isorun.graph.builders.builder import Builder, Named
+from isorun.graph.builders.builder import Builder
 from isorun.graph.builders.encoder_config import EncoderConfig
 from isorun.graph.ops import positions as position_ops
 
@@ -36,7 +36,7 @@ def _table(builder: Builder, config: EncoderConfig, ids: ir.Value) -> OfLayer:
     rows = position_ops.buckets(count, farthest)
     builder.weights.check(name, shape)
     table = builder.lazy(f"{name}.by_distance", lambda: builder.weights.read(name, shape)[rows], (len(rows), heads))
-    bias = position_ops.relative_bias(Named(builder, "relative_bias"), ids, table, len(rows) // 2)
+    bias = position_ops.relative_bias(builder.under("relative_bias"), ids, table, len(rows) // 2)
     return lambda _index, _prefix: ({"bias": bias}, {})
 
 
@@ -44,7 +44,7 @@ def _alibi(builder: Builder, config: EncoderConfig, ids: ir.Value) -> OfLayer:
     """A bias in proportion to the distance (JinaBERT v2)."""
     slopes = -position_ops.alibi_slopes(config.num_attention_heads)
     constant = builder.constant("alibi.slopes", slopes.reshape(1, -1, 1, 1))
-    bias = position_ops.linear_bias(Named(builder, "alibi"), ids, constant)
+    bias = position_ops.linear_bias(builder.under("alibi"), ids, constant)
     return lambda _index, _prefix: ({"bias": bias}, {})
 
 
@@ -59,10 +59,9 @@ def _rotary(builder: Builder, config: EncoderConfig, ids: ir.Value) -> OfLayer:
         theta, window = config.rotations[index]
         if theta not in turns:
             rates = (1 / (np.float64(theta * stretch) ** exponents * stretch ** (2 / size))).astype(np.float32)
-            nodes = Named(builder, f"rotation.{len(turns)}")
-            turns[theta] = position_ops.rotation(
-                nodes, position_ops.row(nodes, ids), nodes.constant("rates", rates), ir.DataType.FLOAT
-            )
+            op = builder.under(f"rotation.{len(turns)}")
+            places = position_ops.row(op, ids)
+            turns[theta] = position_ops.rotation(op, places, op.constant("rates", rates), ir.DataType.FLOAT)
         cos, sin = turns[theta]
         return {"positions": positions, "cos": cos, "sin": sin}, {} if window is None else {"window": window}
 

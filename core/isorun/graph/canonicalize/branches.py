@@ -96,9 +96,7 @@ def _outputs(layers: list[subgraph.DenseLayer], rows: int, length: int) -> Sampl
 
 def _replace(node: ir.Node, branch: ir.Graph) -> None:
     """Replace an ``If`` by the nodes of a branch. Their names are unique within the branch only."""
-    graph = node.graph
-    assert isinstance(graph, ir.Graph)
-    prefix = node.outputs[0].name
+    graph, prefix = subgraph.graph_of(node), node.outputs[0].name
     for name, value in list(branch.initializers.items()):
         assert value.const_value is not None
         ir.convenience.replace_all_uses_with(value, subgraph.constant(graph, f"{prefix}.{name}", value.const_value))
@@ -111,7 +109,6 @@ def _replace(node: ir.Node, branch: ir.Graph) -> None:
             value.name = f"{prefix}.{value.name}"
     node.prepend(nodes)
     for old, new in zip(node.outputs, outputs, strict=True):
-        new.type, new.shape = new.type or old.type, new.shape or old.shape
         subgraph.replace(old, new)
     graph.remove(node, safe=True)
 

@@ -62,7 +62,7 @@ def expand(model: ir.Model, report: FusionReport) -> None:
         for node in list(model.graph):
             if _is_contrib(node) and node.op_type in decompositions:
                 try:
-                    values = decompositions[node.op_type](Node(model, node))
+                    values = decompositions[node.op_type](Node(node))
                 except (CannotFuse, CannotEvaluate) as why:
                     reasons[node] = str(why)
                     continue
@@ -91,147 +91,145 @@ def _refuse(model: ir.Model, report: FusionReport, reason: Callable[[ir.Node], s
             report.refuse(kind, node.name, reason(node))
 
 
-def _gelu(node: Node) -> Values:
-    return [node.part("Gelu", node.needed(0))]
+def _gelu(op: Node) -> Values:
+    return [op.part("Gelu", op.needed(0))]
 
 
-def _bias_gelu(node: Node) -> Values:
-    return [node.part("Gelu", node.put("Add", [node.needed(0), node.needed(1)]))]
+def _bias_gelu(op: Node) -> Values:
+    return [op.part("Gelu", op("Add", op.needed(0), op.needed(1)))]
 
 
-def _fast_gelu(node: Node) -> Values:
-    x, bias = node.needed(0), node.input(1)
-    return [node.part("FastGelu", x if bias is None else node.put("Add", [x, bias]))]
+def _fast_gelu(op: Node) -> Values:
+    x, bias = op.needed(0), op.input(1)
+    return [op.part("FastGelu", x if bias is None else op("Add", x, bias))]
 
 
-def _quick_gelu(node: Node) -> Values:
-    x, alpha = node.needed(0), node.number("alpha", _QUICK_ALPHA)
-    gate = node.put("Sigmoid", [x if alpha == 1 else node.put("Mul", [x, node.like(alpha, x)])])
-    return [node.put("Mul", [x, gate])]
+def _quick_gelu(op: Node) -> Values:
+    x, alpha = op.needed(0), op.number("alpha", _QUICK_ALPHA)
+    gate = op("Sigmoid", x if alpha == 1 else op("Mul", x, op.like(alpha, x)))
+    return [op("Mul", x, gate)]
 
 
-def _skip_layer_normalization(node: Node) -> Values:
-    node.refuse_outputs((1, 2), "the mean or the deviation")
-    total, bias = node.needed(0), node.input(4)
+def _skip_layer_normalization(op: Node) -> Values:
+    op.refuse_outputs((1, 2), "the mean or the deviation")
+    total, bias = op.needed(0), op.input(4)
     if bias is not None:
-        total = node.put("Add", [total, bias])
-    total = node.put("Add", [total, node.needed(1)])
-    return [_normalized(node, total, 2), total, total, total]
+        total = op("Add", total, bias)
+    total = op("Add", total, op.needed(1))
+    return [_normalized(op, total, 2), total, total, total]
 
 
-def _embed_layer_normalization(node: Node) -> Values:
-    ids, types, mask, positions = node.needed(0), node.input(1), node.input(7), node.input(8)
-    if mask is None and node.is_used(1):
+def _embed_layer_normalization(op: Node) -> Values:
+    ids, types, mask, positions = op.needed(0), op.input(1), op.input(7), op.input(8)
+    if mask is None and op.is_used(1):
         raise CannotFuse("another node uses the mask count of an EmbedLayerNormalization without a mask")
-    total = node.put("Gather", [node.needed(2), ids])
+    total = op("Gather", op.needed(2), ids)
     if types is not None:
-        total = node.put("Add", [total, node.put("Gather", [node.needed(4), types])])
+        total = op("Add", total, op("Gather", op.needed(4), types))
     if positions is None:
-        positions = node.part("Positions", ids)
-    total = node.put("Add", [total, node.put("Gather", [node.needed(3), positions])])
-    count = total if mask is None else node.part("CountOfOnes", mask)
-    return [_normalized(node, total, 5), count, total]
+        positions = op.part("Positions", ids)
+    total = op("Add", total, op("Gather", op.needed(3), positions))
+    count = total if mask is None else op.part("CountOfOnes", mask)
+    return [_normalized(op, total, 5), count, total]
 
 
-def _normalized(node: Node, total: ir.Value, gamma: int) -> ir.Value:
-    epsilon = node.number("epsilon", _EPSILON)
-    inputs = [total, node.needed(gamma), node.input(gamma + 1)]
-    return node.put("LayerNormalization", inputs, axis=-1, epsilon=epsilon)
+def _normalized(op: Node, total: ir.Value, gamma: int) -> ir.Value:
+    epsilon = op.number("epsilon", _EPSILON)
+    inputs = [total, op.needed(gamma), op.input(gamma + 1)]
+    return op("LayerNormalization", *inputs, axis=-1, epsilon=epsilon)
 
 
-def _fused_matmul(node: Node) -> Values:
-    if node.integer("transBatchA") or node.integer("transBatchB"):
-        raise CannotFuse(f"{node.node.op_type} transposes its batch")
-    factors = [node.needed(0), node.needed(1)]
+def _fused_matmul(op: Node) -> Values:
+    if op.integer("transBatchA") or op.integer("transBatchB"):
+        raise CannotFuse(f"{op.node.op_type} transposes its batch")
+    factors = [op.needed(0), op.needed(1)]
     for index, name in enumerate(("transA", "transB")):
-        if node.integer(name):
+        if op.integer(name):
             rank = rank_of(factors[index])
             if rank is None:
-                raise CannotFuse(f"{node.node.op_type} transposes {factors[index].name!r}, whose rank is unknown")
+                raise CannotFuse(f"{op.node.op_type} transposes {factors[index].name!r}, whose rank is unknown")
             if rank > 1:
-                factors[index] = node.put("Transpose", [factors[index]], perm=[*range(rank - 2), rank - 1, rank - 2])
-    product = node.put("MatMul", factors)
-    alpha = node.number("alpha", 1.0)
-    return [product if alpha == 1 else node.put("Mul", [product, node.like(alpha, product)])]
+                factors[index] = op("Transpose", factors[index], perm=[*range(rank - 2), rank - 1, rank - 2])
+    product = op("MatMul", *factors)
+    alpha = op.number("alpha", 1.0)
+    return [product if alpha == 1 else op("Mul", product, op.like(alpha, product))]
 
 
-def _fused_gemm(node: Node) -> Values:
-    attributes = node.node.attributes
+def _fused_gemm(op: Node) -> Values:
+    attributes = op.node.attributes
     activation = attributes.get_string("activation", "")
     if activation and activation not in _ACTIVATIONS:
         raise CannotFuse(f"FusedGemm has the activation {activation}")
     kept = {name: attributes[name].value for name in ("alpha", "beta", "transA", "transB") if name in attributes}
-    result = node.put("Gemm", node.node.inputs, **kept)
-    return [node.put(activation, [result]) if activation else result]
+    result = op("Gemm", *op.node.inputs, **kept)
+    return [op(activation, result) if activation else result]
 
 
-def _attention(node: Node) -> Values:
-    node.refuse_memory((4, 6))
-    if node.integer("do_rotary"):
+def _attention(op: Node) -> Values:
+    op.refuse_memory((4, 6))
+    if op.integer("do_rotary"):
         raise CannotFuse("Attention has rotary embeddings")
-    hidden, weight, bias, mask = node.needed(0), node.needed(1), node.input(2), node.input(3)
+    hidden, weight, bias, mask = op.needed(0), op.needed(1), op.input(2), op.input(3)
     if not is_constant(weight):
         raise CannotFuse(f"the weight {weight.name!r} of Attention is not a constant")
     columns = sizes(weight)[-1]
     parts = [columns // 3] * 3
-    if "qkv_hidden_sizes" in node.node.attributes:
-        parts = list(node.node.attributes["qkv_hidden_sizes"].as_ints())
-    product = node.put("MatMul", [hidden, weight])
+    if "qkv_hidden_sizes" in op.node.attributes:
+        parts = list(op.node.attributes["qkv_hidden_sizes"].as_ints())
+    product = op("MatMul", hidden, weight)
     if bias is not None:
-        product = node.put("Add", [product, bias])
-    query, key, value = node.split(product, parts)
-    return [_core(node, query, key, value, mask, node.input(5))]
+        product = op("Add", product, bias)
+    query, key, value = op.split(product, parts)
+    return [_core(op, query, key, value, mask, op.input(5))]
 
 
-def _multi_head_attention(node: Node) -> Values:
-    node.refuse_memory(range(6, 10))
-    query, key, value = node.needed(0), node.needed(1), node.needed(2)
+def _multi_head_attention(op: Node) -> Values:
+    op.refuse_memory(range(6, 10))
+    query, key, value = op.needed(0), op.needed(1), op.needed(2)
     for projection in (query, key, value):
         if (rank := rank_of(projection)) not in (3, None):
             raise CannotFuse(f"the input {projection.name!r} of MultiHeadAttention must have 3 dimensions, got {rank}")
-    bias = node.input(3)
+    bias = op.input(3)
     if bias is not None:
         if not is_constant(bias):
             raise CannotFuse(f"the bias {bias.name!r} of MultiHeadAttention is not a constant")
-        thirds = node.split(bias, [sizes(bias)[0] // 3] * 3)
+        thirds = op.split(bias, [sizes(bias)[0] // 3] * 3)
         query, key, value = (
-            node.put("Add", [product, third]) for product, third in zip((query, key, value), thirds, strict=True)
+            op("Add", product, third) for product, third in zip((query, key, value), thirds, strict=True)
         )
-    return [_core(node, query, key, value, node.input(4), node.input(5))]
+    return [_core(op, query, key, value, op.input(4), op.input(5))]
 
 
 def _core(
-    node: Node, query: ir.Value, key: ir.Value, value: ir.Value, mask: ir.Value | None, bias: ir.Value | None
+    op: Node, query: ir.Value, key: ir.Value, value: ir.Value, mask: ir.Value | None, bias: ir.Value | None
 ) -> ir.Value:
     """Softmax(scale Q K^T + bias + mask) V."""
-    heads = node.integer("num_heads")
-    scores = node.part("Products", query, key, num_heads=heads)
-    scale = node.number("scale", 0.0)
-    if scale:
-        scores = node.put("Mul", [scores, node.like(scale, scores)])
-    else:
-        scores = node.part("OverRoot", scores, query, num_heads=heads)
+    heads = op.integer("num_heads")
+    scores = op.part("Products", query, key, num_heads=heads)
+    scale = op.number("scale", 0.0)
+    scaled = op("Mul", scores, op.like(scale, scores)) if scale else None
+    scores = scaled or op.part("OverRoot", scores, query, num_heads=heads)
     if bias is not None:
-        scores = node.put("Add", [scores, bias])
+        scores = op("Add", scores, bias)
     if mask is not None:
-        scores = node.put("Add", [scores, _mask(node, mask, query, key)])
-    return node.part("Context", scores, value, num_heads=heads)
+        scores = op("Add", scores, _mask(op, mask, query, key))
+    return op.part("Context", scores, value, num_heads=heads)
 
 
-def _mask(node: Node, mask: ir.Value, query: ir.Value, key: ir.Value) -> ir.Value:
+def _mask(op: Node, mask: ir.Value, query: ir.Value, key: ir.Value) -> ir.Value:
     """The value that a mask adds to the scores."""
-    probes = Probes(node.model.graph)
-    rows, shape = probes.rows, _shape(node.model.graph, probes, mask)
+    probes = Probes(op.graph)
+    rows, shape = probes.rows, _shape(op.graph, probes, mask)
     rank = len(shape)
     if rank == 1 and shape[0] == rows:
-        mask = node.part("KeysBefore", mask, tokens_of(key))
+        mask = op.part("KeysBefore", mask, tokens_of(key))
     elif rank == 1 and shape[0] == 2 * rows:
-        mask = node.part("KeysBetween", mask, tokens_of(key))
+        mask = op.part("KeysBetween", mask, tokens_of(key))
     elif rank not in (2, 3, 4):
         raise CannotFuse(f"the mask {mask.name!r} has the shape {shape} for {rows} rows")
     if rank < 4:
-        mask = node.put("Unsqueeze", [mask, node.constant([1] if rank == 3 else [1, 2])])
-    return node.part("MaskOf", mask, query, mask_filter_value=node.number("mask_filter_value", _MASK_FILTER))
+        mask = op("Unsqueeze", mask, [1] if rank == 3 else [1, 2])
+    return op.part("MaskOf", mask, query, mask_filter_value=op.number("mask_filter_value", _MASK_FILTER))
 
 
 def _shape(graph: ir.Graph, probes: Probes, mask: ir.Value) -> tuple[int, ...]:

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+from collections.abc import Iterable, Sequence
 
 import numpy as np
 import onnx_ir as ir
@@ -25,12 +24,12 @@ _KEEP_TOKENS = frozenset(
 )
 
 
-class Node:
-    """A node to decompose: its optional inputs, its attributes, and the insertion of its replacement."""
+class Node(subgraph.Before):
+    """A node to decompose: its optional inputs, its attributes, and the insertion of its replacement before it."""
 
-    def __init__(self, model: ir.Model, node: ir.Node) -> None:
-        self.model, self.node = model, node
-        self._count = 0
+    def __init__(self, node: ir.Node) -> None:
+        super().__init__(node)
+        self.node = node
 
     def input(self, index: int) -> ir.Value | None:
         return self.node.inputs[index] if index < len(self.node.inputs) else None
@@ -63,45 +62,26 @@ class Node:
         if any(self.is_used(index) for index in indices):
             raise CannotFuse(f"another node uses {what} of {self.node.op_type}")
 
-    def put(self, operator: str, inputs: Sequence[ir.Value | None], **attributes: float | list[int]) -> ir.Value:
-        """Insert a standard operator before this node."""
-        return self._insert("", operator, inputs, 1, attributes)[0]
-
     def part(self, name: str, *inputs: ir.Value | None, **attributes: float) -> ir.Value:
         """Insert a formula of ``contrib.onnxtxt`` before this node."""
-        return self._insert(FORMULAS, name, inputs, 1, attributes)[0]
+        return self(name, *inputs, domain=FORMULAS, **attributes)
 
     def split(self, value: ir.Value, parts: Sequence[int]) -> Sequence[ir.Value]:
         """Split a value into parts of these sizes along its last axis."""
-        return self._insert("", "Split", [value, self.constant(list(parts))], len(parts), {"axis": -1})
-
-    def constant(self, content: object) -> ir.Value:
-        return self.constant_of(np.array(content, np.float32 if isinstance(content, float) else np.int64))
-
-    def constant_of(self, array: np.ndarray) -> ir.Value:
-        return subgraph.constant(self.model.graph, "isorun.contrib", ir.tensor(array))
+        return self.several(len(parts), "Split", value, parts, axis=-1)
 
     def mean(self, x: ir.Value) -> ir.Value:
         """The mean along the last axis, which is kept."""
-        if self.model.graph.opset_imports[""] < _AXES_ARE_AN_INPUT:
-            return self.put("ReduceMean", [x], axes=[-1])
-        return self.put("ReduceMean", [x, self.constant([-1])])
+        if self.graph.opset_imports[""] < _AXES_ARE_AN_INPUT:
+            return self("ReduceMean", x, axes=[-1])
+        return self("ReduceMean", x, [-1])
 
-    def count(self, number: int) -> ir.Value:
-        return self.constant_of(np.array(number, np.int32))
+    def real(self, number: float) -> ir.Value:
+        return self.constant("contrib", np.array(number, np.float32))
 
     def like(self, number: float, value: ir.Value) -> ir.Value:
         """A number in the type of a value."""
-        return self.put("CastLike", [self.constant(float(number)), value])
-
-    def _insert(
-        self, domain: str, name: str, inputs: Sequence[ir.Value | None], outputs: int, attributes: Mapping[str, Any]
-    ) -> Sequence[ir.Value]:
-        self._count += 1
-        label = f"{self.node.name or self.node.outputs[0].name}.{name}.{self._count}"
-        inserted = ir.node(name, list(inputs), attributes, domain=domain, num_outputs=outputs, name=label)
-        self.node.prepend(inserted)
-        return inserted.outputs
+        return self("CastLike", self.real(number), value)
 
 
 def tokens_of(value: ir.Value) -> ir.Value:

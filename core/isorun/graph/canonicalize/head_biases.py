@@ -29,8 +29,7 @@ def move(graph: ir.Graph) -> None:
             layer = _layer(value)
             columns = None if layer is None else _by_column(layer, value, array(bias), probes)
             if layer is not None and columns is not None:
-                subgraph.replace(node.outputs[0], value)
-                graph.remove(node, safe=True)
+                subgraph.replace_node(node, value)
                 _add(layer, columns)
                 break
 
@@ -72,12 +71,9 @@ def _add(layer: DenseLayer, columns: np.ndarray) -> None:
     """Add to the bias of a layer."""
     output, product, producer = layer.output, layer.product, layer.output.producer()
     assert producer is not None
-    graph = producer.graph
-    assert isinstance(graph, ir.Graph)
     total = columns if layer.bias is None else array(layer.bias) + columns
-    bias = subgraph.constant(graph, f"{layer.weight.name}.bias", ir.tensor(total))
+    bias = subgraph.constant(subgraph.graph_of(producer), f"{layer.weight.name}.bias", ir.tensor(total))
     add = ir.node("Add", [product, bias])
     producer.append(add)
-    add.outputs[0].type, add.outputs[0].shape = output.type, output.shape
     subgraph.replace(output, add.outputs[0])
     add.replace_input_with(0, product)

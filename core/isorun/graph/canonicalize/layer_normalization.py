@@ -30,7 +30,7 @@ def fuse(model: ir.Model) -> None:
         if node.domain == "" and node.op_type in _MEANS and not _fuse(model, node):
             _fuse_rms(model, node)
         elif node.domain == "" and node.op_type == functions.RMS_NORM:
-            _move_rms(model.graph, node)
+            _move_rms(node)
     for node in model.graph:
         if node.domain == "" and node.op_type == "LayerNormalization":
             _remove_casts(model.graph, node)
@@ -62,7 +62,7 @@ def _fuse_rms(model: ir.Model, mean: ir.Node) -> None:
         _replace(value, functions.DOMAIN, functions.RMS_NORM, [source, gamma], epsilon)
 
 
-def _move_rms(graph: ir.Graph, node: ir.Node) -> None:
+def _move_rms(node: ir.Node) -> None:
     """Replace ONNX's ``RMSNormalization`` over the last axis by the fused one."""
     source, gamma = node.inputs[:2]
     if source is None or gamma is None or not subgraph.is_vector(gamma) or sizes(gamma) == (1,):
@@ -70,13 +70,8 @@ def _move_rms(graph: ir.Graph, node: ir.Node) -> None:
     if node.attributes.get_int("axis", -1) not in (-1, (subgraph.rank(source) or 0) - 1):
         return
     epsilon = node.attributes.get_float("epsilon", 1e-5)
-    normalization = ir.node(
-        functions.RMS_NORM, [source, gamma], {"epsilon": epsilon}, domain=functions.DOMAIN, name=node.name
-    )
-    normalization.outputs[0].type, normalization.outputs[0].shape = node.outputs[0].type, node.outputs[0].shape
-    node.prepend(normalization)
-    subgraph.replace(node.outputs[0], normalization.outputs[0])
-    graph.remove(node, safe=True)
+    op = subgraph.Before(node)
+    subgraph.replace_node(node, op(functions.RMS_NORM, source, gamma, domain=functions.DOMAIN, epsilon=epsilon))
 
 
 _Found = tuple[ir.Value, ir.Value, ir.Value, ir.Value | None, float]
@@ -100,11 +95,8 @@ def _match(model: ir.Model, entry: ir.Value, first: ir.Node, formula: Formula) -
 def _replace(value: ir.Value, domain: str, kind: str, inputs: list[ir.Value], epsilon: float) -> None:
     before = value.producer()
     assert before is not None
-    attributes: dict[str, int | float] = {"epsilon": epsilon} if domain else {"axis": -1, "epsilon": epsilon}
-    node = ir.node(kind, inputs, attributes, domain=domain, name=f"{before.name}.normalized")
-    node.outputs[0].type, node.outputs[0].shape = value.type, value.shape
-    before.prepend(node)
-    subgraph.replace(value, node.outputs[0])
+    axis = {} if domain else {"axis": -1}
+    subgraph.replace(value, subgraph.Before(before)(kind, *inputs, domain=domain, epsilon=epsilon, **axis))
 
 
 def _remove_casts(graph: ir.Graph, node: ir.Node) -> None:

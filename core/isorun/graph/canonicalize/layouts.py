@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-import numpy as np
 import onnx_ir as ir
 from onnx_ir.passes import common
 
@@ -69,8 +68,7 @@ def _move_past(value: ir.Value, use: ir.Node) -> list[ir.Node]:
     assert source is not None
     if _perm(use) == perm:
         if not use.outputs[0].is_graph_output() or (source.producer() is not None and not source.is_graph_output()):
-            subgraph.replace(use.outputs[0], source)
-            use.graph.remove(use, safe=True)
+            subgraph.replace_node(use, source)
         return []
     keeps_width = perm == _SEQUENCE_FIRST and use.inputs[0] is value
     if use.op_type in _BINARY:
@@ -88,12 +86,8 @@ def _move_past(value: ir.Value, use: ir.Node) -> list[ir.Node]:
     moved = ir.node(use.op_type, inputs, attributes=use.attributes, name=use.name)
     transposition = ir.node("Transpose", moved.outputs, {"perm": perm})
     use.prepend([moved, transposition])
-    old, new = use.outputs[0], transposition.outputs[0]
-    new.type, new.shape = old.type, old.shape
-    moved.outputs[0].type = old.type
-    moved.outputs[0].shape = _swapped(old.shape, perm)
-    subgraph.replace(old, new)
-    use.graph.remove(use, safe=True)
+    moved.outputs[0].type, moved.outputs[0].shape = use.outputs[0].type, _swapped(use.outputs[0].shape, perm)
+    subgraph.replace_node(use, transposition.outputs[0])
     return [transposition]
 
 
@@ -113,7 +107,7 @@ def _transposed_operand(value: ir.Value | None, use: ir.Node, perm: list[int]) -
     if perm == _SEQUENCE_FIRST and (layer := _producing_layer(value)) is not None:
         return layer.transposed(use)
     if subgraph.rank(value) == 3 and not data_inputs(value):  # positions, for example, which are the same for every row
-        result = subgraph.insert(use, "Transpose", [value], perm=perm)
+        result = subgraph.Before(use)("Transpose", value, perm=perm)
         result.type, result.shape = value.type, _swapped(value.shape, perm)
         return result
     return None
@@ -135,16 +129,12 @@ class _ProducingLayer:
 
     def transposed(self, before: ir.Node) -> ir.Value:
         """The value transposed, by transposing the layer's input."""
-        rows = self.dense.input
+        rows, op = self.dense.input, subgraph.Before(before)
         if self.shape is not None:
-            inserter = subgraph.Before(before)
-            first, two = (inserter.constant(str(number), np.array([number], np.int64)) for number in (0, 2))
-            width = inserter.constant("width", np.array(sizes(self.dense.weight)[:1], np.int64))
-            outer = subgraph.insert(before, "Slice", [self.shape, first, two])
-            rows = subgraph.insert(before, "Reshape", [rows, subgraph.insert(before, "Concat", [outer, width], axis=0)])
-        transposed = _transposed(rows, _SEQUENCE_FIRST)
-        transposed = transposed or subgraph.insert(before, "Transpose", [rows], perm=_SEQUENCE_FIRST)
-        result = subgraph.insert_dense(before, transposed, self.dense.weight, self.dense.bias)
+            width = sizes(self.dense.weight)[:1]
+            rows = op("Reshape", rows, op("Concat", op("Slice", self.shape, [0], [2]), width, axis=0))
+        transposed = _transposed(rows, _SEQUENCE_FIRST) or op("Transpose", rows, perm=_SEQUENCE_FIRST)
+        result = op.dense(transposed, self.dense.weight, self.dense.bias)
         for value in (rows, transposed, result):
             value.type, value.shape = self.value.type, value.shape or ir.Shape([None] * 3)
         return result

@@ -6,6 +6,7 @@ many times as much. The transpositions around them move to where they cancel out
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from itertools import pairwise
 
 import numpy as np
@@ -39,9 +40,7 @@ def _replace(node: ir.Node) -> None:
     value, weight, *bias = node.inputs
     assert value is not None
     assert weight is not None
-    graph = node.graph
-    assert isinstance(graph, ir.Graph)
-    groups = node.attributes.get_int("group", 1)
+    op, groups = subgraph.Before(node), node.attributes.get_int("group", 1)
     dtype, shape = subgraph.dtype(weight), value.shape
     batch, length = (None, None) if shape is None else (shape[0], shape[2])
 
@@ -50,8 +49,8 @@ def _replace(node: ir.Node) -> None:
         return result
 
     outputs, inputs = sizes(weight)[0] // groups, sizes(weight)[1]
-    hidden = typed(subgraph.insert(node, "Transpose", [value], perm=_WIDTH_LAST), groups * inputs)
-    parts = [hidden] if groups == 1 else _split(hidden, groups, node)
+    hidden = typed(op("Transpose", value, perm=_WIDTH_LAST), groups * inputs)
+    parts: Sequence[ir.Value] = [hidden] if groups == 1 else _split(hidden, groups, op)
     products: list[ir.Value] = []
     for part, (begin, end) in zip(parts, pairwise(range(0, (groups + 1) * outputs, outputs)), strict=True):
 
@@ -59,21 +58,15 @@ def _replace(node: ir.Node) -> None:
             return array(weight)[begin:end, :, 0].T
 
         name = f"{weight.name}.matrix" if groups == 1 else f"{weight.name}.matrix.{len(products)}"
-        columns = subgraph.constant(graph, name, subgraph.lazy(matrix, dtype, (inputs, outputs)))
-        products.append(typed(subgraph.insert(node, "MatMul", [typed(part, inputs), columns]), outputs))
-    result = products[0] if groups == 1 else subgraph.insert(node, "Concat", products, axis=-1)
+        columns = subgraph.constant(op.graph, name, subgraph.lazy(matrix, dtype, (inputs, outputs)))
+        products.append(typed(op("MatMul", typed(part, inputs), columns), outputs))
+    result = products[0] if groups == 1 else op("Concat", *products, axis=-1)
     if bias and bias[0] is not None:
-        result = subgraph.insert(node, "Add", [typed(result, groups * outputs), bias[0]])
-    result = subgraph.insert(node, "Transpose", [typed(result, groups * outputs)], perm=_WIDTH_LAST)
-    result.type, result.shape = node.outputs[0].type, node.outputs[0].shape
-    subgraph.replace(node.outputs[0], result)
-    graph.remove(node, safe=True)
+        result = op("Add", typed(result, groups * outputs), bias[0])
+    subgraph.replace_node(node, op("Transpose", typed(result, groups * outputs), perm=_WIDTH_LAST))
 
 
-def _split(value: ir.Value, count: int, before: ir.Node) -> list[ir.Value]:
-    graph = before.graph
-    assert isinstance(graph, ir.Graph)
-    attributes = {"axis": -1} | ({"num_outputs": count} if graph.opset_imports[""] >= 18 else {})
-    node = ir.node("Split", [value], attributes, num_outputs=count)
-    before.prepend(node)
-    return list(node.outputs)
+def _split(value: ir.Value, count: int, op: subgraph.Before) -> Sequence[ir.Value]:
+    if op.graph.opset_imports[""] < 18:
+        return op.several(count, "Split", value, axis=-1)
+    return op.several(count, "Split", value, axis=-1, num_outputs=count)

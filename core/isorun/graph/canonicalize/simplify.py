@@ -124,12 +124,10 @@ def _split_gemms(graph: ir.Graph) -> None:
             continue
         if bias is not None and not subgraph.is_vector(bias):
             continue
+        op = subgraph.Before(node)
         if node.attributes.get_int("transB", 0):
-            weight = subgraph.insert(node, "Transpose", [weight], perm=[1, 0])
-        result = subgraph.insert_dense(node, rows, weight, bias)
-        result.type, result.shape = node.outputs[0].type, node.outputs[0].shape
-        subgraph.replace(node.outputs[0], result)
-        graph.remove(node, safe=True)
+            weight = op("Transpose", weight, perm=[1, 0])
+        subgraph.replace_node(node, op.dense(rows, weight, bias))
 
 
 def _fold_widths(graph: ir.Graph) -> None:
@@ -182,9 +180,7 @@ def _unflatten(model: ir.Model, product: ir.Node) -> None:
             return
         if restored_shape != (probes.rows, length, columns):
             return
-    result = subgraph.insert_dense(user, entry, weight, bias)
-    result.type, result.shape = restored.type, restored.shape
-    subgraph.replace(restored, result)
+    subgraph.replace(restored, subgraph.Before(user).dense(entry, weight, bias))
 
 
 def _zeros_of_layers(value: ir.Value, rows: int, length: int) -> Samples:

@@ -114,17 +114,16 @@ def _own_layer(value: ir.Value) -> ir.Value:
     if part is None or before is None:
         return value
     layer, begin, end = part
-    graph, dtype = before.graph, subgraph.dtype(layer.weight)
-    assert isinstance(graph, ir.Graph)
+    op, dtype = subgraph.Before(before), subgraph.dtype(layer.weight)
 
     def columns(whole: ir.Value) -> ir.Value:
         shape = (*sizes(whole)[:-1], end - begin)
         tensor = subgraph.lazy(lambda: array(whole)[..., begin:end], dtype, shape)
-        return subgraph.constant(graph, f"{whole.name}.columns.{begin}", tensor)
+        return subgraph.constant(op.graph, f"{whole.name}.columns.{begin}", tensor)
 
     weight = columns(layer.weight)
     bias = None if layer.bias is None else columns(layer.bias)
-    result = subgraph.insert_dense(before, layer.input, weight, bias)
+    result = op.dense(layer.input, weight, bias)
     result.type, result.shape = value.type, value.shape
     return result
 

@@ -149,10 +149,10 @@ def _fuse(graph: ir.Graph, probes: Probes, node: ir.Node, terms: list[_Rows | ir
 
 def _sum(node: ir.Node, terms: list[_Rows]) -> ir.Value | None:
     """The sum of rows, computed before a node; ``None`` if there are none."""
-    total: ir.Value | None = None
+    op, total = subgraph.Before(node), None
     for term in terms:
-        rows = subgraph.insert(node, "Gather", [term.table, term.index], axis=0)
-        total = rows if total is None else subgraph.insert(node, "Add", [total, rows])
+        rows = op("Gather", term.table, term.index, axis=0)
+        total = rows if total is None else op("Add", total, rows)
     if total is not None:
         total.type, total.shape = ir.TensorType(subgraph.dtype(terms[0].table)), ir.Shape([None, None, None])
     return total
@@ -234,12 +234,12 @@ def _only_index(index: ir.Value) -> int | None:
 
 def _positions(probes: Probes, node: ir.Node, rows: _Rows, ids: ir.Value) -> ir.Value:
     """The index of positions, in the canonical form of fused graphs if it computes the same in rows of any length."""
-    index = _index(rows)
+    index, op = _index(rows), subgraph.Before(node)
     inputs, longest = data_inputs(index), _longest(probes, rows.index, sizes(rows.table)[0])
     if not inputs:
         results = [probes.evaluator(probes.feeds(length))(index) for length in (*probes.lengths, longest)]
         if all((result == np.arange(result.shape[-1])).all() for result in results):
-            return position_ops.in_order(subgraph.Before(node), ids)
+            return position_ops.in_order(op, ids)
     elif inputs == {source := tokens.source(ids)} and source.dtype is not None and not _looks_up(index):
         near = {number + step for number in numbers.whole([index]) for step in (-1, 0, 1)}
         known = sorted({0, 1, 2, 3} | {number for number in near if number >= 0})
@@ -253,15 +253,13 @@ def _positions(probes: Probes, node: ir.Node, rows: _Rows, ids: ir.Value) -> ir.
                 np.array_equal(probes.evaluator({source: ids_of})(index), position_ops.counted_array(ids_of, padding))
                 for ids_of in (sample, full)
             ):
-                return position_ops.counted(subgraph.Before(node), ids, padding)
+                return position_ops.counted(op, ids, padding)
     if _may_be_negative(probes, index):  # counted from the end of the table, which fused embeddings do not
-        index, declared, place = _as_int64(node, index), index.shape, subgraph.Before(node)
-        is_negative = subgraph.insert(node, "Less", [index, place.constant("first", np.array(0))])
-        from_end = subgraph.insert(node, "Add", [index, place.constant("rows", np.array(sizes(rows.table)[0]))])
-        index = subgraph.insert(node, "Where", [is_negative, from_end, index])
+        index, declared = _as_int64(node, index), index.shape
+        index = op("Where", op("Less", index, 0), op("Add", index, sizes(rows.table)[0]), index)
         index.type, index.shape = ir.TensorType(ir.DataType.INT64), declared
     if _is_sequence(index):
-        index = subgraph.insert(node, "Unsqueeze", [index, subgraph.Before(node).constant("rows", np.array([0]))])
+        index = op("Unsqueeze", index, [0])
         index.type, index.shape = ir.TensorType(ir.DataType.INT64), None
     return _as_int64(node, index)
 
@@ -284,8 +282,8 @@ def _type_ids(node: ir.Node, rows: _Rows, ids: ir.Value) -> ir.Value:
     index = _as_int64(node, _index(rows))
     if data_inputs(rows.index):
         return index
-    shape = subgraph.insert(node, "Shape", [ids])
-    expanded = subgraph.insert(node, "Expand", [index, shape])
+    op = subgraph.Before(node)
+    expanded = op("Expand", index, op("Shape", ids))
     expanded.type, expanded.shape = ir.TensorType(ir.DataType.INT64), ids.shape
     return expanded
 
@@ -375,5 +373,5 @@ def _with_rows_added(graph: ir.Graph, table: ir.Value, rows: list[np.ndarray]) -
 
 def _as_int64(node: ir.Node, index: ir.Value) -> ir.Value:
     if index.dtype == ir.DataType.INT32:
-        return subgraph.cast(node, index, ir.DataType.INT64)
+        return subgraph.Before(node).cast(index, ir.DataType.INT64)
     return index

@@ -33,9 +33,9 @@ def _keep_apart(node: ir.Node) -> None:
     (split,) = uses
     if len(split.inputs) > 1 or len(split.outputs) != layer.groups or subgraph.is_used_outside(product, {node}):
         return
-    inserter, width = subgraph.Before(split), sizes(bias)[0] // layer.groups
+    op, width = subgraph.Before(split), sizes(bias)[0] // layer.groups
     for index, (part, old) in enumerate(zip(joined.inputs, split.outputs, strict=True)):
-        own = inserter.constant(f"{bias.name}.{index}", array(bias)[index * width : (index + 1) * width])
+        own = op.constant(f"{bias.name}.{index}", array(bias)[index * width : (index + 1) * width])
         subgraph.put(node.op_type, [part, own], {}, old)
     assert split.graph is not None
     split.graph.remove([split, node, joined], safe=True)

@@ -13,6 +13,7 @@ import onnx_ir as ir
 from isorun.graph.analysis.evaluate import HALVES, array, is_constant, sizes
 from isorun.graph.matching.report import CannotFuse
 from isorun.graph.ops import functions
+from isorun.graph.ops.adding import Nodes
 
 _LARGE = 1 << 16  # bytes; a larger constant is computed when it is written
 _MOVES = frozenset(("Identity", "Reshape", "Squeeze", "Transpose", "Unsqueeze"))
@@ -247,64 +248,70 @@ def put(
         raise CannotFuse(f"it mixes {' and '.join(sorted(dtype.name.lower() for dtype in types))}")
     producer = replaced.producer()
     assert producer is not None
-    graph = producer.graph
-    assert isinstance(graph, ir.Graph)
+    op = Before(producer)
     name = f"{producer.name}.{kind}" + (f".{replaced.index()}" if len(producer.outputs) > 1 else "")
     node = ir.node(kind, list(inputs), attributes, domain=functions.DOMAIN, name=name)
     producer.prepend(node)
     output = node.outputs[0]
     if shape is not None:
-        sizes_of = constant(graph, "isorun.shape", ir.tensor(np.array(shape, np.int64)))
-        output = insert(producer, "Reshape", [output, sizes_of])
+        output = op("Reshape", output, shape)
     if types and replaced.dtype is not None and replaced.dtype not in types:
-        output = insert(producer, "Cast", [output], to=int(replaced.dtype))
+        output = op("Cast", output, to=int(replaced.dtype))
     output.type, output.shape = replaced.type, replaced.shape
     replace(replaced, output)
 
 
-def insert(before: ir.Node, operator: str, inputs: Sequence[ir.Value], **attributes: int | list[int]) -> ir.Value:
-    """Insert a standard node before another node, and return its output."""
-    node = ir.node(operator, list(inputs), attributes)
-    before.prepend(node)
-    return node.outputs[0]
-
-
-def insert_dense(before: ir.Node, rows: ir.Value, weight: ir.Value, bias: ir.Value | None) -> ir.Value:
-    """Insert a dense layer, with or without a bias, and return its output."""
-    product = insert(before, "MatMul", [rows, weight])
-    return product if bias is None else insert(before, "Add", [product, bias])
-
-
-class Before:
+class Before(Nodes):
     """Inserts nodes before another node."""
 
     def __init__(self, node: ir.Node) -> None:
         self._node = node
+        self.graph = graph_of(node)
 
-    def node(self, label: str, kind: str, inputs: Sequence[ir.Value], **attributes: int | list[int]) -> ir.Value:
-        del label  # nodes inserted into an existing graph have no names
-        return insert(self._node, kind, inputs, **attributes)
+    def place(self, node: ir.Node) -> None:
+        self._node.prepend(node)
 
     def constant(self, label: str, array: np.ndarray) -> ir.Value:
-        graph = self._node.graph
-        assert isinstance(graph, ir.Graph)
-        return constant(graph, f"isorun.{label}", ir.tensor(array))
+        return constant(self.graph, f"isorun.{label}", ir.tensor(array))
+
+    def integers(self, numbers: int | Sequence[int]) -> ir.Value:
+        known = self.graph.initializers.get(f"isorun.integers.{numbers}")
+        if is_constant(known) and np.array_equal(array(known), numbers):
+            return known
+        return self.constant(f"integers.{numbers}", np.array(numbers, np.int64))
+
+    def dense(self, rows: ir.Value, weight: ir.Value, bias: ir.Value | None) -> ir.Value:
+        """Insert a dense layer, with or without a bias, and return its output."""
+        product = self("MatMul", rows, weight)
+        return product if bias is None else self("Add", product, bias)
+
+    def cast(self, value: ir.Value, dtype: ir.DataType) -> ir.Value:
+        """Insert a cast, and return its output."""
+        result = self("Cast", value, to=int(dtype))
+        result.type, result.shape = ir.TensorType(dtype), value.shape
+        return result
 
 
-def cast(before: ir.Node, value: ir.Value, dtype: ir.DataType) -> ir.Value:
-    """Insert a cast before a node, and return its output."""
-    result = insert(before, "Cast", [value], to=int(dtype))
-    result.type, result.shape = ir.TensorType(dtype), value.shape
-    return result
+def graph_of(node: ir.Node) -> ir.Graph:
+    """The graph that a node is in."""
+    assert isinstance(node.graph, ir.Graph)
+    return node.graph
 
 
 def replace(old: ir.Value, new: ir.Value) -> None:
-    """Replace all uses of a value. An output of the graph keeps its name."""
+    """Replace all uses of a value. An output of the graph keeps its name; the new value has a type and shape."""
+    new.type, new.shape = new.type or old.type, new.shape or old.shape
     if old.is_graph_output():
         name = old.name
         old.name = f"{name}.unfused"
         new.name, new.type, new.shape = name, old.type, old.shape
     ir.convenience.replace_all_uses_with(old, new, replace_graph_outputs=True)
+
+
+def replace_node(node: ir.Node, new: ir.Value) -> None:
+    """Replace the first output of a node, and remove the node."""
+    replace(node.outputs[0], new)
+    graph_of(node).remove(node, safe=True)
 
 
 def constant(graph: ir.Graph, name: str, tensor: ir.TensorProtocol) -> ir.Value:

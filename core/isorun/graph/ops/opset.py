@@ -10,6 +10,7 @@ import onnx
 import onnx_ir as ir
 
 from isorun.errors import UnsupportedModel
+from isorun.graph.ops.adding import Beside
 
 # Operators whose versions from 13 to 25 differ in the types that they take, or in attributes that have a default
 # with the older meaning. (Seen in ONNX's changelog of operators.)
@@ -155,10 +156,10 @@ def _axes(node: ir.Node) -> list[int] | None:
 
 def _reduction(node: ir.Node, target: int) -> None:
     if target >= _REDUCTIONS_CHANGED and "axes" in node.attributes:
-        numbers = np.array(node.attributes["axes"].as_ints(), np.int64)
+        numbers = list(node.attributes["axes"].as_ints())
         del node.attributes["axes"]
         node.resize_inputs(2)
-        node.replace_input_with(1, _constant(node, "axes", numbers))
+        node.replace_input_with(1, _beside(node).integers(numbers))
     elif target < _REDUCTIONS_CHANGED:
         if axes := _axes(node):
             node.attributes["axes"] = ir.AttrInt64s("axes", axes)
@@ -176,9 +177,7 @@ def _split(node: ir.Node, target: int) -> None:
     if target < _REDUCTIONS_CHANGED and isinstance(size, int) and size % count:
         part = -(-size // count)
         node.resize_inputs(2)
-        node.replace_input_with(
-            1, _constant(node, "parts", np.array([part] * (count - 1) + [size - part * (count - 1)]))
-        )
+        node.replace_input_with(1, _beside(node).integers([part] * (count - 1) + [size - part * (count - 1)]))
     if target >= _REDUCTIONS_CHANGED:
         node.attributes["num_outputs"] = ir.AttrInt64("num_outputs", len(node.outputs))
     else:
@@ -187,35 +186,16 @@ def _split(node: ir.Node, target: int) -> None:
 
 def _gelu(node: ir.Node, _target: int) -> None:
     """x (1 + erf(x / sqrt 2)) / 2 in parts."""
-    x = node.inputs[0]
-    graph = node.graph
-    assert isinstance(graph, ir.Graph)
-    assert x is not None
-    numbers = {"root": math.sqrt(2), "one": 1.0, "half": 0.5}
-    root, unit, half = (_constant(node, label, np.array(number, np.float32)) for label, number in numbers.items())
-    nodes = [ir.node("Div", [x, root])]
-    nodes.append(ir.node("Erf", [nodes[-1].outputs[0]]))
-    nodes.append(ir.node("Add", [nodes[-1].outputs[0], unit]))
-    nodes.append(ir.node("Mul", [x, nodes[-1].outputs[0]]))
-    nodes.append(ir.node("Mul", [nodes[-1].outputs[0], half]))
-    for index, part in enumerate(nodes):
-        part.outputs[0].name = _named(node, f"part{index}")
-    node.prepend(nodes)
-    old, new = node.outputs[0], nodes[-1].outputs[0]
+    x, op, old = node.inputs[0], _beside(node), node.outputs[0]
+    root, unit, half = (op.constant("", np.array(number, np.float32)) for number in (math.sqrt(2), 1.0, 0.5))
+    new = op("Mul", op("Mul", x, op("Add", op("Erf", op("Div", x, root)), unit)), half)
     if old.is_graph_output():
         new.name, new.type, new.shape = old.name, old.type, old.shape
         old.name = None
     ir.convenience.replace_all_uses_with(old, new, replace_graph_outputs=True)
-    graph.remove(node, safe=True)
+    assert node.graph is not None
+    node.graph.remove(node, safe=True)
 
 
-def _named(node: ir.Node, label: str) -> str:
-    """A name for a value that is made for a node: a graph within another must not have the other's names again."""
-    return f"{node.outputs[0].name}.{label}"
-
-
-def _constant(before: ir.Node, label: str, array: np.ndarray) -> ir.Value:
-    node = ir.node("Constant", [], {"value": ir.tensor(array)})
-    node.outputs[0].name = _named(before, label)
-    before.prepend(node)
-    return node.outputs[0]
+def _beside(node: ir.Node) -> Beside:
+    return Beside(node, f"{node.outputs[0].name}.part")

@@ -6,80 +6,53 @@ graph. Beside each graph is the same in NumPy, by which the fusions recognise it
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Protocol
-
 import numpy as np
 import onnx_ir as ir
+
+from isorun.graph.ops.adding import Nodes
 
 FARTHEST = 128  # a distance from which on all are in the last bucket
 
 
-class Nodes(Protocol):
-    """Where nodes are put."""
-
-    def node(self, label: str, kind: str, inputs: Sequence[ir.Value], **attributes: int | list[int]) -> ir.Value:
-        """A node of ONNX's own; its value."""
-
-    def constant(self, label: str, array: np.ndarray) -> ir.Value:
-        """A constant."""
-
-
-def row(nodes: Nodes, ids: ir.Value) -> ir.Value:
+def row(op: Nodes, ids: ir.Value) -> ir.Value:
     """0, 1, 2 and so on for ids (B, S): (S) int64."""
-    length = nodes.node("length", "Shape", [ids], start=1, end=2)
-    scalar = nodes.node("scalar", "Squeeze", [length])
-    zero, step = (nodes.constant(label, np.array(n, np.int64)) for label, n in (("zero", 0), ("one", 1)))
-    return nodes.node("row", "Range", [zero, scalar, step])
+    return op("Range", 0, op("Squeeze", op("Shape", ids, start=1, end=2)), 1)
 
 
-def in_order(nodes: Nodes, ids: ir.Value) -> ir.Value:
+def in_order(op: Nodes, ids: ir.Value) -> ir.Value:
     """Positions that are places: (1, S) int64."""
-    return nodes.node("in_order", "Unsqueeze", [row(nodes, ids), nodes.constant("axis", np.array([0], np.int64))])
+    return op("Unsqueeze", row(op, ids), [0])
 
 
-def flat(nodes: Nodes, value: ir.Value) -> ir.Value:
-    """The elements of a value in one dimension."""
-    return nodes.node("flat", "Reshape", [value, nodes.constant("all", np.array([-1], np.int64))])
+def numbered(op: Nodes, value: ir.Value) -> ir.Value:
+    """The numbers of a value's elements, counted from the first, in its shape: int64."""
+    return op("Reshape", op("Range", 0, op("Size", value), 1), op("Shape", value))
 
 
-def numbered(nodes: Nodes, value: ir.Value) -> ir.Value:
-    """The numbers of a value's elements in :func:`flat`, in its shape: int64."""
-    zero, step = (nodes.constant(label, np.array(n, np.int64)) for label, n in (("zero", 0), ("one", 1)))
-    numbers = nodes.node("numbers", "Range", [zero, nodes.node("size", "Size", [value]), step])
-    return nodes.node("numbered", "Reshape", [numbers, nodes.node("shape", "Shape", [value])])
-
-
-def rotation(nodes: Nodes, positions: ir.Value, rates: ir.Value, dtype: ir.DataType) -> tuple[ir.Value, ir.Value]:
+def rotation(op: Nodes, positions: ir.Value, rates: ir.Value, dtype: ir.DataType) -> tuple[ir.Value, ir.Value]:
     """Cosines and sines of a rotation by position (Su et al., 2021): (n, r / 2) each.
 
     Args:
-        nodes: where they are put.
+        op: where they are put.
         positions: the positions, such as :func:`row` gives: (n) integers.
         rates: the angle of each pair of dimensions from one position to the next, (r / 2) float32.
         dtype: the type of the results.
     """
-    number = nodes.node("as_float", "Cast", [positions], to=int(ir.DataType.FLOAT))
-    column = nodes.node("column", "Unsqueeze", [number, nodes.constant("last_axis", np.array([1], np.int64))])
-    angles = nodes.node("angles", "Mul", [column, rates])
-    both = nodes.node("cos", "Cos", [angles]), nodes.node("sin", "Sin", [angles])
+    angles = op("Mul", op("Unsqueeze", op("Cast", positions, to=int(ir.DataType.FLOAT)), [1]), rates)
+    cos, sin = op("Cos", angles), op("Sin", angles)
     if dtype == ir.DataType.FLOAT:
-        return both
-    cos, sin = (nodes.node(f"narrow_{index}", "Cast", [value], to=int(dtype)) for index, value in enumerate(both))
-    return cos, sin
+        return cos, sin
+    return op("Cast", cos, to=int(dtype)), op("Cast", sin, to=int(dtype))
 
 
-def counted(nodes: Nodes, ids: ir.Value, padding: int) -> ir.Value:
+def counted(op: Nodes, ids: ir.Value, padding: int) -> ir.Value:
     """Positions that count the ids that are no padding, for ids (B, S) int64: (B, S) int64.
 
     The n-th of them, counted from 1, has the position n + padding; padding has the position padding.
     """
-    pad = nodes.constant("padding", np.array(padding, np.int64))
-    is_padding = nodes.node("is_padding", "Equal", [ids, pad])
-    is_real = nodes.node("ones", "Cast", [nodes.node("is_token", "Not", [is_padding])], to=ir.DataType.INT32.value)
-    count = nodes.node("count", "CumSum", [is_real, nodes.constant("along", np.array(1, np.int64))])
-    number = nodes.node("number", "Mul", [count, is_real])
-    return nodes.node("counted", "Add", [nodes.node("wide", "Cast", [number], to=ir.DataType.INT64.value), pad])
+    is_real = op("Cast", op("Not", op("Equal", ids, padding)), to=ir.DataType.INT32.value)
+    number = op("Mul", op("CumSum", is_real, 1), is_real)
+    return op("Add", op("Cast", number, to=ir.DataType.INT64.value), padding)
 
 
 def counted_array(ids: np.ndarray, padding: int) -> np.ndarray:
@@ -88,48 +61,35 @@ def counted_array(ids: np.ndarray, padding: int) -> np.ndarray:
     return np.asarray(np.cumsum(token, axis=1) * token + padding)
 
 
-def distances(nodes: Nodes, ids: ir.Value) -> ir.Value:
+def distances(op: Nodes, ids: ir.Value) -> ir.Value:
     """How far a query is behind a key, for ids (B, S): (S, S) int64."""
-    positions = row(nodes, ids)
-    first, second = (nodes.constant(f"axis_{axis}", np.array([axis], np.int64)) for axis in (0, 1))
-    query, key = (
-        nodes.node("query", "Unsqueeze", [positions, second]),
-        nodes.node("key", "Unsqueeze", [positions, first]),
-    )
-    return nodes.node("behind", "Sub", [query, key])
+    positions = row(op, ids)
+    return op("Sub", op("Unsqueeze", positions, [1]), op("Unsqueeze", positions, [0]))
 
 
-def by_distance(nodes: Nodes, ids: ir.Value, farthest: int) -> ir.Value:
-    """Rows of a table with one for each distance from -farthest to farthest, for ids (B, S): (S, S) int64."""
-    low, high = (nodes.constant(label, np.array(n, np.int64)) for label, n in (("low", -farthest), ("high", farthest)))
-    return nodes.node("from_first", "Add", [nodes.node("near", "Clip", [distances(nodes, ids), low, high]), high])
-
-
-def relative_bias(nodes: Nodes, ids: ir.Value, table: ir.Value, farthest: int) -> ir.Value:
+def relative_bias(op: Nodes, ids: ir.Value, table: ir.Value, farthest: int) -> ir.Value:
     """What scores get by the distance of query and key, for ids (B, S): (1, N, S, S).
 
     Args:
-        nodes: where it is put.
+        op: where it is put.
         ids: has the length.
         table: a number for each distance from -farthest to farthest and each head, (2 farthest + 1, N).
         farthest: a distance from which on nothing changes.
     """
-    by_place = nodes.node("by_place", "Gather", [table, by_distance(nodes, ids, farthest)], axis=0)
-    by_head = nodes.node("by_head", "Transpose", [by_place], perm=[2, 0, 1])
-    return nodes.node("bias", "Unsqueeze", [by_head, nodes.constant("axis_0", np.array([0], np.int64))])
+    rows = op("Add", op("Clip", distances(op, ids), -farthest, farthest), farthest)
+    return op("Unsqueeze", op("Transpose", op("Gather", table, rows, axis=0), perm=[2, 0, 1]), [0])
 
 
-def linear_bias(nodes: Nodes, ids: ir.Value, slopes: ir.Value) -> ir.Value:
+def linear_bias(op: Nodes, ids: ir.Value, slopes: ir.Value) -> ir.Value:
     """What scores get in proportion to the distance (ALiBi; Press et al., 2022), for ids (B, S): (1, N, S, S).
 
     Args:
-        nodes: where it is put.
+        op: where it is put.
         ids: has the length.
         slopes: one for each head, (1, N, 1, 1).
     """
-    distance = nodes.node("distance", "Abs", [distances(nodes, ids)])
     assert slopes.dtype is not None
-    return nodes.node("linear", "Mul", [nodes.node("as_float", "Cast", [distance], to=int(slopes.dtype)), slopes])
+    return op("Mul", op("Cast", op("Abs", distances(op, ids)), to=int(slopes.dtype)), slopes)
 
 
 def buckets(count: int, farthest: int = FARTHEST) -> np.ndarray:

@@ -17,6 +17,7 @@ from isorun.errors import UnsupportedModel
 from isorun.graph.analysis.evaluate import subgraphs
 from isorun.graph.analysis.index_bounds import Lookup
 from isorun.graph.analysis.intervals import dtype_of
+from isorun.graph.ops.adding import Beside, Nodes, Operand
 from isorun.graph.ops.functions import is_fused
 from isorun.types import INDEX_ERRORS
 
@@ -47,7 +48,7 @@ def add(model: ir.Model, lookups: Sequence[Lookup]) -> list[str]:
                 f"{describe(lookup)} may leave its table, which this backend does not check, and isorun cannot add "
                 "the check to the lowered graph. Choose another backend"
             )
-        count = _Check(lookup, f"{INDEX_ERRORS}.{number}").count()
+        count = _count(lookup, f"{INDEX_ERRORS}.{number}")
         for level, (owner, body) in enumerate(path):
             count = _result(owner, body, count, f"{INDEX_ERRORS}.{number}.level{level}")
         counts.append(count)
@@ -152,58 +153,32 @@ def _declared(value: ir.Value, name: str) -> ir.Value:
     return value
 
 
-class _Check:
-    """The nodes of one check.
+def _count(lookup: Lookup, prefix: str) -> ir.Value:
+    """Replace invalid indices with 0, and count them: (1)."""
+    index, op = lookup.value, Beside(lookup.node, prefix)
+    assert index is not None
+    dtype = dtype_of(index)
+    wide = index if dtype == ir.DataType.INT64 else op("Cast", index, to=ir.DataType.INT64.value)
+    first: Operand
+    size: Operand
+    if lookup.span is None:
+        size = _size(lookup.node, index, op)
+        first = op("Neg", size)
+    else:  # every node costs a microsecond or two
+        first, size = int(lookup.span[0]), int(lookup.span[1]) + 1
+    invalid = op("Or", op("Less", wide, first), op("Not", op("Less", wide, size)))
+    # Without a declared type, a constant could not be of the index's
+    zero = op("Sub", index, index) if dtype is None else op.constant("zero", np.zeros((), dtype.numpy()))
+    lookup.node.replace_input_with(lookup.slot, op("Where", invalid, zero, index))
+    total = op("ReduceSum", op("Reshape", op("Cast", invalid, to=ir.DataType.INT64.value), [-1]), keepdims=1)
+    return _declared(total, str(total.name))
 
-    Args:
-        lookup: what they check.
-        prefix: of their names.
-    """
 
-    def __init__(self, lookup: Lookup, prefix: str) -> None:
-        self._lookup, self._prefix = lookup, prefix
-        self._nodes = 0
-
-    def count(self) -> ir.Value:
-        """Replace invalid indices with 0, and count them: (1)."""
-        index = self._lookup.value
-        assert index is not None
-        dtype = dtype_of(index)
-        wide = index if dtype == ir.DataType.INT64 else self._node("Cast", [index], to=ir.DataType.INT64.value)
-        if self._lookup.span is None:
-            size = self._size(index)
-            first = self._node("Neg", [size])
-        else:  # every node costs a microsecond or two
-            first, size = self._constant(int(self._lookup.span[0])), self._constant(int(self._lookup.span[1]) + 1)
-        below = self._node("Less", [wide, first])
-        above = self._node("Not", [self._node("Less", [wide, size])])
-        invalid = self._node("Or", [below, above])
-        # Without a declared type, a constant could not be of the index's
-        zero = self._node("Sub", [index, index]) if dtype is None else self._constant(0, dtype)
-        self._lookup.node.replace_input_with(self._lookup.slot, self._node("Where", [invalid, zero, index]))
-        ones = self._node("Cast", [invalid], to=ir.DataType.INT64.value)
-        total = self._node("ReduceSum", [self._node("Reshape", [ones, self._constant([-1])])], keepdims=1)
-        return _declared(total, str(total.name))
-
-    def _size(self, index: ir.Value) -> ir.Value:
-        """The number of valid indices from 0: a scalar, or one for each element of an index of several dimensions."""
-        node = self._lookup.node
-        shape = self._node("Shape", [node.inputs[0]])
-        if not node.op_type.endswith("ND"):
-            return self._node("Gather", [shape, self._constant(node.attributes.get_int("axis", 0))])
-        first = node.attributes.get_int("batch_dims", 0)
-        begin = self._constant([first])
-        depth = self._node("Gather", [self._node("Shape", [index]), self._constant([-1])])
-        return self._node("Slice", [shape, begin, self._node("Add", [depth, begin])])
-
-    def _constant(self, number: int | list[int], dtype: ir.DataType = ir.DataType.INT64) -> ir.Value:
-        return self._insert(ir.node("Constant", [], attributes={"value": ir.tensor(np.array(number, dtype.numpy()))}))
-
-    def _node(self, kind: str, inputs: Sequence[ir.Value | None], **attributes: int) -> ir.Value:
-        return self._insert(ir.node(kind, inputs, attributes=attributes))
-
-    def _insert(self, node: ir.Node) -> ir.Value:
-        node.name = node.outputs[0].name = f"{self._prefix}.{self._nodes}"
-        self._nodes += 1
-        self._lookup.node.prepend(node)
-        return node.outputs[0]
+def _size(node: ir.Node, index: ir.Value, op: Nodes) -> ir.Value:
+    """The number of valid indices from 0: a scalar, or one for each element of an index of several dimensions."""
+    shape = op("Shape", node.inputs[0])
+    if not node.op_type.endswith("ND"):
+        return op("Gather", shape, node.attributes.get_int("axis", 0))
+    first = [node.attributes.get_int("batch_dims", 0)]
+    depth = op("Gather", op("Shape", index), [-1])
+    return op("Slice", shape, first, op("Add", depth, first))

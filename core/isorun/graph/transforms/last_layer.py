@@ -112,8 +112,7 @@ def _rewrite(graph: ir.Graph, last: _Last) -> None:
 
     def at_position(value: ir.Value, reader: ir.Node) -> ir.Value:
         if value not in read:
-            position = subgraph.Before(reader).constant("position", np.array([last.position]))
-            read[value] = subgraph.insert(reader, "Gather", [value, position], axis=1)
+            read[value] = subgraph.Before(reader)("Gather", value, [last.position], axis=1)
         return read[value]
 
     hidden = last.attention.inputs[0]
@@ -132,13 +131,12 @@ def _rewrite(graph: ir.Graph, last: _Last) -> None:
         if node.op_type == "Slice":
             subgraph.replace(node.outputs[0], source)
         else:
-            first = np.zeros(place.shape.numpy(), np.int64)
-            node.replace_input_with(1, subgraph.Before(node).constant("first", first))
+            node.replace_input_with(1, subgraph.Before(node).integers(np.zeros(place.shape.numpy(), int).tolist()))
 
 
 def _attend(graph: ir.Graph, last: _Last, query: ir.Value) -> None:
     """The attention of the hidden states at the position, (B, 1, H), to those of all tokens."""
-    node, place = last.attention, subgraph.Before(last.attention)
+    node, op = last.attention, subgraph.Before(last.attention)
     hidden, mask, weight, bias, *on_scores = [*node.inputs] if len(node.inputs) > 3 else [*node.inputs, None]
     assert hidden is not None
     assert mask is not None
@@ -146,15 +144,13 @@ def _attend(graph: ir.Graph, last: _Last, query: ir.Value) -> None:
     def dense(value: ir.Value, part: str, begin: int, end: int) -> ir.Value:
         own_weight = _thirds(graph, weight, part, begin, end)
         own_bias = None if bias is None else _thirds(graph, bias, part, begin, end)
-        return subgraph.insert_dense(node, value, own_weight, own_bias)
+        return op.dense(value, own_weight, own_bias)
 
-    both = ir.node("Split", [dense(hidden, "key_value", 1, 3)], {"axis": -1}, num_outputs=2)
-    node.prepend(both)
-    position = place.constant("position", np.array([last.position]))
-    biases = [subgraph.insert(node, "Gather", [value, position], axis=2) for value in on_scores if value is not None]
+    key_value = op.several(2, "Split", dense(hidden, "key_value", 1, 3), axis=-1)
+    biases = [op("Gather", value, [last.position], axis=2) for value in on_scores if value is not None]
     attributes = {name: attribute.value for name, attribute in node.attributes.items()}
     context = node.outputs[0]
-    inputs = [dense(query, "query", 0, 1), *both.outputs, mask, *biases]
+    inputs = [dense(query, "query", 0, 1), *key_value, mask, *biases]
     context.shape = None
     subgraph.put(functions.SINGLE_QUERY, inputs, attributes, context)
 

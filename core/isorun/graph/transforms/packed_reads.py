@@ -64,7 +64,7 @@ class PackedReads(PackedValues):
 
     def joined(self, values: Sequence[ir.Value], axis: int = 0) -> ir.Value:
         """Several values as one."""
-        return self.node("Concat", f"{values[-1].name}.joined", values, axis=axis) if len(values) > 1 else values[0]
+        return self("Concat", *values, axis=axis) if len(values) > 1 else values[0]
 
     def _read_shape(self, node: ir.Node, value: ir.Value) -> bool:
         """(B, S, ...), if the sizes of the other dimensions are known: it does not depend on where tokens are."""
@@ -72,12 +72,9 @@ class PackedReads(PackedValues):
         sizes = [] if shape is None or len(shape) != self.packed[value] else [*shape][2:]
         if node.graph is not self.graph or shape is None or not all(isinstance(size, int) for size in sizes):
             return False
-        whole = self.joined([self.once("shape", self.mask), self.ints(tuple(map(int, sizes)))])
+        whole = self("Concat", self.once("shape", self.mask), [int(size) for size in sizes], axis=0)
         part = slice(node.attributes.get_int("start", 0), node.attributes.get_int("end", None))
-        numbers = tuple(range(self.packed[value])[part])
-        self._replace_uses(
-            node.outputs[0], self.node("Gather", f"{whole.name}.part", [whole, self.ints(numbers)], axis=0)
-        )
+        self._replace_uses(node.outputs[0], self("Gather", whole, [*range(self.packed[value])[part]], axis=0))
         self.graph.remove(node, safe=True)
         return True
 
@@ -115,16 +112,13 @@ class PackedReads(PackedValues):
 
     def _flat_positions(self, node: ir.Node, index: ir.Value) -> ir.Value:
         """The positions that a GatherND reads, (N), counted over all B S."""
-        name, shape = f"{node.name}.positions", self.once("shape", self.mask)
+        shape = self.once("shape", self.mask)
         if node.attributes.get_int("batch_dims", 0):
-            batch = self.node("Gather", f"{name}.batch", [shape, self.ints(0)], axis=0)
-            numbers = self.node("Range", f"{name}.rows", [self.ints(0), batch, self.ints(1)])
-            index = self.joined([self.node("Unsqueeze", f"{name}.column", [numbers, self.ints((1,))]), index], axis=1)
-        width = self.node("Gather", f"{name}.width", [shape, self.ints((1,))], axis=0)
-        steps = self.joined([width, self.ints((1,))])
-        whole = self.node("Mod", f"{name}.whole", [index, shape])  # negative numbers count from the end
-        terms = self.node("Mul", f"{name}.terms", [whole, steps])
-        return self.node("ReduceSum", name, [terms, self.ints((1,))], keepdims=0)
+            numbers = self("Range", 0, self("Gather", shape, 0, axis=0), 1)
+            index = self("Concat", self("Unsqueeze", numbers, [1]), index, axis=1)
+        steps = self("Concat", self("Gather", shape, [1], axis=0), [1], axis=0)
+        whole = self("Mod", index, shape)  # negative numbers count from the end
+        return self("ReduceSum", self("Mul", whole, steps), [1], keepdims=0)
 
     def _read_at(self, node: ir.Node, value: ir.Value, rows: ir.Value, positions: Sequence[int] = ()) -> None:
         """Make a node that reads positions of a packed value read where their tokens are, and then the tokens.
@@ -138,7 +132,7 @@ class PackedReads(PackedValues):
             positions: those that it reads by their numbers.
         """
         places = node.outputs[0]
-        read = self.node("Gather", f"{node.name}.tokens", [self.once("table", value), rows], axis=0)
+        read = self("Gather", self.once("table", value), rows, axis=0)
         read.shape, read.type = places.shape, places.type
         self._replace_uses(places, read)
         places.shape, places.type = None, ir.TensorType(ir.DataType.INT64)
@@ -151,7 +145,7 @@ class PackedReads(PackedValues):
             node.attributes["axis"] = ir.AttrInt64("axis", 1 if positions else 0)
         elif node.op_type == "Slice":
             for slot, number in enumerate((positions[0], positions[-1] + 1, 1), start=1):
-                node.replace_input_with(slot, self.ints((number,)))
+                node.replace_input_with(slot, self.integers([number]))
             node.resize_inputs(4)
 
     def _replace_uses(self, old: ir.Value, new: ir.Value) -> None:

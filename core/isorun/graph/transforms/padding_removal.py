@@ -211,12 +211,12 @@ class _Removal(PackedReads):
         name = _name(node)
         if node.op_type == functions.ATTENTION:
             hidden = self._packed_form(by_name["hidden"], name)
-            qkv = self.node("MatMul", f"{name}.product", [hidden, by_name["qkv_weight"]])
+            qkv = self("MatMul", hidden, by_name["qkv_weight"])
             if "qkv_bias" in by_name:
-                qkv = self.node("Add", f"{name}.biased", [qkv, by_name["qkv_bias"]])
+                qkv = self("Add", qkv, by_name["qkv_bias"])
         else:
-            parts = [self._packed_form(by_name[part], name) for part in ("query", "key", "value")]
-            qkv = self.node("Concat", f"{name}.qkv", parts, axis=-1)
+            parts = (self._packed_form(by_name[part], name) for part in ("query", "key", "value"))
+            qkv = self("Concat", *parts, axis=-1)
         attributes = {"mask_filter_value": functions.LOWEST, **{key: a.value for key, a in node.attributes.items()}}
         inputs = {"qkv": qkv} | {key: by_name[key] for key in _SAME_FOR_ALL if key in by_name}
         groups = {f"{group}{what}": self.layout[f"{group}{what}"] for group in GROUPS for what in ("", "_mask")}
@@ -236,16 +236,10 @@ class _Removal(PackedReads):
         if windowed or by_query:
             inputs |= {"kept": self.layout["kept"], "key_mask": self.mask}
         guarded = 0 if windowed else attributes.pop("guarded", 0)
-        packed = self.node(
-            functions.PACKED,
-            f"{name}.packed",
-            functions.ordered(functions.PACKED, inputs),
-            domain=functions.DOMAIN,
-            **attributes,
-        )
+        ordered = functions.ordered(functions.PACKED, inputs)
+        packed = self(functions.PACKED, *ordered, domain=functions.DOMAIN, **attributes)
         if guarded:  # a query without any key gives zeros
-            factor = self.node("CastLike", f"{name}.guard", [self._has_key(attributes, pairs), packed])
-            packed = self.node("Mul", f"{name}.guarded", [packed, factor])
+            packed = self("Mul", packed, self("CastLike", self._has_key(attributes, pairs), packed))
         self.pack(packed, 3)
         self._replace_uses(node.outputs[0], packed)
         self.graph.remove(node, safe=True)
@@ -288,9 +282,7 @@ class _Removal(PackedReads):
                     "from a fused embedding or an earlier attention"
                 )
             rows = self.layout["rows"]  # not zeros at padding: a fully masked row attends to all its positions
-            node.replace_input_with(
-                index, self.node("Gather", f"{value.name}.in_rows", [self.once("table", value), rows], axis=0)
-            )
+            node.replace_input_with(index, self("Gather", self.once("table", value), rows, axis=0))
 
     def _rotate(self, node: ir.Node) -> None:
         """A rotation by position reads the positions of the tokens that are kept."""
@@ -339,9 +331,7 @@ class _Removal(PackedReads):
 
     def _factor(self, value: ir.Value) -> ir.Value:
         """The mask of each token, (1, T, 1), in the type of a value."""
-        of_tokens = self.once("ids", self.mask)
-        column = self.node("Unsqueeze", f"{value.name}.mask", [of_tokens, self.ints((-1,))])
-        return self.node("CastLike", f"{value.name}.factor", [column, value])
+        return self("CastLike", self._column(self.mask), value)
 
 
 def _is_zero_at_padding(embedding: ir.Node, reader: ir.Node) -> bool:

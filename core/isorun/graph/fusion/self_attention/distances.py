@@ -37,15 +37,15 @@ def canonical(
     rows = None if probes.fixed else along(probes, pattern, bias)
     if rows is None:
         return None
-    nodes = subgraph.Before(before)
+    op = subgraph.Before(before)
     if (slopes := positions.slopes(rows)) is not None:
-        slope = nodes.constant("slopes", slopes.astype(dtype.numpy()).reshape(1, -1, 1, 1))
-        return positions.linear_bias(nodes, key_mask, slope)
+        slope = op.constant("slopes", slopes.astype(dtype.numpy()).reshape(1, -1, 1, 1))
+        return positions.linear_bias(op, key_mask, slope)
     near = positions.trimmed(rows)
     if near is rows:
         return None
-    table = nodes.constant("by_distance", near.astype(dtype.numpy()))
-    return positions.relative_bias(nodes, key_mask, table, len(near) // 2)
+    table = op.constant("by_distance", near.astype(dtype.numpy()))
+    return positions.relative_bias(op, key_mask, table, len(near) // 2)
 
 
 def for_each_pair(
@@ -60,10 +60,9 @@ def for_each_pair(
     shape = pattern.evaluated(probes, bias, length).shape
     if len(shape) == 4 and shape[2] == length:
         return bias
-    size = subgraph.insert(before, "Shape", [key_mask], start=1, end=2)
-    ones = subgraph.Before(before).constant("ones", np.array([1, 1]))
-    sizes = subgraph.insert(before, "Concat", [ones, size, size], axis=0)
-    expanded = subgraph.insert(before, "Expand", [bias, sizes])
+    op = subgraph.Before(before)
+    size = op("Shape", key_mask, start=1, end=2)
+    expanded = op("Expand", bias, op("Concat", [1, 1], size, size, axis=0))
     expanded.type, expanded.shape = bias.type, ir.Shape([None] * 4)
     return expanded
 

@@ -150,7 +150,7 @@ class _Fusion:
     ) -> None:
         before = pattern.context.producer()
         assert before is not None
-        pairs = None
+        op, pairs = subgraph.Before(before), None
         if mask is not None and mask.reach.by_pair:
             key_mask, pairs = self._pair_masks.of(mask, before)
         else:
@@ -159,11 +159,10 @@ class _Fusion:
             bias = self._relative(pattern, bias, key_mask)
         rows = None
         if pattern.flat:
-            rest = self._number("isorun.rest", [-1])
-            rows = subgraph.insert(before, "Concat", [subgraph.insert(before, "Shape", [key_mask]), rest], axis=0)
+            rows = op("Concat", op("Shape", key_mask), [-1], axis=0)
 
         def by_row(value: ir.Value) -> ir.Value:
-            return value if rows is None else subgraph.insert(before, "Reshape", [value, rows])
+            return value if rows is None else op("Reshape", value, rows)
 
         size = pattern.width // formula.heads
         is_turned_before = formula.turn.size > 0 and pattern.positions is not None
@@ -215,10 +214,9 @@ class _Fusion:
                 attributes |= how
         if formula.positional is not None:
             values |= self._position_tables(formula.positional, pattern)
-            nodes = subgraph.Before(before)
-            at = positions.in_order(nodes, key_mask)
+            at = positions.in_order(op, key_mask)
             if (longest := formula.positional.longest) is not None:  # longer rows fail to look their positions up
-                at = subgraph.insert(before, "Gather", [nodes.constant("positions", np.arange(longest)), at], axis=0)
+                at = op("Gather", op.constant("positions", np.arange(longest)), at, axis=0)
             values["positions"] = at
             attributes["scale"] = scale
         shapes = {2: [-1, pattern.width], 4: [0, 0, formula.heads, size]}
@@ -251,11 +249,11 @@ class _Fusion:
 
     def _key_mask(self, mask: KeyMask | None, pattern: AttentionPattern, before: ir.Node) -> ir.Value:
         """The mask as (B, S) int64, nonzero at keys; ones if the model has no mask."""
+        op = subgraph.Before(before)
         if mask is None or mask.origin is None:
             key: object = _rows(pattern)
             if key not in self._masks:
-                shape = self._batch_and_length(pattern, before)
-                self._masks[key] = subgraph.insert(before, "Expand", [self._number("isorun.attend", 1), shape])
+                self._masks[key] = op("Expand", 1, self._batch_and_length(pattern, op))
             return self._masks[key]
         value = mask.origin
         if value.dtype == ir.DataType.INT64 and not mask.inverted:
@@ -264,26 +262,23 @@ class _Fusion:
         if key not in self._masks:
             floating = value.dtype in (ir.DataType.FLOAT, ir.DataType.FLOAT16, ir.DataType.DOUBLE)
             if (mask.inverted or floating) and value.dtype != ir.DataType.BOOL:
-                value = subgraph.cast(before, value, ir.DataType.BOOL)
+                value = op.cast(value, ir.DataType.BOOL)
             if mask.inverted:
-                inverse = subgraph.insert(before, "Not", [value])
+                inverse = op("Not", value)
                 inverse.type, inverse.shape = value.type, value.shape
                 value = inverse
-            self._masks[key] = subgraph.cast(before, value, ir.DataType.INT64)
+            self._masks[key] = op.cast(value, ir.DataType.INT64)
         return self._masks[key]
 
-    def _batch_and_length(self, pattern: AttentionPattern, before: ir.Node) -> ir.Value:
+    def _batch_and_length(self, pattern: AttentionPattern, op: subgraph.Before) -> ir.Value:
         if not pattern.flat:
-            return subgraph.insert(before, "Shape", [pattern.hidden], start=0, end=2)
+            return op("Shape", pattern.hidden, start=0, end=2)
         behind = data_inputs(pattern.hidden)
         inputs = [value for value in self._graph.inputs if value in behind and value.shape and len(value.shape) == 2]
         shapes = {None if value.shape is None else tuple(value.shape) for value in inputs}
         if len(shapes) != 1:
             raise CannotFuse(f"it has no mask, and (batch, sequence) of its rows is that of {len(shapes)} inputs")
-        return subgraph.insert(before, "Shape", [inputs[0]])
-
-    def _number(self, name: str, number: int | list[int]) -> ir.Value:
-        return subgraph.constant(self._graph, name, ir.tensor(np.array(number, np.int64)))
+        return op("Shape", inputs[0])
 
     def _typed(self, value: ir.Value, dtype: ir.DataType) -> ir.Value:
         """A constant in another type: exports in fp16 normalize in fp32."""
@@ -300,13 +295,11 @@ class _Fusion:
         if len(set(layers)) == len(layers):
             return [layer.output for layer in layers]
         weight, bias = self._qkv(projections)
-        product = subgraph.insert_dense(before, pattern.hidden, weight, bias)
-        widths = self._number("isorun.widths", [len(projection.columns) for projection in projections])
-        node = ir.node("Split", [product, widths], {"axis": -1}, num_outputs=len(projections))
-        before.prepend(node)
-        for value in node.outputs:
+        op, widths = subgraph.Before(before), [len(projection.columns) for projection in projections]
+        parts = op.several(len(widths), "Split", op.dense(pattern.hidden, weight, bias), widths, axis=-1)
+        for value in parts:
             value.shape, value.type = ir.Shape([None] * (2 if pattern.flat else 3)), layers[0].output.type
-        return node.outputs
+        return parts
 
     def _qkv(self, projections: tuple[Projection, ...]) -> tuple[ir.Value, ir.Value | None]:
         """The merged weight (H, columns) and bias (columns). Layers that share weights share these too."""
@@ -365,11 +358,8 @@ def _computed(
     """What an operator of the fused form makes of queries, keys or values before their attention."""
     assert value is not None
     inputs = functions.ordered(kind, {**others, "x": value})
-    name = f"{value.name}.{kind}"
-    node = ir.node(kind, inputs, attributes, domain=functions.DOMAIN, name=name)
-    before.prepend(node)
-    result = node.outputs[0]
-    result.name, result.shape, result.type = name, value.shape, value.type
+    result = subgraph.Before(before)(kind, *inputs, domain=functions.DOMAIN, **attributes)
+    result.shape, result.type = value.shape, value.type
     return result
 
 

@@ -42,34 +42,28 @@ class PairMasks:
         value = mask.origin
         assert value is not None
         assert value.shape is not None
-        rank = len(value.shape)
+        rank, op = len(value.shape), subgraph.Before(before)
         if value.dtype != ir.DataType.BOOL:
-            value = subgraph.cast(before, value, ir.DataType.BOOL)
+            value = op.cast(value, ir.DataType.BOOL)
         if mask.inverted:
-            value = subgraph.insert(before, "Not", [value])
+            value = op("Not", value)
         if rank == 3:
-            value = subgraph.insert(
-                before, "Unsqueeze", [value, subgraph.Before(before).constant("head", np.array([1]))]
-            )
+            value = op("Unsqueeze", value, [1])
         value.shape, value.type = ir.Shape([None, 1, None, None]), ir.TensorType(ir.DataType.BOOL)
         return value
 
     def _keys(self, pairs: ir.Value, before: ir.Node) -> ir.Value:
+        op = subgraph.Before(before)
         for source in sorted(data_inputs(pairs), key=lambda value: value.name or ""):
             if source.shape is not None and len(source.shape) == 2 and self._marks_keys(source, pairs):
                 if source.dtype == ir.DataType.INT64:
                     return source
-                marks = source if source.dtype == ir.DataType.BOOL else subgraph.cast(before, source, ir.DataType.BOOL)
-                return subgraph.cast(before, marks, ir.DataType.INT64)
-        numbers = subgraph.cast(before, pairs, ir.DataType.INT64)
-        by_key, by_query = (
-            subgraph.insert(before, "ReduceMax", [numbers], axes=[1, axis], keepdims=0) for axis in (2, 3)
-        )
-        without = subgraph.insert(before, "Greater", [by_key, by_query])  # attended to, without a key
-        any_without = subgraph.insert(
-            before, "ReduceMax", [subgraph.cast(before, without, ir.DataType.INT64)], axes=[1], keepdims=1
-        )
-        keys = subgraph.insert(before, "Max", [by_key, any_without])
+                marks = source if source.dtype == ir.DataType.BOOL else op.cast(source, ir.DataType.BOOL)
+                return op.cast(marks, ir.DataType.INT64)
+        numbers = op.cast(pairs, ir.DataType.INT64)
+        by_key, by_query = (op("ReduceMax", numbers, axes=[1, axis], keepdims=0) for axis in (2, 3))
+        without = op.cast(op("Greater", by_key, by_query), ir.DataType.INT64)  # attended to, without a key
+        keys = op("Max", by_key, op("ReduceMax", without, axes=[1], keepdims=1))
         keys.shape, keys.type = ir.Shape([None, None]), ir.TensorType(ir.DataType.INT64)
         return keys
 

@@ -107,26 +107,24 @@ class Rotations:
     def _by_table(
         self, pattern: AttentionPattern, whole: Turn, key_mask: ir.Value, before: ir.Node, dtype: ir.DataType
     ) -> dict[str, ir.Value]:
-        nodes, numbered = subgraph.Before(before), pattern.positions
+        op, numbered = subgraph.Before(before), pattern.positions
         tables = {
-            name: nodes.constant(name, table.astype(dtype.numpy()))
+            name: op.constant(name, table.astype(dtype.numpy()))
             for name, table in (("cos", whole.cos), ("sin", whole.sin))
         }
         if numbered is None:
             return {**tables, "positions": self._places(key_mask, before)}
         is_long = numbered.dtype == ir.DataType.INT64
-        return {**tables, "positions": numbered if is_long else subgraph.cast(before, numbered, ir.DataType.INT64)}
+        return {**tables, "positions": numbered if is_long else op.cast(numbered, ir.DataType.INT64)}
 
     def _by_rates(
         self, pattern: AttentionPattern, rates: np.ndarray, key_mask: ir.Value, before: ir.Node, dtype: ir.DataType
     ) -> dict[str, ir.Value]:
-        nodes, numbered = subgraph.Before(before), pattern.positions
-        constant = nodes.constant("rates", rates)
-        if numbered is None:
-            cos, sin = positions.rotation(nodes, positions.row(nodes, key_mask), constant, dtype)
-            return {"cos": cos, "sin": sin, "positions": self._places(key_mask, before)}
-        cos, sin = positions.rotation(nodes, positions.flat(nodes, numbered), constant, dtype)
-        return {"cos": cos, "sin": sin, "positions": positions.numbered(nodes, numbered)}
+        op, numbered = subgraph.Before(before), pattern.positions
+        flat = positions.row(op, key_mask) if numbered is None else op("Reshape", numbered, [-1])
+        cos, sin = positions.rotation(op, flat, op.constant("rates", rates), dtype)
+        at = self._places(key_mask, before) if numbered is None else positions.numbered(op, numbered)
+        return {"cos": cos, "sin": sin, "positions": at}
 
     def _places(self, key_mask: ir.Value, before: ir.Node) -> ir.Value:
         """The positions of tokens in their rows, (1, S): constants if the length is fixed, as that of images is."""
