@@ -226,8 +226,11 @@ def data_inputs(value: ir.Value, stop: frozenset[ir.Value] = frozenset()) -> Set
     return {source: None for source in sources if source.producer() is None and not is_constant(source)}.keys()
 
 
-def ancestors(value: ir.Value, stop: frozenset[ir.Value] = frozenset()) -> dict[ir.Value, None]:
-    """The values that a value's data depends on, itself first; values in ``stop`` are not expanded."""
+def ancestors(
+    value: ir.Value, stop: frozenset[ir.Value] = frozenset(), through: Set[str] | None = None
+) -> dict[ir.Value, None]:
+    """The values that a value's data depends on, itself first; values in ``stop`` are not expanded, nor is what other
+    operators compute than those of ONNX's in ``through``, if there are any."""
     values: dict[ir.Value, None] = {}
     stack = [value]
     while stack:
@@ -236,7 +239,9 @@ def ancestors(value: ir.Value, stop: frozenset[ir.Value] = frozenset()) -> dict[
             continue
         values[current] = None
         node = current.producer()
-        if node is not None and node.op_type not in _SHAPE_OPERATORS and current not in stop:
+        if node is None or node.op_type in _SHAPE_OPERATORS or current in stop:
+            continue
+        if through is None or (node.domain == "" and node.op_type in through):
             stack.extend(source for source in node.inputs if source is not None)
     return values
 

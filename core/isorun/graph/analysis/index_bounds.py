@@ -233,20 +233,12 @@ def _both(first: Span, second: Span) -> Span | None:
 
 def _operands(value: ir.Value) -> list[ir.Value]:
     """The values that a value is computed from element by element; itself if there are none."""
-    operands: dict[ir.Value, None] = {}
-    seen: set[ir.Value] = set()
-    stack = [value]
-    while stack:
-        current = stack.pop()
-        node = current.producer()
-        if current in seen or constant_range(current) is not None:
-            continue
-        seen.add(current)
-        if node is None or node.domain != "" or node.op_type not in _ELEMENTWISE:
-            operands[current] = None
-        else:
-            stack.extend(operand for operand in node.inputs if operand is not None)
-    return list(operands)
+    leaves = (leaf for leaf in ancestors(value, through=_ELEMENTWISE) if not _is_elementwise(leaf.producer()))
+    return [leaf for leaf in leaves if constant_range(leaf) is None]
+
+
+def _is_elementwise(node: ir.Node | None) -> bool:
+    return node is not None and node.domain == "" and node.op_type in _ELEMENTWISE
 
 
 def _reach(value: ir.Value, allowed: Span) -> int:

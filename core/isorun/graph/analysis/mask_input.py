@@ -36,7 +36,7 @@ def mask_inputs(graph: ir.Graph) -> list[str]:
         if functions.is_fused(node, *functions.ATTENTIONS):
             inputs = functions.inputs(node)
             pairs = inputs.get("pairs")
-            sources |= {_source(inputs["key_mask"])[0]} if pairs is None else _pair_sources(pairs)
+            sources |= {_source(inputs["key_mask"])[0]} if pairs is None else {*ancestors(pairs, through=_OF_MASKS)}
     return [value.name or "" for value in graph.inputs if value in sources and value.dtype != ir.DataType.BOOL]
 
 
@@ -66,19 +66,6 @@ def find(graph: ir.Graph) -> MaskInput:
     by_token = _by_token(graph)
     token_outputs = tuple(value.name for value in graph.outputs if value in by_token and value.name)
     return MaskInput(source[0].name, source[1], token_outputs)
-
-
-def _pair_sources(pairs: ir.Value) -> set[ir.Value]:
-    """The values that a mask of pairs is computed from, up to comparisons."""
-    sources, pending = set(), [pairs]
-    while pending:
-        value = pending.pop()
-        node = value.producer()
-        if node is not None and node.domain == "" and node.op_type in _OF_MASKS:
-            pending.extend(source for source in node.inputs if source is not None)
-        else:
-            sources.add(value)
-    return sources
 
 
 def _source(mask: ir.Value) -> tuple[ir.Value, bool]:

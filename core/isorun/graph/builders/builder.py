@@ -11,7 +11,7 @@ import onnx_ir as ir
 
 from isorun.graph.ops import functions
 from isorun.graph.ops import positions as position_ops
-from isorun.graph.ops.adding import Nodes
+from isorun.graph.ops.adding import Named, Nodes
 
 IR_VERSION = 10
 
@@ -62,7 +62,7 @@ class Builder:
 
     def under(self, prefix: str) -> Nodes:
         """Adds nodes whose names are their operators, after a prefix."""
-        return _Named(self, prefix)
+        return Named(self, prefix)
 
     def positions(self, ids: ir.Value) -> ir.Value:
         """0, 1, 2 and so on for ids (B, S): (1, S), the same value for all that read it."""
@@ -137,17 +137,3 @@ class Builder:
         self._nodes.append(node)
         for index, value in enumerate(node.outputs):
             value.name = f"{node.name}:{index}"
-
-
-class _Named(Nodes):
-    def __init__(self, builder: Builder, prefix: str) -> None:
-        self._builder, self._prefix = builder, prefix
-
-    def place(self, node: ir.Node) -> None:
-        self._builder.add(node, f"{self._prefix}.{node.op_type}")
-
-    def constant(self, label: str, array: np.ndarray) -> ir.Value:
-        return self._builder.constant(f"{self._prefix}.{label}", array)
-
-    def integers(self, numbers: int | Sequence[int]) -> ir.Value:
-        return self._builder.constant(f"integers.{numbers}", np.array(numbers, np.int64))

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 import numpy as np
 import onnx_ir as ir
 
-from isorun.graph.analysis.evaluate import is_constant, sizes
+from isorun.graph.analysis.evaluate import ancestors, is_constant, sizes
 from isorun.graph.matching import subgraph
 from isorun.graph.matching.report import CannotFuse
 
@@ -86,18 +86,8 @@ class Node(subgraph.Before):
 
 def tokens_of(value: ir.Value) -> ir.Value:
     """The graph input with the value's sequence dimension, so that all layers share its shape; else the value."""
-    seen: set[ir.Value] = set()
-    stack = [value]
-    while stack:
-        current = stack.pop()
-        node = current.producer()
-        if node is None and not is_constant(current) and rank_of(current) == 2:
-            return current
-        if node is None or current in seen or node.op_type not in _KEEP_TOKENS:
-            continue
-        seen.add(current)
-        stack.extend(source for source in node.inputs if source is not None and not is_constant(source))
-    return value
+    inputs = (source for source in ancestors(value, through=_KEEP_TOKENS) if source.producer() is None)
+    return next((source for source in inputs if rank_of(source) == 2 and not is_constant(source)), value)
 
 
 def rank_of(value: ir.Value) -> int | None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 import onnx_ir as ir
@@ -45,6 +45,32 @@ class Nodes(ABC):
     @abstractmethod
     def place(self, node: ir.Node) -> None:
         """Put a node into the graph."""
+
+
+class Owner(Protocol):
+    """What has the nodes of a graph that is built."""
+
+    def constant(self, name: str, array: np.ndarray) -> ir.Value:
+        """A constant of the graph, the one of that name if there is one."""
+
+    def add(self, node: ir.Node, name: str) -> None:
+        """Add a node; a number is appended to the name if it is taken."""
+
+
+class Named(Nodes):
+    """Adds nodes whose names are their operators, after a prefix."""
+
+    def __init__(self, owner: Owner, prefix: str) -> None:
+        self._owner, self._prefix = owner, prefix
+
+    def constant(self, label: str, array: np.ndarray) -> ir.Value:
+        return self._owner.constant(f"{self._prefix}.{label}", array)
+
+    def integers(self, numbers: int | Sequence[int]) -> ir.Value:
+        return self._owner.constant(f"integers.{numbers}", np.array(numbers, np.int64))
+
+    def place(self, node: ir.Node) -> None:
+        self._owner.add(node, f"{self._prefix}.{node.op_type}")
 
 
 class Beside(Nodes):

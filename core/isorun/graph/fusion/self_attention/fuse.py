@@ -28,17 +28,17 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import reduce
 from operator import and_
+from typing import Any, TypeVar
 
 import numpy as np
 import onnx_ir as ir
 
 from isorun.graph.analysis.evaluate import array, data_inputs, sizes
-from isorun.graph.fusion.self_attention import distances, rotation
+from isorun.graph.fusion.self_attention import distances, pair_masks, rotation
 from isorun.graph.fusion.self_attention.disentangled import Disentangled
 from isorun.graph.fusion.self_attention.formula import AttentionProbe, Formula
 from isorun.graph.fusion.self_attention.lengths import Lengths
 from isorun.graph.fusion.self_attention.masks import Bias, KeyMask, MaskClassifier
-from isorun.graph.fusion.self_attention.pair_masks import PairMasks
 from isorun.graph.fusion.self_attention.pattern import AttentionPattern, find, is_candidate
 from isorun.graph.fusion.self_attention.projection import Projection
 from isorun.graph.fusion.self_attention.reach import FINITE_MASK, Reach
@@ -50,6 +50,7 @@ from isorun.graph.ops import functions, positions
 
 KIND = functions.ATTENTION
 _SCALE_TOLERANCE = 1e-5
+T = TypeVar("T")
 
 
 def fuse(model: ir.Model, report: FusionReport) -> None:
@@ -68,10 +69,7 @@ class _Fusion:
         self._probe = AttentionProbe(self._probes)
         self._classifier = MaskClassifier(self._probes)
         self._lengths = Lengths(self._probes)
-        self._weights: dict[tuple[object, ...], ir.Value] = {}
-        self._masks: dict[object, ir.Value] = {}
-        self._biases: dict[tuple[ir.Value, ir.Value], ir.Value] = {}
-        self._pair_masks = PairMasks(self._probes)
+        self._known: dict[object, Any] = {}
         self._rotations = Rotations(self._graph, self._probes, self._probe)
 
     def fuse(self, root: ir.Node) -> None:
@@ -152,7 +150,8 @@ class _Fusion:
         assert before is not None
         op, pairs = subgraph.Before(before), None
         if mask is not None and mask.reach.by_pair:
-            key_mask, pairs = self._pair_masks.of(mask, before)
+            key = "pairs", mask.origin, mask.inverted
+            key_mask, pairs = self._once(key, lambda: pair_masks.split(mask, self._probes, before))
         else:
             key_mask = self._key_mask(mask, pattern, before)
         if bias is not None:
@@ -237,38 +236,34 @@ class _Fusion:
 
     def _relative(self, pattern: AttentionPattern, bias: ir.Value, key_mask: ir.Value) -> ir.Value:
         """A bias, (1 or B, 1 or N, S, S): in the canonical form of fused graphs if it is a bias by distance."""
-        key = bias, key_mask
-        if key not in self._biases:
-            before, dtype = pattern.context.producer(), subgraph.dtype(pattern.layers[0].weight)
-            assert before is not None
+        before, dtype = pattern.context.producer(), subgraph.dtype(pattern.layers[0].weight)
+        assert before is not None
+
+        def relative() -> ir.Value:
             canonical = distances.canonical(self._probes, pattern, bias, key_mask, before, dtype)
-            if canonical is None:
-                canonical = distances.for_each_pair(self._probes, pattern, bias, key_mask, before)
-            self._biases[key] = canonical
-        return self._biases[key]
+            return canonical or distances.for_each_pair(self._probes, pattern, bias, key_mask, before)
+
+        return self._once((bias, key_mask), relative)
 
     def _key_mask(self, mask: KeyMask | None, pattern: AttentionPattern, before: ir.Node) -> ir.Value:
         """The mask as (B, S) int64, nonzero at keys; ones if the model has no mask."""
         op = subgraph.Before(before)
         if mask is None or mask.origin is None:
-            key: object = _rows(pattern)
-            if key not in self._masks:
-                self._masks[key] = op("Expand", 1, self._batch_and_length(pattern, op))
-            return self._masks[key]
-        value = mask.origin
-        if value.dtype == ir.DataType.INT64 and not mask.inverted:
-            return value
-        key = (value, mask.inverted)
-        if key not in self._masks:
-            floating = value.dtype in (ir.DataType.FLOAT, ir.DataType.FLOAT16, ir.DataType.DOUBLE)
-            if (mask.inverted or floating) and value.dtype != ir.DataType.BOOL:
+            return self._once(_rows(pattern), lambda: op("Expand", 1, self._batch_and_length(pattern, op)))
+        origin, inverted = mask.origin, mask.inverted
+        if origin.dtype == ir.DataType.INT64 and not inverted:
+            return origin
+
+        def of_origin() -> ir.Value:
+            floating, value = origin.dtype in (ir.DataType.FLOAT, ir.DataType.FLOAT16, ir.DataType.DOUBLE), origin
+            if (inverted or floating) and value.dtype != ir.DataType.BOOL:
                 value = op.cast(value, ir.DataType.BOOL)
-            if mask.inverted:
-                inverse = op("Not", value)
-                inverse.type, inverse.shape = value.type, value.shape
-                value = inverse
-            self._masks[key] = op.cast(value, ir.DataType.INT64)
-        return self._masks[key]
+            if inverted:
+                value = op("Not", value)
+                value.type, value.shape = ir.TensorType(ir.DataType.BOOL), origin.shape
+            return op.cast(value, ir.DataType.INT64)
+
+        return self._once((origin, inverted), of_origin)
 
     def _batch_and_length(self, pattern: AttentionPattern, op: subgraph.Before) -> ir.Value:
         if not pattern.flat:
@@ -343,9 +338,14 @@ class _Fusion:
         dtype: ir.DataType,
         shape: tuple[int, ...],
     ) -> ir.Value:
-        if parts not in self._weights:
-            self._weights[parts] = subgraph.constant(self._graph, name, subgraph.lazy(make, dtype, shape))
-        return self._weights[parts]
+        return self._once(parts, lambda: subgraph.constant(self._graph, name, subgraph.lazy(make, dtype, shape)))
+
+    def _once(self, key: object, make: Callable[[], T]) -> T:
+        """What layers share, by what it is made of."""
+        if key not in self._known:
+            self._known[key] = make()
+        known: T = self._known[key]
+        return known
 
 
 def _computed(

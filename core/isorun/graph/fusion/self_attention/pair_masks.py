@@ -15,76 +15,70 @@ _SEGMENTS = (-1, 1, 2)
 _MAX_LENGTH = 1024  # the longest mask that is evaluated
 
 
-class PairMasks:
-    """What attentions read of masks of pairs, computed once for all layers.
+def split(mask: KeyMask, probes: Probes, before: ir.Node) -> tuple[ir.Value, ir.Value]:
+    """The key mask (B, S) int64 and the mask of pairs (B, 1, S, S) bool of an attention.
+
+    A token is a key if any query of its row attends to it; every token is one if such a query has no key itself, since
+    that query attends to all positions alike.
 
     Args:
+        mask: a mask of pairs.
         probes: evaluate the graph on samples.
+        before: where nodes are put.
     """
+    op = subgraph.Before(before)
+    pairs = _pairs(mask, op)
+    return _keys(pairs, probes, op), pairs
 
-    def __init__(self, probes: Probes) -> None:
-        self._probes = probes
-        self._known: dict[tuple[ir.Value, bool], tuple[ir.Value, ir.Value]] = {}
 
-    def of(self, mask: KeyMask, before: ir.Node) -> tuple[ir.Value, ir.Value]:
-        """The key mask (B, S) int64 and the mask of pairs (B, 1, S, S) bool of an attention.
+def _pairs(mask: KeyMask, op: subgraph.Before) -> ir.Value:
+    value = mask.origin
+    assert value is not None
+    assert value.shape is not None
+    rank = len(value.shape)
+    if value.dtype != ir.DataType.BOOL:
+        value = op.cast(value, ir.DataType.BOOL)
+    if mask.inverted:
+        value = op("Not", value)
+    if rank == 3:
+        value = op("Unsqueeze", value, [1])
+    value.shape, value.type = ir.Shape([None, 1, None, None]), ir.TensorType(ir.DataType.BOOL)
+    return value
 
-        A token is a key if any query of its row attends to it; every token is one if such a query has no key itself,
-        since that query attends to all positions alike.
-        """
-        assert mask.origin is not None
-        if (mask.origin, mask.inverted) not in self._known:
-            pairs = self._pairs(mask, before)
-            self._known[mask.origin, mask.inverted] = self._keys(pairs, before), pairs
-        return self._known[mask.origin, mask.inverted]
 
-    def _pairs(self, mask: KeyMask, before: ir.Node) -> ir.Value:
-        value = mask.origin
-        assert value is not None
-        assert value.shape is not None
-        rank, op = len(value.shape), subgraph.Before(before)
-        if value.dtype != ir.DataType.BOOL:
-            value = op.cast(value, ir.DataType.BOOL)
-        if mask.inverted:
-            value = op("Not", value)
-        if rank == 3:
-            value = op("Unsqueeze", value, [1])
-        value.shape, value.type = ir.Shape([None, 1, None, None]), ir.TensorType(ir.DataType.BOOL)
-        return value
+def _keys(pairs: ir.Value, probes: Probes, op: subgraph.Before) -> ir.Value:
+    for source in sorted(data_inputs(pairs), key=lambda value: value.name or ""):
+        if source.shape is not None and len(source.shape) == 2 and _marks_keys(source, pairs, probes):
+            if source.dtype == ir.DataType.INT64:
+                return source
+            marks = source if source.dtype == ir.DataType.BOOL else op.cast(source, ir.DataType.BOOL)
+            return op.cast(marks, ir.DataType.INT64)
+    numbers = op.cast(pairs, ir.DataType.INT64)
+    by_key, by_query = (op("ReduceMax", numbers, axes=[1, axis], keepdims=0) for axis in (2, 3))
+    without = op.cast(op("Greater", by_key, by_query), ir.DataType.INT64)  # attended to, without a key
+    keys = op("Max", by_key, op("ReduceMax", without, axes=[1], keepdims=1))
+    keys.shape, keys.type = ir.Shape([None, None]), ir.TensorType(ir.DataType.INT64)
+    return keys
 
-    def _keys(self, pairs: ir.Value, before: ir.Node) -> ir.Value:
-        op = subgraph.Before(before)
-        for source in sorted(data_inputs(pairs), key=lambda value: value.name or ""):
-            if source.shape is not None and len(source.shape) == 2 and self._marks_keys(source, pairs):
-                if source.dtype == ir.DataType.INT64:
-                    return source
-                marks = source if source.dtype == ir.DataType.BOOL else op.cast(source, ir.DataType.BOOL)
-                return op.cast(marks, ir.DataType.INT64)
-        numbers = op.cast(pairs, ir.DataType.INT64)
-        by_key, by_query = (op("ReduceMax", numbers, axes=[1, axis], keepdims=0) for axis in (2, 3))
-        without = op.cast(op("Greater", by_key, by_query), ir.DataType.INT64)  # attended to, without a key
-        keys = op("Max", by_key, op("ReduceMax", without, axes=[1], keepdims=1))
-        keys.shape, keys.type = ir.Shape([None, None]), ir.TensorType(ir.DataType.INT64)
-        return keys
 
-    def _marks_keys(self, source: ir.Value, pairs: ir.Value) -> bool:
-        """Whether an input is nonzero at the keys and 0 at all others, whatever the segments are."""
-        rng = np.random.default_rng(0)
-        lengths = self._probes.lengths
-        if not self._probes.fixed:  # and in rows that are longer than what a slice leaves of them
-            lengths += tuple(number + 1 for number in numbers.compared([pairs]) if lengths[-1] <= number < _MAX_LENGTH)
-        for length in lengths:
-            feeds = self._probes.feeds(length)
-            samples = {
-                value: rng.choice([0, *_SEGMENTS], feeds[value].shape).astype(feeds[value].dtype)
-                for value in data_inputs(pairs)
-                if value in feeds
-            }
-            mask = self._probes.masks(length)
-            samples[source] = (mask * rng.choice(_SEGMENTS, mask.shape)).astype(feeds[source].dtype)
-            allowed = self._probes.evaluator({**feeds, **samples})(pairs)[:, 0]
-            by_key, by_query = allowed.any(axis=1), allowed.any(axis=2)
-            keys = by_key | np.any(by_key & ~by_query, axis=1, keepdims=True)
-            if not np.array_equal(keys, mask != 0):
-                return False
-        return True
+def _marks_keys(source: ir.Value, pairs: ir.Value, probes: Probes) -> bool:
+    """Whether an input is nonzero at the keys and 0 at all others, whatever the segments are."""
+    rng = np.random.default_rng(0)
+    lengths = probes.lengths
+    if not probes.fixed:  # and in rows that are longer than what a slice leaves of them
+        lengths += tuple(number + 1 for number in numbers.compared([pairs]) if lengths[-1] <= number < _MAX_LENGTH)
+    for length in lengths:
+        feeds = probes.feeds(length)
+        samples = {
+            value: rng.choice([0, *_SEGMENTS], feeds[value].shape).astype(feeds[value].dtype)
+            for value in data_inputs(pairs)
+            if value in feeds
+        }
+        mask = probes.masks(length)
+        samples[source] = (mask * rng.choice(_SEGMENTS, mask.shape)).astype(feeds[source].dtype)
+        allowed = probes.evaluator({**feeds, **samples})(pairs)[:, 0]
+        by_key, by_query = allowed.any(axis=1), allowed.any(axis=2)
+        keys = by_key | np.any(by_key & ~by_query, axis=1, keepdims=True)
+        if not np.array_equal(keys, mask != 0):
+            return False
+    return True

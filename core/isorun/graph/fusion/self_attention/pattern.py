@@ -209,8 +209,8 @@ def _subgraph_of(root: ir.Node) -> AttentionPattern:
                         f"{what} is an output of the graph, like the keys and values that a decoder caches"
                     )
                 raise CannotFuse(f"another node uses {what}")
-    operands = _operands(root, inside, set(projections))
-    before = {} if operands is None else _ancestors(operands, inside)
+    operands = _operands(root, inside, projections)
+    before = {} if operands is None else _ancestors(operands, inside, projections)
     others = {node: None for node in inside if node not in before}
     turns = _read_outside(before, inside, projections)
     return AttentionPattern(
@@ -247,55 +247,33 @@ def _read_outside(
 
 
 def _operands(
-    root: ir.Node, inside: Mapping[ir.Node, None], projections: set[ir.Value]
+    root: ir.Node, inside: Mapping[ir.Node, None], projections: Mapping[ir.Value, object]
 ) -> tuple[ir.Value, ir.Value] | None:
-    """Queries and keys as their product reads them."""
+    """Queries and keys as their product reads them, rather than one of them and a table of positions."""
     if root.op_type == "Attention":
         query, key = root.inputs[:2]
         return None if query is None or key is None else (query, key)
-    pending = [root]
-    while pending:
-        node = pending.pop()
-        if node.op_type == "MatMul":
-            factors = [value for value in node.inputs if value is not None]
-            if all(value.producer() in inside or value in projections for value in factors):
+    for value in ancestors(root.outputs[0], frozenset(projections)):
+        node = value.producer()
+        if node is not None and node in inside and node.op_type == "MatMul":
+            factors = [factor for factor in node.inputs if factor is not None]
+            if all(factor.producer() in inside or factor in projections for factor in factors):
                 return factors[0], factors[1]
-            continue  # with a table of positions
-        pending.extend(
-            producer
-            for value in node.inputs
-            if value is not None and (producer := value.producer()) in inside and producer
-        )
     return None
 
 
-def _ancestors(values: tuple[ir.Value, ...], inside: Mapping[ir.Node, None]) -> dict[ir.Node, None]:
+def _ancestors(
+    values: Iterable[ir.Value], inside: Mapping[ir.Node, None], projections: Mapping[ir.Value, object]
+) -> dict[ir.Node, None]:
     """The nodes inside that compute values."""
-    ancestors: dict[ir.Node, None] = {}
-    stack = list(values)
-    while stack:
-        node = stack.pop().producer()
-        if node is not None and node in inside and node not in ancestors:
-            ancestors[node] = None
-            stack.extend(source for source in node.inputs if source is not None)
-    return ancestors
+    computed = (ancestor for value in values for ancestor in ancestors(value, frozenset(projections)))
+    return {node: None for value in computed if (node := value.producer()) is not None and node in inside}
 
 
 def _same_tokens(values: set[ir.Value]) -> bool:
     """Whether all but one of the values are computed from that one, each token from the same token (MobileBERT)."""
-    behind = {}
-    for value in values:
-        reached = {value: None}
-        stack = [value]
-        while stack:
-            node = stack.pop().producer()
-            if node is None or node.op_type not in _BY_TOKEN or node.domain != "" or len(reached) > _MAX_NODES:
-                continue
-            before = [source for source in node.inputs if source is not None and not is_constant(source)]
-            stack.extend(source for source in before if source not in reached)
-            reached.update(dict.fromkeys(before))
-        behind[value] = reached
-    return any(all(first in reached for reached in behind.values()) for first in values)
+    behind = [ancestors(value, through=_BY_TOKEN) for value in values]
+    return any(all(first in reached for reached in behind) for first in values)
 
 
 def _context(root: ir.Node) -> ir.Value:

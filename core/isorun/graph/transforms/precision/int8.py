@@ -15,8 +15,10 @@ The graphs with and without padding removal use the same parameters, so that the
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, fields
+from itertools import pairwise
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -27,6 +29,7 @@ import onnx_ir as ir
 from isorun.errors import InvalidModel
 from isorun.graph.analysis import tokens
 from isorun.graph.ops import functions
+from isorun.graph.ops.adding import Named
 
 _QKV = ("query", "key", "value")
 _FILE = "dense.npz"
@@ -202,6 +205,8 @@ class _Quantizer:
         self._graph = model.graph
         self._table = table
         self._weights: dict[tuple[str, tuple[int, int] | None], ir.Value] = {}
+        named = (name for node in model.graph for name in (node.name, *(value.name for value in node.outputs)))
+        self._names = Counter(filter(None, named))  # runtimes reject two nodes of one name
 
     def run(self) -> None:
         for node, _, weight in list(layers(self._model)):
@@ -226,27 +231,19 @@ class _Quantizer:
 
     def _attention(self, node: ir.Node, layer: _Layer) -> None:
         """Three products and the attention core."""
-        inputs = functions.inputs(node)
-        widths = functions.widths(node, layer.dense.weight.shape[1])
-        ends = np.cumsum((0, *widths)).tolist()
+        inputs, op = functions.inputs(node), Named(self, layer.name)
+        ends = np.cumsum((0, *functions.widths(node, layer.dense.weight.shape[1]))).tolist()
         parts: dict[str, ir.Value | None] = {}
-        for index, part in enumerate(_QKV):
-            columns = (ends[index], ends[index + 1])
+        for part, columns in zip(_QKV, pairwise(ends), strict=True):
             parts[part] = product = self._product(layer, f".{part}", columns)
             if (bias := inputs.get("qkv_bias")) is not None:
                 values = tokens.constant(bias)
                 assert values is not None
-                own_bias = self._constant(f"{bias.name}.{part}", values.numpy()[slice(*columns)])
-                parts[part] = self._node("Add", f"{layer.name}.{part}", [product, own_bias])
-        core = ir.node(
-            functions.CORE,
-            functions.ordered(functions.CORE, inputs | parts),
-            dict(node.attributes),
-            domain=functions.DOMAIN,
-            name=f"{layer.name}.core",
-        )
-        self._graph.append(core)
-        self._replace(node, core.outputs[0])
+                own_bias = Named(self, str(bias.name)).constant(part, values.numpy()[slice(*columns)])
+                parts[part] = op("Add", product, own_bias)
+        core = functions.ordered(functions.CORE, inputs | parts)
+        attributes = {name: attribute.value for name, attribute in node.attributes.items()}
+        self._replace(node, op(functions.CORE, *core, domain=functions.DOMAIN, **attributes))
 
     def _replace(self, node: ir.Node, new: ir.Value) -> None:
         """Remove a node with one output, whose name and readers a value gets."""
@@ -259,49 +256,43 @@ class _Quantizer:
 
     def _product(self, layer: _Layer, part: str = "", columns: tuple[int, int] | None = None) -> ir.Value:
         """x W, or its columns from one number to another."""
-        dense, name = layer.dense, f"{layer.name}{part}"
-        product = self._node("MatMul", f"{name}.product", [layer.quantized, self._weight(layer.weight, dense, columns)])
+        dense, op = layer.dense, Named(self, f"{layer.name}{part}")
+        product = op("MatMul", layer.quantized, self._weight(layer.weight, dense, columns))
         if not dense.outliers.size:
             return product
-        begin, end = columns or (0, dense.weight.shape[1])
-        channels = self._constant(f"{layer.name}.outliers", dense.outliers)
-        weight = self._constant(f"{name}.outliers.weight", np.ascontiguousarray(dense.outlier_weight[:, begin:end]))
-        outliers = self._node("Gather", f"{name}.outliers.input", [layer.activation, channels], axis=-1)
-        own_product = self._node("MatMul", f"{name}.outliers.product", [outliers, weight])
-        return self._node("Add", f"{name}.sum", [product, own_product])
+        channels = Named(self, layer.name).constant("outliers", dense.outliers)
+        rows = np.ascontiguousarray(dense.outlier_weight[:, slice(*columns or (None,))])
+        own_product = op(
+            "MatMul", op("Gather", layer.activation, channels, axis=-1), op.constant("outliers.weight", rows)
+        )
+        return op("Add", product, own_product)
 
     def _activation(self, name: str, activation: ir.Value, dense: QuantizedDense) -> ir.Value:
         """x -> DequantizeLinear(QuantizeLinear(x / s))."""
+        op = Named(self, name)
         if not np.all(dense.factors == 1):
-            activation = self._node(
-                "Mul", f"{name}.smoothed", [activation, self._constant(f"{name}.factors", dense.factors)]
-            )
-        scale = self._constant(f"{name}.scale", np.asarray(dense.scale))
-        zero = self._constant(f"{name}.zero_point", np.asarray(dense.zero_point))
-        quantized = self._node("QuantizeLinear", f"{name}.quantized", [activation, scale, zero])
-        return self._node("DequantizeLinear", f"{name}.dequantized", [quantized, scale, zero])
+            activation = op("Mul", activation, op.constant("factors", dense.factors))
+        scale = op.constant("scale", np.asarray(dense.scale))
+        zero = op.constant("zero_point", np.asarray(dense.zero_point))
+        return op("DequantizeLinear", op("QuantizeLinear", activation, scale, zero), scale, zero)
 
     def _weight(self, name: str, dense: QuantizedDense, columns: tuple[int, int] | None = None) -> ir.Value:
         """A weight, or the columns from one number to another. Weights that layers share stay shared."""
         begin, end = columns or (0, dense.weight.shape[1])
         if (name, columns) not in self._weights:
-            label = f"{name}.int8" if columns is None else f"{name}.int8.{begin}"
-            scale = dense.weight_scale[begin:end]
-            inputs = [
-                self._constant(label, np.ascontiguousarray(dense.weight[:, begin:end])),
-                self._constant(f"{label}.scale", scale),
-            ]
-            inputs.append(self._constant(f"{label}.zero_point", np.zeros(scale.shape, np.int8)))
-            self._weights[name, columns] = self._node("DequantizeLinear", f"{label}.dequantized", inputs, axis=1)
+            op = Named(self, f"{name}.int8" if columns is None else f"{name}.int8.{begin}")
+            weight = op.constant("weight", np.ascontiguousarray(dense.weight[:, begin:end]))
+            scale = op.constant("scale", dense.weight_scale[begin:end])
+            zero = op.constant("zero_point", np.zeros(end - begin, np.int8))
+            self._weights[name, columns] = op("DequantizeLinear", weight, scale, zero, axis=1)
         return self._weights[name, columns]
 
-    def _constant(self, name: str, array: npt.NDArray[Any]) -> ir.Value:
+    def constant(self, name: str, array: npt.NDArray[Any]) -> ir.Value:
         if name not in self._graph.initializers:
             self._graph.initializers.add(ir.val(name, const_value=ir.tensor(array, name=name)))
         return self._graph.initializers[name]
 
-    def _node(self, kind: str, name: str, inputs: list[ir.Value], **attributes: int) -> ir.Value:
-        node = ir.node(kind, inputs, attributes, name=name)
+    def add(self, node: ir.Node, name: str) -> None:
         self._graph.append(node)
-        node.outputs[0].name = name
-        return node.outputs[0]
+        self._names[name] += 1
+        node.name = node.outputs[0].name = f"{name}.{self._names[name]}" if self._names[name] > 1 else name
