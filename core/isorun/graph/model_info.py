@@ -22,6 +22,7 @@ from isorun.graph.analysis.evaluate import CannotEvaluate, Evaluator, data_input
 from isorun.graph.analysis.layers import QUANTIZING
 from isorun.graph.canonicalize.opset_upgrade import feedable_inputs
 from isorun.graph.io import maps
+from isorun.graph.io.nodes import needed
 from isorun.graph.matching.probes import Probes
 from isorun.graph.ops.functions import ATTENTION, CORE, EMBEDDINGS, PACKED, TABLES, inputs, is_fused
 from isorun.graph.transforms import padding_removal
@@ -181,8 +182,7 @@ def _longest_read(graph: ir.Graph) -> int | None:
         table = node.inputs[0] if node.inputs else None
         if (node.domain, node.op_type) not in _READS or not is_constant(table):
             continue
-        value = node.outputs[0] if node.op_type == "Slice" else node.inputs[1]
-        assert value is not None
+        value = needed(node.outputs[0] if node.op_type == "Slice" else node.inputs[1])
         if data_inputs(value) or any(node.attributes.get_int(name, 0) != 0 for name in ("axis", "gather_axis")):
             continue
 

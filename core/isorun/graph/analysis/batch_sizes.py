@@ -33,12 +33,12 @@ class BatchSizes:
     """
 
     def __init__(self, model: ir.Model) -> None:
-        self.batched = _batched(model)
+        self.batched = {value.name for value in model.graph.inputs if _has_batch(model.graph, value)}
         """The names of the inputs with a batch axis."""
         self._shapes: list[dict[str, Shape]] = []
         self._arrays: list[dict[str, np.ndarray]] = []
         for batch in BATCHES if self.batched else ():
-            shapes, arrays = _infer(model, batch)
+            shapes, arrays = infer(model, batch)
             self._shapes.append(shapes)
             self._arrays.append(arrays)
 
@@ -82,11 +82,9 @@ class BatchSizes:
             integers: whether integers count: most of them are sizes and places.
         """
         pair = [arrays.get("" if value is None else value.name or "") for arrays in self._arrays]
-        if None in [array if array is None else 0 for array in pair]:
-            return False
         few, many = pair
-        assert few is not None
-        assert many is not None
+        if few is None or many is None:
+            return False
         if few.dtype.kind not in ("fbiu" if integers else "fb"):
             return False
         differing = [axis for axis, sizes in enumerate(zip(few.shape, many.shape, strict=False)) if len({*sizes}) > 1]
@@ -106,20 +104,6 @@ class BatchSizes:
         )
 
 
-def shapes_at(model: ir.Model, batch: int) -> dict[str, Shape]:
-    """The shapes of a graph's values at a batch size, as far as they are known.
-
-    Args:
-        model: the model, which is unchanged.
-        batch: the size of the symbolic first axis of inputs.
-    """
-    return _infer(model, batch)[0]
-
-
-def _batched(model: ir.Model) -> set[str | None]:
-    return {value.name for value in model.graph.inputs if _has_batch(model.graph, value)}
-
-
 def _has_batch(graph: ir.Graph, value: ir.Value) -> bool:
     if value.name in graph.initializers or isinstance(value.type, ir.SequenceType | ir.OptionalType):
         return False
@@ -128,14 +112,19 @@ def _has_batch(graph: ir.Graph, value: ir.Value) -> bool:
     return bool(len(value.shape)) and not (isinstance(value.shape[0], int) and value.shape[0] >= 0)
 
 
-def _infer(model: ir.Model, batch: int) -> tuple[dict[str, Shape], dict[str, np.ndarray]]:
-    batched = _batched(model)
+def infer(model: ir.Model, batch: int) -> tuple[dict[str, Shape], dict[str, np.ndarray]]:
+    """The shapes of a graph's values at a batch size, and the elements of small ones, as far as they are known.
+
+    Args:
+        model: the model, which is unchanged.
+        batch: the size of the symbolic first axis of inputs.
+    """
     functions = list(model.functions.values())  # shared: inference reads them only
     copy = ir.Model(model.graph.clone(), ir_version=model.ir_version, functions=functions)
     for value in copy.graph.inputs:
         if value.shape is not None and value.name not in copy.graph.initializers:
             fixed = [size if isinstance(size, int) and size >= 0 else _OTHER for size in value.shape]
-            value.shape = ir.Shape([batch, *fixed[1:]] if value.name in batched else fixed)
+            value.shape = ir.Shape([batch, *fixed[1:]] if _has_batch(copy.graph, value) else fixed)
     for node in copy.graph.all_nodes():
         for value in node.outputs:
             value.shape = None  # declared with symbols, which would be kept

@@ -14,6 +14,7 @@ import numpy as np
 import onnx_ir as ir
 from onnx.reference.ops import load_op
 
+from isorun.graph.io.nodes import needed
 from isorun.graph.ops import functions
 from isorun.system.interruption import interrupts
 
@@ -83,18 +84,14 @@ class Evaluator:
             None if value is None else self._known[value] if value in self._known else _constant(value, widen=widen)
             for value in node.inputs
         ]
-        if _narrows(node) and inputs[0] is not None:
+        narrows = node.op_type == "Cast" and node.domain == "" and node.attributes["to"].as_int() in HALVES
+        if narrows and inputs[0] is not None:
             self._known[node.outputs[0]] = inputs[0].astype(np.float32)
             return
         for value, result in zip(node.outputs, run_node(node, inputs, self._opset), strict=False):
             if not isinstance(result, np.ndarray):
                 raise CannotEvaluate(f"{node.op_type} ({node.name}) has a result that is no tensor")
             self._known[value] = _widened(result)
-
-
-def _narrows(node: ir.Node) -> bool:
-    """Whether a node casts to a 16-bit type."""
-    return node.op_type == "Cast" and node.domain == "" and node.attributes["to"].as_int() in HALVES
 
 
 def _widened(array: np.ndarray) -> np.ndarray:
@@ -165,16 +162,12 @@ _GROWTH: Mapping[str, Callable[..., float]] = {
 }
 
 
-def _rms_normalize(node: ir.Node, data: np.ndarray | None, gamma: np.ndarray | None) -> np.ndarray:
-    assert data is not None
-    assert gamma is not None
+def _rms_normalize(node: ir.Node, data: Any, gamma: Any) -> np.ndarray:
     mean = np.square(data).mean(-1, keepdims=True)
     return np.asarray(data / np.sqrt(mean + node.attributes["epsilon"].as_float()) * gamma, data.dtype)
 
 
-def _gather_elements(node: ir.Node, data: np.ndarray | None, indices: np.ndarray | None) -> np.ndarray:
-    assert data is not None
-    assert indices is not None
+def _gather_elements(node: ir.Node, data: Any, indices: Any) -> np.ndarray:
     axis = node.attributes.get_int("axis", 0) % data.ndim
     rows = data[tuple(slice(None) if at == axis else slice(size) for at, size in enumerate(indices.shape))]
     return np.take_along_axis(rows, indices, axis)
@@ -187,14 +180,12 @@ def is_constant(value: ir.Value | None) -> TypeGuard[ir.Value]:
 
 def array(value: ir.Value) -> np.ndarray:
     """A constant's array."""
-    assert value.const_value is not None
-    return value.const_value.numpy()
+    return needed(value.const_value).numpy()
 
 
 def sizes(value: ir.Value) -> tuple[int, ...]:
     """A constant's shape."""
-    assert value.const_value is not None
-    return tuple(int(size) for size in value.const_value.shape)  # type: ignore[arg-type]
+    return tuple(int(size) for size in needed(value.const_value).shape)  # type: ignore[arg-type]
 
 
 def subgraphs(node: ir.Node) -> list[ir.Graph]:

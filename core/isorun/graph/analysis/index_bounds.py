@@ -28,6 +28,7 @@ from isorun.graph.analysis.intervals import (
     is_integer,
     same_elements,
 )
+from isorun.graph.io.nodes import needed
 from isorun.graph.ops.functions import EMBEDDINGS, TABLES, is_fused
 
 Bounds = dict[str, tuple[int, int]]
@@ -137,9 +138,8 @@ def _is_size(lookup: Lookup) -> bool:
 
 def _reads_others(lookup: Lookup) -> bool:
     """Whether positions depend on other data than the ids."""
-    assert lookup.value is not None
     ids = lookup.node.inputs[TABLES.ids[0][0]]
-    return not data_inputs(lookup.value) <= ({ids} if ids is None else data_inputs(ids))
+    return not data_inputs(needed(lookup.value)) <= ({ids} if ids is None else data_inputs(ids))
 
 
 class _Narrowing:
@@ -162,8 +162,7 @@ class _Narrowing:
     def bounds(self) -> Bounds:
         limits_of = {}
         for value, (low, high) in self._inputs.items():
-            assert value.dtype is not None
-            limits = np.iinfo(value.dtype.numpy())
+            limits = np.iinfo(needed(value.dtype).numpy())
             limits_of[value.name or ""] = int(max(low, limits.min)), int(min(high, limits.max))
         return limits_of
 
@@ -311,9 +310,7 @@ def _selected(node: ir.Node, output: ir.Value) -> tuple[tuple[ir.Value, int, int
             return None
         chosen = [number % size for number in numbers]
     elif node.op_type == "Slice":
-        assert starts is not None
-        assert stops is not None
-        chosen = range(*slice(starts[0], stops[0]).indices(size))
+        chosen = range(*slice(needed(starts)[0], needed(stops)[0]).indices(size))
     else:
         parts = _integers(node.inputs[1]) if len(node.inputs) > 1 else node.attributes.get_ints("split", None)
         part = -(-size // len(node.outputs))

@@ -12,6 +12,7 @@ import numpy as np
 import onnx_ir as ir
 
 from isorun.graph.analysis import tokens
+from isorun.graph.io.nodes import needed
 
 Span = tuple[float, float]
 """The first and the last number; infinite for none."""
@@ -62,8 +63,7 @@ def dtype_of(value: ir.Value | None, steps: int = 64) -> ir.DataType | None:
 
 def branches(value: ir.Value) -> list[ir.Value]:
     """The results of the branches of the ``If`` that computes a value."""
-    node = value.producer()
-    assert node is not None
+    node = needed(value.producer())
     return [node.attributes[name].as_graph().outputs[node.outputs.index(value)] for name in _BRANCHES]
 
 

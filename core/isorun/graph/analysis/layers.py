@@ -9,6 +9,7 @@ import numpy as np
 import onnx_ir as ir
 
 from isorun.graph.io import nodes
+from isorun.graph.io.nodes import needed
 from isorun.graph.ops import functions
 
 BLOCK = 4
@@ -111,8 +112,7 @@ def layers(model: ir.Model) -> tuple[Layer, ...]:
     result = []
     for node in model.graph.all_nodes():
         for index, matrix in matrices(node):
-            tensor = matrix.value.const_value
-            assert tensor is not None
+            tensor = needed(matrix.value.const_value)
             kind, turned = _kind(node, index), matrix.transposed != turns(node)
             if (matrix.value, turned) not in measured:
                 measured[matrix.value, turned] = _zeros(tensor, matrix.zero, turned, blocks=kind == "dense")

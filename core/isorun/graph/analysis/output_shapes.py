@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-
 import onnx_ir as ir
 
 from isorun.graph.analysis import batch_sizes
@@ -22,7 +20,7 @@ def correct(model: ir.Model) -> None:
     values = shape_inference.correct_outputs(model)
     batches = [batch_sizes.BATCHES[0], *([1] if any(map(_drops_ones, model.graph.all_nodes())) else [])]
     for batch in batches if values else ():
-        shapes = batch_sizes.shapes_at(model, batch)
+        shapes, _ = batch_sizes.infer(model, batch)
         model.graph.meta[_MARK] = tuple(value.name or "" for value in values if value.name not in shapes)
         known = {
             symbol: size
@@ -38,7 +36,10 @@ def correct(model: ir.Model) -> None:
                 continue
             sizes = zip(declared, computed, strict=True)
             value.shape = ir.Shape(
-                [size if _expected(size, actual, known) == actual else None for size, actual in sizes]
+                [
+                    size if (size if isinstance(size, int) else known.get(size, actual)) == actual else None
+                    for size, actual in sizes
+                ]
             )
 
 
@@ -55,7 +56,3 @@ def unconfirmed(model: ir.Model) -> tuple[str, ...]:
 def _drops_ones(node: ir.Node) -> bool:
     """Whether a node is a Squeeze of all axes of size one."""
     return node.op_type == "Squeeze" and len(node.inputs) < 2 and "axes" not in node.attributes
-
-
-def _expected(size: int | ir.SymbolicDim, unknown: int, known: Mapping[int | ir.SymbolicDim, int]) -> int:
-    return size if isinstance(size, int) else known.get(size, unknown)

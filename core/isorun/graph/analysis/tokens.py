@@ -9,6 +9,7 @@ from collections.abc import Mapping
 
 import onnx_ir as ir
 
+from isorun.graph.io.nodes import needed
 from isorun.graph.ops import functions
 
 # Operators that compute each token's output from the same token's inputs.
@@ -78,11 +79,11 @@ def rank_by_token(node: ir.Node, ranks: Mapping[ir.Value, int]) -> int | None:
             axes = _integers(node.inputs[3]) if len(node.inputs) > 3 else []
             independent = bool(axes) and all(axis % rank >= 2 for axis in axes)
         case "Squeeze":
-            axes = _axes(node)
+            axes = axes_of(node)
             independent = bool(axes) and all(axis % rank >= 2 for axis in axes)
             rank -= len(axes)
         case kind if kind in _REDUCTIONS:
-            axes = _axes(node)
+            axes = axes_of(node)
             independent = bool(axes) and all(axis % rank >= 2 for axis in axes)
             rank -= 0 if node.attributes.get_int("keepdims", 1) else len(axes)
         case _:
@@ -167,7 +168,7 @@ def _broadcast(value: ir.Value | None, rank: int) -> tuple[ir.Value | None, bool
             break
         if node.op_type == "Unsqueeze":
             rank -= 1
-            if _axes(node) not in ([-1], [rank]):
+            if axes_of(node) not in ([-1], [rank]):
                 return None
         inverted ^= is_zero or node.op_type == "Not"
         value = node.inputs[0]
@@ -177,8 +178,7 @@ def _broadcast(value: ir.Value | None, rank: int) -> tuple[ir.Value | None, bool
 def source(value: ir.Value) -> ir.Value:
     """The value that a mask, or ids, are cast from."""
     while (node := value.producer()) is not None and node.domain == "" and node.op_type in ("Cast", "Identity"):
-        assert node.inputs[0] is not None
-        value = node.inputs[0]
+        value = needed(node.inputs[0])
     return value
 
 
@@ -186,8 +186,7 @@ def origin(mask: ir.Value) -> tuple[ir.Value, bool]:
     """The value that a mask is computed from, and whether it is inverted: 0 where the mask is not."""
     inverted = False
     while (node := (mask := source(mask)).producer()) is not None and node.domain == "" and node.op_type == "Not":
-        assert node.inputs[0] is not None
-        mask, inverted = node.inputs[0], not inverted
+        mask, inverted = needed(node.inputs[0]), not inverted
     return mask, inverted
 
 
@@ -230,7 +229,7 @@ def _integers(value: ir.Value | None) -> list[int]:
     return [int(number) for number in tensor.numpy().reshape(-1)]
 
 
-def _axes(node: ir.Node) -> list[int]:
+def axes_of(node: ir.Node) -> list[int]:
     """The axes that a node names, in an attribute or, since a later opset, in its second input."""
     return _integers(node.inputs[1]) if len(node.inputs) > 1 else [*node.attributes.get_ints("axes", ())]
 

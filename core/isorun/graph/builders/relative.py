@@ -18,10 +18,6 @@ OfLayer = Callable[[int, str], Features]
 """The features of a layer, by its number and the prefix of its tensors."""
 
 
-def _none(_builder: Builder, _config: EncoderConfig, _ids: ir.Value) -> OfLayer:
-    return lambda _index, _prefix: ({}, {})
-
-
 def _table(builder: Builder, config: EncoderConfig, ids: ir.Value) -> OfLayer:
     """A bias from a table with a row for each bucket of distances (T5, MPNet)."""
     farthest = config.settings.get("relative_attention_max_distance", position_ops.FARTHEST)
@@ -126,7 +122,7 @@ def _bucket_rows(builder: Builder, config: EncoderConfig, projection: str, rows:
 
 
 KINDS: Mapping[str, Callable[[Builder, EncoderConfig, ir.Value], OfLayer]] = {
-    "none": _none,
+    "none": lambda _builder, _config, _ids: lambda _index, _prefix: ({}, {}),
     "table": _table,
     "alibi": _alibi,
     "rotary": _rotary,

@@ -14,7 +14,8 @@ import onnx_ir as ir
 from onnx_ir.passes import common
 
 from isorun.graph.analysis import numbers
-from isorun.graph.analysis.evaluate import CannotEvaluate, Samples, data_inputs, is_constant, sizes
+from isorun.graph.analysis.evaluate import CannotEvaluate, data_inputs, is_constant, sizes
+from isorun.graph.io.nodes import needed
 from isorun.graph.matching import subgraph
 from isorun.graph.matching.probes import Evaluate, Probes
 
@@ -73,7 +74,10 @@ class _Lengths:
 
     def _evaluated(self, value: ir.Value, length: int) -> np.ndarray:
         if length not in self._evaluators:
-            outputs = _outputs(self._layers, self._probes.rows, length)
+            zero, rows = np.zeros((), np.float32), self._probes.rows  # so that nothing is multiplied
+            outputs = {
+                layer.output: np.broadcast_to(zero, (rows, length, sizes(layer.weight)[1])) for layer in self._layers
+            }
             self._evaluators[length] = self._probes.evaluator({**outputs, **self._probes.feeds(length)})
         return self._evaluators[length](value)
 
@@ -88,18 +92,12 @@ def _layers_of_tokens(graph: ir.Graph) -> Iterator[subgraph.DenseLayer]:
                 yield layer
 
 
-def _outputs(layers: list[subgraph.DenseLayer], rows: int, length: int) -> Samples:
-    """Zeros for the outputs of dense layers, so that nothing is multiplied."""
-    zero = np.zeros((), np.float32)
-    return {layer.output: np.broadcast_to(zero, (rows, length, sizes(layer.weight)[1])) for layer in layers}
-
-
 def _replace(node: ir.Node, branch: ir.Graph) -> None:
     """Replace an ``If`` by the nodes of a branch. Their names are unique within the branch only."""
     graph, prefix = subgraph.graph_of(node), node.outputs[0].name
     for name, value in list(branch.initializers.items()):
-        assert value.const_value is not None
-        ir.convenience.replace_all_uses_with(value, subgraph.constant(graph, f"{prefix}.{name}", value.const_value))
+        moved = subgraph.constant(graph, f"{prefix}.{name}", needed(value.const_value))
+        ir.convenience.replace_all_uses_with(value, moved)
     outputs, nodes = list(branch.outputs), list(branch)
     branch.outputs.clear()
     branch.remove(nodes)

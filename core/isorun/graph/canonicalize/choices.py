@@ -12,6 +12,7 @@ import onnx_ir as ir
 
 from isorun.graph.analysis.evaluate import CannotEvaluate, Evaluator
 from isorun.graph.analysis.tokens import flattened_input
+from isorun.graph.io.nodes import needed
 
 _SIZES = (2, 3, 5)
 
@@ -26,8 +27,7 @@ def flatten(graph: ir.Graph) -> Flattened:
         source = flattened_input(value)
         if source is None or not _merges_rows(graph, source, value):
             continue
-        assert source.shape is not None
-        rows, choices, length = source.shape
+        rows, choices, length = needed(source.shape)
         count = rows * choices if isinstance(rows, int) and isinstance(choices, int) else None
         name = f"{source.name}.flattened"
         replacement = ir.Value(name=name, type=source.type, shape=ir.Shape([count, length]))
@@ -56,7 +56,6 @@ def _merges_rows(graph: ir.Graph, source: ir.Value, value: ir.Value) -> bool:
 
 
 def _sample(value: ir.Value) -> np.ndarray:
-    assert value.shape is not None
-    assert value.dtype is not None
-    shape = [size if isinstance(size, int) else default for size, default in zip(value.shape, _SIZES, strict=True)]
-    return np.arange(np.prod(shape)).reshape(shape).astype(value.dtype.numpy())
+    sizes = zip(needed(value.shape), _SIZES, strict=True)
+    shape = [size if isinstance(size, int) else default for size, default in sizes]
+    return np.arange(np.prod(shape)).reshape(shape).astype(needed(value.dtype).numpy())

@@ -15,6 +15,7 @@ from onnx_ir.passes import common
 
 from isorun.graph.analysis import tokens
 from isorun.graph.analysis.evaluate import CannotEvaluate, array, is_constant, run_node
+from isorun.graph.io.nodes import needed
 from isorun.graph.io.shape_inference import infer_shapes
 from isorun.graph.matching import subgraph
 
@@ -118,14 +119,9 @@ def _is_full_slice(node: ir.Node) -> bool:
     """Whether a ``Slice`` selects every element."""
     if not all(value is None or is_constant(value) for value in node.inputs[1:]):
         return False
-    starts, ends, _, steps = [*node.inputs[1:], None, None][:4]
-    assert starts is not None
-    assert ends is not None
-    return (
-        not array(starts).any()
-        and bool((array(ends) >= _SLICE_END).all())
-        and (steps is None or bool((array(steps) == 1).all()))
-    )
+    starts, ends, _, *steps = [None if value is None else array(value) for value in [*node.inputs[1:], None][:4]]
+    is_whole = not needed(starts).any() and (needed(ends) >= _SLICE_END).all()
+    return bool(is_whole and all(step is None or (step == 1).all() for step in steps))
 
 
 def _as_cast(graph: ir.Graph, node: ir.Node, dtype: ir.DataType) -> ir.Node:

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
-from functools import cache
+from functools import partial
 from pathlib import Path
 
 import onnx_ir as ir
@@ -91,17 +91,9 @@ def _refuse(model: ir.Model, report: FusionReport, reason: Callable[[ir.Node], s
             report.refuse(kind, node.name, reason(node))
 
 
-def _gelu(op: Node) -> Values:
-    return [op.part("Gelu", op.needed(0))]
-
-
-def _bias_gelu(op: Node) -> Values:
-    return [op.part("Gelu", op("Add", op.needed(0), op.needed(1)))]
-
-
-def _fast_gelu(op: Node) -> Values:
+def _gelu(op: Node, formula: str = "Gelu") -> Values:
     x, bias = op.needed(0), op.input(1)
-    return [op.part("FastGelu", x if bias is None else op("Add", x, bias))]
+    return [op.part(formula, x if bias is None else op("Add", x, bias))]
 
 
 def _quick_gelu(op: Node) -> Values:
@@ -246,9 +238,9 @@ def _shape(graph: ir.Graph, probes: Probes, mask: ir.Value) -> tuple[int, ...]:
 
 
 _PLAIN: dict[str, Callable[[Node], Values]] = {
-    "BiasGelu": _bias_gelu,
+    "BiasGelu": _gelu,
     "EmbedLayerNormalization": _embed_layer_normalization,
-    "FastGelu": _fast_gelu,
+    "FastGelu": partial(_gelu, formula="FastGelu"),
     "FusedGemm": _fused_gemm,
     "FusedMatMul": _fused_matmul,
     "Gelu": _gelu,
@@ -266,18 +258,12 @@ _ATTENTIONS: dict[str, Callable[[Node], Values]] = {
 
 def _inline(model: ir.Model) -> None:
     """Inline the calls of formulas."""
-    for proto in compose.parse(_text(), FORMULAS).values():
+    text = Path(__file__).with_suffix(".onnxtxt").read_text(encoding="utf-8")
+    for proto in compose.parse(text, FORMULAS).values():
         function = ir.serde.deserialize_function(proto)
-        function.opset_imports[""] = model.graph.opset_imports[
-            ""
-        ]  # their operators are the same in all opsets since 17
+        function.opset_imports[""] = model.graph.opset_imports[""]  # the operators are the same in all since 17
         model.functions[function.identifier()] = function
     InlinePass(lambda function: function.domain == FORMULAS)(model)
     for identifier in [key for key in model.functions if key[0] == FORMULAS]:
         del model.functions[identifier]  # formulas without a call
     model.graph.opset_imports.pop(FORMULAS, None)
-
-
-@cache
-def _text() -> str:
-    return Path(__file__).with_suffix(".onnxtxt").read_text(encoding="utf-8")

@@ -12,6 +12,7 @@ import numpy as np
 import onnx_ir as ir
 
 from isorun.graph.analysis.evaluate import is_constant
+from isorun.graph.io.nodes import needed
 
 _MIN_BYTES = 1024  # onnx_ir's pass deduplicates smaller ones
 _SAMPLES = 64
@@ -32,9 +33,8 @@ def deduplicate(graph: ir.Graph) -> None:
     for values in groups.values():
         kept: list[tuple[ir.Value, np.ndarray]] = []
         for value in values:
-            assert value.const_value is not None
             # Folded transpositions lie in the order of their sources, which cannot be viewed as bytes.
-            array = np.ascontiguousarray(value.const_value.numpy()) if len(values) > 1 else np.empty(0)
+            array = np.ascontiguousarray(needed(value.const_value).numpy()) if len(values) > 1 else np.empty(0)
             same = next(
                 (original for original, known in kept if np.array_equal(known.view(np.uint8), array.view(np.uint8))),
                 None,

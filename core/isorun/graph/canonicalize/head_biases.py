@@ -10,6 +10,7 @@ import numpy as np
 import onnx_ir as ir
 
 from isorun.graph.analysis.evaluate import CannotEvaluate, array, is_constant, sizes
+from isorun.graph.io.nodes import needed
 from isorun.graph.matching import subgraph
 from isorun.graph.matching.probes import Probes
 from isorun.graph.matching.subgraph import DenseLayer
@@ -69,8 +70,7 @@ def _by_column(layer: DenseLayer, value: ir.Value, bias: np.ndarray, probes: Pro
 
 def _add(layer: DenseLayer, columns: np.ndarray) -> None:
     """Add to the bias of a layer."""
-    output, product, producer = layer.output, layer.product, layer.output.producer()
-    assert producer is not None
+    output, product, producer = layer.output, layer.product, needed(layer.output.producer())
     total = columns if layer.bias is None else array(layer.bias) + columns
     bias = subgraph.constant(subgraph.graph_of(producer), f"{layer.weight.name}.bias", ir.tensor(total))
     add = ir.node("Add", [product, bias])

@@ -10,6 +10,7 @@ import numpy as np
 import onnx_ir as ir
 
 from isorun.graph.analysis.evaluate import CannotEvaluate, Evaluator, array, is_constant, sizes
+from isorun.graph.io.nodes import needed
 from isorun.graph.matching import subgraph
 from isorun.graph.ops import functions
 
@@ -93,10 +94,10 @@ def _match(model: ir.Model, entry: ir.Value, first: ir.Node, formula: Formula) -
 
 
 def _replace(value: ir.Value, domain: str, kind: str, inputs: list[ir.Value], epsilon: float) -> None:
-    before = value.producer()
-    assert before is not None
     axis = {} if domain else {"axis": -1}
-    subgraph.replace(value, subgraph.Before(before)(kind, *inputs, domain=domain, epsilon=epsilon, **axis))
+    subgraph.replace(
+        value, subgraph.Before(needed(value.producer()))(kind, *inputs, domain=domain, epsilon=epsilon, **axis)
+    )
 
 
 def _remove_casts(graph: ir.Graph, node: ir.Node) -> None:

@@ -13,6 +13,7 @@ import onnx_ir as ir
 from onnx_ir.passes import common
 
 from isorun.graph.analysis.evaluate import array, data_inputs, is_constant, sizes
+from isorun.graph.io.nodes import needed
 from isorun.graph.matching import subgraph
 from isorun.graph.matching.subgraph import DenseLayer
 
@@ -64,8 +65,7 @@ def _move_past(value: ir.Value, use: ir.Node) -> list[ir.Node]:
     perm = _perm(value.producer())
     if use.domain != "" or use.graph is None or perm is None:
         return []
-    source = _transposed(value, perm)
-    assert source is not None
+    source = needed(_transposed(value, perm))
     if _perm(use) == perm:
         if not use.outputs[0].is_graph_output() or (source.producer() is not None and not source.is_graph_output()):
             subgraph.replace_node(use, source)
@@ -75,10 +75,10 @@ def _move_past(value: ir.Value, use: ir.Node) -> list[ir.Node]:
         inputs = [_transposed_operand(operand, use, perm) for operand in use.inputs]
     elif use.op_type in _UNARY:
         inputs = [source]
-    elif use.op_type == "MatMul" and keeps_width and _is_matrix(use.inputs[1]):
+    elif use.op_type == "MatMul" and keeps_width and is_constant(use.inputs[1]) and len(sizes(use.inputs[1])) == 2:
         inputs = [source, use.inputs[1]]
-    elif use.op_type == "LayerNormalization" and keeps_width and _normalizes_last_axis(use):
-        inputs = [source, *use.inputs[1:]]
+    elif use.op_type == "LayerNormalization" and keeps_width and len(use.outputs) == 1:
+        inputs = [source if use.attributes.get_int("axis", -1) in (-1, 2) else None, *use.inputs[1:]]
     else:
         return []
     if None in inputs:
@@ -153,14 +153,6 @@ def _producing_layer(value: ir.Value | None) -> _ProducingLayer | None:
     if dense is None or shape is None or shape.shape is None or list(shape.shape) != [3]:
         return None
     return _ProducingLayer(dense, shape, value) if subgraph.rank(dense.input) == 2 else None
-
-
-def _is_matrix(value: ir.Value | None) -> bool:
-    return value is not None and is_constant(value) and len(sizes(value)) == 2
-
-
-def _normalizes_last_axis(node: ir.Node) -> bool:
-    return node.attributes.get_int("axis", -1) in (-1, 2) and len(node.outputs) == 1
 
 
 def _swapped(shape: ir.Shape | None, perm: list[int]) -> ir.Shape | None:

@@ -44,7 +44,8 @@ def upgrade(model: ir.Model) -> None:
         if weight is not None and value.name not in graph.initializers:
             value.const_value = weight.const_value
             graph.register_initializer(value)
-    _declare(graph, [value.name for value in feedable_inputs(model)])
+    inputs = {value.name: value for value in graph.inputs}
+    graph.inputs[:] = [inputs[value.name] for value in feedable_inputs(model)]
     model.graph = graph
     model.ir_version = max(model.ir_version, _FIRST_IR_VERSION)
 
@@ -55,9 +56,3 @@ def feedable_inputs(model: ir.Model) -> list[ir.Value]:
     if model.ir_version >= _FIRST_IR_VERSION:
         return list(graph.inputs)
     return [value for value in graph.inputs if value.name not in graph.initializers]
-
-
-def _declare(graph: ir.Graph, names: list[str | None]) -> None:
-    inputs = {value.name: value for value in graph.inputs}
-    graph.inputs.clear()
-    graph.inputs.extend(inputs[name] for name in names)

@@ -13,6 +13,7 @@ import numpy as np
 import onnx_ir as ir
 
 from isorun.graph.analysis.evaluate import array, is_constant, sizes
+from isorun.graph.io.nodes import needed
 from isorun.graph.matching import subgraph
 
 _MAX_GROUPS = 16
@@ -37,9 +38,7 @@ def _is_pointwise(node: ir.Node) -> bool:
 
 
 def _replace(node: ir.Node) -> None:
-    value, weight, *bias = node.inputs
-    assert value is not None
-    assert weight is not None
+    value, weight, *bias = needed(node.inputs[0]), needed(node.inputs[1]), *node.inputs[2:]
     op, groups = subgraph.Before(node), node.attributes.get_int("group", 1)
     dtype, shape = subgraph.dtype(weight), value.shape
     batch, length = (None, None) if shape is None else (shape[0], shape[2])

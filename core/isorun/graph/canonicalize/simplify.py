@@ -27,6 +27,7 @@ from isorun.graph.canonicalize import (
     layer_normalization,
     pointwise,
 )
+from isorun.graph.io.nodes import needed
 from isorun.graph.io.shape_inference import infer_shapes
 from isorun.graph.matching import subgraph
 from isorun.graph.matching.probes import Probes
@@ -101,8 +102,7 @@ def _canonicalize_operands(graph: ir.Graph) -> None:
 
 
 def _canonicalize_split(node: ir.Node, version: int) -> None:
-    value = node.inputs[0]
-    assert value is not None
+    value = needed(node.inputs[0])
     if node.attributes.get_int("axis", 0) == (subgraph.rank(value) or 0) - 1:
         node.attributes["axis"] = ir.AttrInt64("axis", -1)
     parts = node.inputs[1] if len(node.inputs) > 1 else None

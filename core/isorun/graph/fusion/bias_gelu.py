@@ -22,6 +22,7 @@ import numpy as np
 import onnx_ir as ir
 
 from isorun.graph.analysis.evaluate import CannotEvaluate, Evaluator, array, is_constant, sizes
+from isorun.graph.io.nodes import needed
 from isorun.graph.matching import subgraph
 from isorun.graph.matching.report import CannotFuse, FusionReport
 
@@ -132,8 +133,7 @@ def _activation(node: ir.Node, opset: int) -> tuple[str, ir.Value, ir.Value] | N
     """The activation, its input, and its output."""
     if node.op_type == "Gelu":
         form = node.attributes.get_string("approximate", "none")
-        assert node.inputs[0] is not None
-        return "Gelu" if form == "none" else "GeluTanh", node.inputs[0], node.outputs[0]
+        return "Gelu" if form == "none" else "GeluTanh", needed(node.inputs[0]), node.outputs[0]
     for entry in _possible_inputs(node):
         tolerance = _TOLERANCE if entry.dtype is None else _HALF_TOLERANCES.get(entry.dtype, _TOLERANCE)
         for value, nodes in subgraph.exits(entry, node, _OPERATORS, _MAX_NODES):

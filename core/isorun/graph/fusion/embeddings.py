@@ -108,7 +108,9 @@ def _fuse(graph: ir.Graph, probes: Probes, node: ir.Node, terms: list[_Rows | ir
     words = [term for term in gathers if _is_ids(term)]
     word = max(words, key=lambda term: sizes(term.table)[0])
     rest = [term for term in gathers if term is not word]
-    positional = [term for term in rest if _is_of_place(term.index)]
+    positional = [  # computed from where tokens are on a page, (B, S, 4)
+        term for term in rest if any(len(source.shape or ()) == 3 for source in data_inputs(term.index))
+    ]
     rest = [term for term in rest if term not in positional]
     positions = [term for term in rest if _varies(probes, term.index)]
     types = [term for term in rest if term not in positions]
@@ -158,11 +160,6 @@ def _sum(node: ir.Node, terms: list[_Rows]) -> ir.Value | None:
     return total
 
 
-def _is_of_place(index: ir.Value) -> bool:
-    """Whether an index is computed from where tokens are on a page, (B, S, 4)."""
-    return any(source.shape is not None and len(source.shape) == 3 for source in data_inputs(index))
-
-
 def _terms(value: ir.Value) -> list[_Rows | ir.Value]:
     """The terms of a value as a sum."""
     node = value.producer()
@@ -173,16 +170,11 @@ def _terms(value: ir.Value) -> list[_Rows | ir.Value]:
             table, index = node.inputs
             if is_constant(table) and index is not None and not node.attributes.get_int("axis", 0):
                 return [_Rows(table, index)]
-        if node.op_type == "Unsqueeze" and node.inputs[0] is not None and _adds_first_axis(node):
+        if node.op_type == "Unsqueeze" and node.inputs[0] is not None and tokens.axes_of(node) == [0]:
             rows, *others = _terms(node.inputs[0])
             if not others and isinstance(rows, _Rows) and _is_sequence(rows.index):
                 return [rows]
     return [value]
-
-
-def _adds_first_axis(node: ir.Node) -> bool:
-    axes = node.inputs[1] if len(node.inputs) > 1 else None
-    return axes is not None and is_constant(axes) and array(axes).tolist() == [0]
 
 
 def _is_sequence(index: ir.Value) -> bool:

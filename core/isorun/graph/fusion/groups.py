@@ -37,5 +37,4 @@ def _keep_apart(node: ir.Node) -> None:
     for index, (part, old) in enumerate(zip(joined.inputs, split.outputs, strict=True)):
         own = op.constant(f"{bias.name}.{index}", array(bias)[index * width : (index + 1) * width])
         subgraph.put(node.op_type, [part, own], {}, old)
-    assert split.graph is not None
-    split.graph.remove([split, node, joined], safe=True)
+    op.graph.remove([split, node, joined], safe=True)

@@ -6,12 +6,14 @@ Runtimes check the rest, with messages of their own.
 from __future__ import annotations
 
 from functools import lru_cache
+from typing import TypeVar
 
 import onnx
 import onnx_ir as ir
 
 from isorun.errors import InvalidModel
 
+T = TypeVar("T")
 _MAX_AXIS = 256
 """No tensor has that many axes."""
 _AXES = ("axis", "batch_axis", "batch_dims", "time_axis")
@@ -22,6 +24,12 @@ _ALIAS = "ai.onnx"
 def domain(name: str) -> str:
     """The domain of a name: ONNX's own operators have two, ``ai.onnx`` and the empty one."""
     return "" if name == _ALIAS else name
+
+
+def needed(value: T | None) -> T:
+    """What is there: an operator requires it, or it was looked for before."""
+    assert value is not None
+    return value
 
 
 def operator(node: onnx.NodeProto | ir.Node) -> str:

@@ -12,7 +12,7 @@ from collections.abc import Collection, Iterable
 import onnx
 import onnx_ir as ir
 
-from isorun.graph.io import maps
+from isorun.graph.io import maps, nodes
 
 _LARGE = 1000  # bytes; larger initializers hold no shapes
 
@@ -58,8 +58,7 @@ def correct_outputs(model: ir.Model) -> list[ir.Value]:
     unconfirmed = []
     named = {str(size) for value in model.graph.inputs for size in value.shape or () if not isinstance(size, int)}
     for value in outputs:
-        declared, computed = value.shape, shapes.get(value.name or "")
-        assert declared is not None
+        declared, computed = nodes.needed(value.shape), shapes.get(value.name or "")
         if computed is not None and (shape := _agreed(declared, computed, named)) != declared:
             _logger.info("Output %r is declared as %s and computed as %s", value.name, declared, shape)
             value.shape = shape

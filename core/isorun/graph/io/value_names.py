@@ -16,15 +16,10 @@ def distinguish(model: ir.Model) -> None:
         return
     taken: set[str] = set()
     for graph in graphs:
-        for value in _values(graph):
+        computed = (output for node in graph for output in node.outputs)
+        for value in dict.fromkeys((*graph.inputs, *list(graph.initializers.values()), *computed)):
             name, number = value.name, 1
             while value.name and value.name in taken:
                 number += 1
                 value.name = f"{name}.{number}"
             taken.add(value.name or "")
-
-
-def _values(graph: ir.Graph) -> dict[ir.Value, None]:
-    """The values of a graph, without those of graphs within it."""
-    computed = (output for node in graph for output in node.outputs)
-    return dict.fromkeys((*graph.inputs, *list(graph.initializers.values()), *computed))

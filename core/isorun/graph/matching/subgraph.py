@@ -11,6 +11,7 @@ import numpy as np
 import onnx_ir as ir
 
 from isorun.graph.analysis.evaluate import HALVES, array, is_constant, sizes
+from isorun.graph.io.nodes import needed
 from isorun.graph.matching.report import CannotFuse
 from isorun.graph.ops import functions
 from isorun.graph.ops.adding import Nodes
@@ -86,10 +87,9 @@ def projection(value: ir.Value | None) -> DenseLayer | None:
     weights = [layer.weight for layer in layers]
     if split.attributes.get_int("axis", 0) != -1 or len({tuple(sizes(weight)) for weight in weights}) > 1:
         return None
-    assert split.inputs[0] is not None
     tensor = lazy(lambda: _block_diagonal(map(array, weights)), dtype(weights[0]), np.sum([*map(sizes, weights)], 0))
     weight = ir.val(weights[0].name, const_value=tensor)
-    return DenseLayer(split.inputs[0], weight, bias, value, len(layers))
+    return DenseLayer(needed(split.inputs[0]), weight, bias, value, len(layers))
 
 
 def _block_diagonal(blocks: Iterable[np.ndarray]) -> np.ndarray:
@@ -150,8 +150,7 @@ def rank(value: ir.Value) -> int | None:
 
 def dtype(value: ir.Value) -> ir.DataType:
     """A constant's type."""
-    assert value.const_value is not None
-    return value.const_value.dtype
+    return needed(value.const_value).dtype
 
 
 def exits(
@@ -246,8 +245,7 @@ def put(
     types = {value.dtype for value in inputs if value is not None and value.dtype and value.dtype.is_floating_point()}
     if len(types) > 1:
         raise CannotFuse(f"it mixes {' and '.join(sorted(dtype.name.lower() for dtype in types))}")
-    producer = replaced.producer()
-    assert producer is not None
+    producer = needed(replaced.producer())
     op = Before(producer)
     name = f"{producer.name}.{kind}" + (f".{replaced.index()}" if len(producer.outputs) > 1 else "")
     node = ir.node(kind, list(inputs), attributes, domain=functions.DOMAIN, name=name)

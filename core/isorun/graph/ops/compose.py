@@ -146,15 +146,16 @@ class Composer:
         texts: the chain, a dialect's own text first and the base last.
 
     Attributes:
+        signatures: the last definition of each function in the chain, whose inputs the others' are among.
         functions: those composed so far by identifier, each after those that it calls.
         missing: the operators that no text of the chain has, and those with an attribute that none declares.
     """
 
     def __init__(self, texts: Sequence[str]) -> None:
         self._layers = [parse(text) for text in texts]
-        self._signatures = {name: function for layer in self._layers for name, function in layer.items()}
+        self.signatures = {name: function for layer in self._layers for name, function in layer.items()}
         for function in (function for layer in self._layers for function in layer.values()):
-            if unknown := set(function.input) - set(self._signatures[function.name].input):
+            if unknown := set(function.input) - set(self.signatures[function.name].input):
                 raise ValueError(f"{function.name} has inputs that its last definition does not: {sorted(unknown)}")
         self._optional: dict[str, frozenset[str]] = {}
         self.functions: dict[Identifier, onnx.FunctionProto] = {}
@@ -162,10 +163,10 @@ class Composer:
 
     def call(self, node: ir.Node) -> None:
         """Compose the function of a node of the fused form, and point the node to it."""
-        if node.op_type not in self._signatures:
+        if node.op_type not in self.signatures:
             self.missing.add(node.op_type)
             return
-        names = self._signatures[node.op_type].input
+        names = self.signatures[node.op_type].input
         features = {name for name, value in zip(names, node.inputs, strict=False) if value is not None}
         may_be_off = self.optional(node.op_type) - _NUMBERS
         features |= {
@@ -177,7 +178,7 @@ class Composer:
             self.missing.add(str(error))
 
     def _compose(self, name: str, features: Collection[str], *, nested: bool) -> onnx.FunctionProto:
-        signature = self._signatures[name]
+        signature = self.signatures[name]
         # Any attribute may be absent: operators of a runtime have defaults, and bodies for some features need more.
         may_lack = self.optional(name) | {*signature.attribute}
         parameters = (*signature.input, *signature.attribute)
@@ -212,9 +213,9 @@ class Composer:
         """The inputs and attributes of an operator or a piece that are optional, by its last definition."""
         if name not in self._optional:
             needed: set[str] = set()
-            signature = self._signatures[name]
+            signature = self.signatures[name]
             for node in signature.node:
-                nested = self._signatures.get(node.op_type) if node.domain == DOMAIN else None
+                nested = self.signatures.get(node.op_type) if node.domain == DOMAIN else None
                 may_lack = self.optional(node.op_type) if nested else ()
                 for index, value in enumerate(node.input):
                     if node.domain == _OPTIONAL:
@@ -229,12 +230,9 @@ class Composer:
             self._optional[name] = frozenset({*signature.input, *attributes} - needed)
         return self._optional[name]
 
-    def is_function(self, name: str) -> bool:
-        return name in self._signatures
-
     def nested(self, node: onnx.NodeProto) -> onnx.FunctionProto:
         """The function that a node in a body calls."""
-        names = self._signatures[node.op_type].input
+        names = self.signatures[node.op_type].input
         features = {name for name, value in zip(names, node.input, strict=False) if value}
         return self._compose(node.op_type, features | {attribute.name for attribute in node.attribute}, nested=True)
 
@@ -293,7 +291,7 @@ class _Body:
             if not all(node.input) or any(attribute.name == _WHEN for attribute in absent):
                 self._pass(node, node.input)
                 return
-            node.domain = DOMAIN if self._composer.is_function(node.op_type) else ""
+            node.domain = DOMAIN if node.op_type in self._composer.signatures else ""
         while node.input and not node.input[-1]:
             del node.input[-1]
         if node.domain == "" and node.op_type == "Identity":

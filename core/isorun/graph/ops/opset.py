@@ -96,7 +96,8 @@ def _change(node: ir.Node, current: int, target: int) -> Callable[[ir.Node, int]
     if node.op_type == "Pad":
         return _keep if len(node.inputs) < _PAD_AXES + 1 else None
     if node.op_type == "Resize":
-        return _drop_usual if _mode(node) != "half_pixel_symmetric" or min(current, target) >= _SYMMETRIC else None
+        mode = node.attributes.get_string("coordinate_transformation_mode", "half_pixel")
+        return _drop_usual if mode != "half_pixel_symmetric" or min(current, target) >= _SYMMETRIC else None
     if node.op_type == "LayerNormalization" and target >= _NORMALIZES:
         return _keep  # ONNX Runtime writes it in graphs of earlier opsets too
     if node.op_type in ("ScatterElements", "ScatterND"):  # without a reduction they are the same in all
@@ -120,11 +121,6 @@ def _default(attribute: onnx.defs.OpSchema.Attribute) -> object:
     """``None`` if it has none."""
     default = attribute.default_value
     return None if default.type == onnx.AttributeProto.UNDEFINED else ir.serde.deserialize_attribute(default).value
-
-
-def _mode(node: ir.Node) -> str:
-    """How a ``Resize`` maps coordinates."""
-    return node.attributes.get_string("coordinate_transformation_mode", "half_pixel")
 
 
 def _drop_usual(node: ir.Node, target: int) -> None:

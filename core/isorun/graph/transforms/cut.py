@@ -52,7 +52,8 @@ class Cutter:
         inside = set(nodes)
         computed = {value for node in nodes for value in node.outputs}
         read = dict.fromkeys(value for node in nodes for value in reads(node) if value.graph is self._model.graph)
-        inputs = [value for value in read if value not in computed and not _is_constant(value)]
+        weights = {value for value in read if value.is_initializer() and not value.is_graph_input()}
+        inputs = [value for value in read if value not in computed and value not in weights]
         outputs = [value for node in nodes for value in node.outputs if value.name and self._leaves(value, inside)]
         for value in (*inputs, *outputs):
             if value.name not in self._known:
@@ -80,10 +81,6 @@ def _type_of(value: ir.Value) -> ir.TensorType:
         integers = [read.dtype for read in node.inputs if read is not None and read.dtype and read.dtype.is_integer()]
         return ir.TensorType(integers[-1] if integers else ir.DataType.UINT8)
     return ir.TensorType(ir.DataType.FLOAT)
-
-
-def _is_constant(value: ir.Value) -> bool:
-    return value.is_initializer() and not value.is_graph_input()
 
 
 def _is_tensor(value: ir.Value) -> bool:

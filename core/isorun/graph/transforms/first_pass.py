@@ -13,6 +13,7 @@ import numpy as np
 import onnx_ir as ir
 from onnx_ir.passes import common
 
+from isorun.graph.io.nodes import needed
 from isorun.graph.matching import subgraph
 
 _READ = re.compile(r"past(_key_values)?[._]\w")
@@ -77,8 +78,7 @@ def _detach(graph: ir.Graph, node: ir.Node, index: int) -> None:
     if node.op_type == _GROUPED:
         node.replace_input_with(index, None)
     elif node.op_type == "Concat":
-        current = node.inputs[1 - index]
-        assert current is not None
+        current = needed(node.inputs[1 - index])
         subgraph.replace(node.outputs[0], current)
         graph.remove(node, safe=True)
     elif _is_time(node):

@@ -40,7 +40,7 @@ def add(model: ir.Model, lookups: Sequence[Lookup]) -> list[str]:
             f"{describe(lookups[0])} may leave its table, which this backend does not check, and isorun can add the "
             f"check from opset {_FIRST_OPSET} on, got {model.graph.opset_imports['']}. Choose another backend"
         )
-    owners = _owners(model.graph)
+    owners = {body: node for node in model.graph.all_nodes() for body in subgraphs(node)}
     counts = []
     for number, lookup in enumerate(lookups):
         if (path := _path(lookup.node, model.graph, owners)) is None or lookup.value is None:
@@ -78,11 +78,6 @@ def describe(lookup: Lookup) -> str:
     """A lookup, for messages."""
     valid = "" if lookup.span is None else f" of {lookup.span[0]} to {lookup.span[1]}"
     return f"The index{valid} that {lookup.node.op_type} {lookup.node.name!r} reads"
-
-
-def _owners(graph: ir.Graph) -> dict[ir.Graph, ir.Node]:
-    """The node that each subgraph belongs to."""
-    return {body: node for node in graph.all_nodes() for body in subgraphs(node)}
 
 
 def _path(node: ir.Node, graph: ir.Graph, owners: Mapping[ir.Graph, ir.Node]) -> list[tuple[ir.Node, ir.Graph]] | None:

@@ -18,6 +18,7 @@ import onnx_ir as ir
 from onnx_ir.passes import common
 
 from isorun.graph.analysis import tokens
+from isorun.graph.io.nodes import needed
 from isorun.graph.matching import subgraph
 from isorun.graph.ops import functions
 
@@ -115,9 +116,7 @@ def _rewrite(graph: ir.Graph, last: _Last) -> None:
             read[value] = subgraph.Before(reader)("Gather", value, [last.position], axis=1)
         return read[value]
 
-    hidden = last.attention.inputs[0]
-    assert hidden is not None
-    _attend(graph, last, at_position(hidden, last.attention))
+    _attend(graph, last, at_position(needed(last.attention.inputs[0]), last.attention))
     for node in last.after:
         for index, value in enumerate(node.inputs):
             if value is not None and value in last.others:
@@ -125,28 +124,24 @@ def _rewrite(graph: ir.Graph, last: _Last) -> None:
         for value in node.outputs:
             value.shape = None
     for node in last.reads:
-        source, place = node.inputs[0], tokens.constant(node.inputs[1])
-        assert source is not None
-        assert place is not None
         if node.op_type == "Slice":
-            subgraph.replace(node.outputs[0], source)
+            subgraph.replace(node.outputs[0], needed(node.inputs[0]))
         else:
-            node.replace_input_with(1, subgraph.Before(node).integers(np.zeros(place.shape.numpy(), int).tolist()))
+            first = np.zeros(needed(tokens.constant(node.inputs[1])).shape.numpy(), int)
+            node.replace_input_with(1, subgraph.Before(node).integers(first.tolist()))
 
 
 def _attend(graph: ir.Graph, last: _Last, query: ir.Value) -> None:
     """The attention of the hidden states at the position, (B, 1, H), to those of all tokens."""
     node, op = last.attention, subgraph.Before(last.attention)
     hidden, mask, weight, bias, *on_scores = [*node.inputs] if len(node.inputs) > 3 else [*node.inputs, None]
-    assert hidden is not None
-    assert mask is not None
 
     def dense(value: ir.Value, part: str, begin: int, end: int) -> ir.Value:
         own_weight = _thirds(graph, weight, part, begin, end)
         own_bias = None if bias is None else _thirds(graph, bias, part, begin, end)
         return op.dense(value, own_weight, own_bias)
 
-    key_value = op.several(2, "Split", dense(hidden, "key_value", 1, 3), axis=-1)
+    key_value = op.several(2, "Split", dense(needed(hidden), "key_value", 1, 3), axis=-1)
     biases = [op("Gather", value, [last.position], axis=2) for value in on_scores if value is not None]
     attributes = {name: attribute.value for name, attribute in node.attributes.items()}
     context = node.outputs[0]
@@ -157,11 +152,9 @@ def _attend(graph: ir.Graph, last: _Last, query: ir.Value) -> None:
 
 def _thirds(graph: ir.Graph, value: ir.Value | None, part: str, begin: int, end: int) -> ir.Value:
     """Some thirds of the last dimension of a weight (H, 3 H) or a bias (3 H)."""
-    tensor = tokens.constant(value)
-    assert value is not None
-    assert tensor is not None
+    tensor = needed(tokens.constant(value))
     *rows, width = tensor.shape.numpy()
     third = width // 3
     shape = (*rows, (end - begin) * third)
     part_tensor = subgraph.lazy(lambda: tensor.numpy()[..., begin * third : end * third], tensor.dtype, shape)
-    return subgraph.constant(graph, f"{value.name}.{part}", part_tensor)
+    return subgraph.constant(graph, f"{needed(value).name}.{part}", part_tensor)

@@ -11,6 +11,7 @@ import onnx_ir as ir
 
 from isorun.graph.analysis import tokens
 from isorun.graph.analysis.evaluate import reads
+from isorun.graph.io.nodes import needed
 from isorun.graph.transforms.packed_values import PackedValues
 
 
@@ -50,8 +51,7 @@ class PackedReads(PackedValues):
         elif tokens.is_flattening(node, rank) and self._reads_known_rows(node):
             flat = self.once("flat", self.layout["rows"])
             for reader in [use.node for use in node.outputs[0].uses()]:
-                assert reader.inputs[1] is not None
-                self.computed.append(self.once("flat", reader.inputs[1]))
+                self.computed.append(self.once("flat", needed(reader.inputs[1])))
                 self._read_at(reader, value, flat)
             self.graph.remove(node, safe=True)
         elif (index := tokens.computed_positions(node)) is not None and self._is_known(index):
@@ -136,9 +136,7 @@ class PackedReads(PackedValues):
         read.shape, read.type = places.shape, places.type
         self._replace_uses(places, read)
         places.shape, places.type = None, ir.TensorType(ir.DataType.INT64)
-        gather = read.producer()
-        assert gather is not None
-        gather.replace_input_with(1, places)
+        needed(read.producer()).replace_input_with(1, places)
         node.replace_input_with(0, rows)
         # An axis that is counted from the end would be another one of the rows.
         if node.op_type == "Gather":

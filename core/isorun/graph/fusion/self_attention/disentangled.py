@@ -17,6 +17,7 @@ import onnx_ir as ir
 from isorun.graph.analysis.evaluate import CannotEvaluate, Samples, ancestors, is_constant, sizes
 from isorun.graph.fusion.self_attention import distances
 from isorun.graph.fusion.self_attention.pattern import AttentionPattern
+from isorun.graph.io.nodes import needed
 from isorun.graph.matching.probes import Probes
 from isorun.graph.matching.report import CannotFuse
 from isorun.graph.ops import positions
@@ -138,8 +139,7 @@ def _looked_up(
     node: ir.Node, by_pair: ir.Value, pattern: AttentionPattern, size: int, probes: Probes, sample: Samples
 ) -> Term:
     """A product of queries or keys with the row of a table for each pair of positions."""
-    content = next(value for value in node.inputs if value is not by_pair)
-    assert content is not None
+    content = needed(next(value for value in node.inputs if value is not by_pair))
     length = probes.lengths[0] if probes.fixed else (_longest_table(by_pair) + 1) // 2
     if not 0 < length <= _MAX_LENGTH:
         raise CannotFuse(
@@ -171,9 +171,7 @@ def _gathered(node: ir.Node, pattern: AttentionPattern, size: int, probes: Probe
     product = None if value is None else value.producer()
     if product is None or product.op_type != "MatMul" or index is None:
         raise CannotFuse(f"it gathers from {node.inputs[0]!r}, which is not a product with a table")
-    content, table = product.inputs
-    assert content is not None
-    assert table is not None
+    content, table = map(needed, product.inputs)
     of_query = _is_of_query(content, pattern)
     if {layer.output for layer in pattern.layers} & set(ancestors(table)):
         raise CannotFuse("it multiplies its queries or its keys with more than a table")
@@ -198,8 +196,7 @@ def _gathered(node: ir.Node, pattern: AttentionPattern, size: int, probes: Probe
 
 def _factor(product: ir.Value, content: ir.Value, pattern: AttentionPattern, probes: Probes, sample: Samples) -> float:
     """What a product with a table is multiplied by, from the dense layer to the scores: what is left of ones."""
-    scores = pattern.root.inputs[0]
-    assert scores is not None
+    scores = needed(pattern.root.inputs[0])
     sample = {**sample, **{layer.output: np.ones_like(sample[layer.output]) for layer in pattern.layers}}
     evaluate = probes.evaluator(sample)
     before, ones = evaluate(content), np.ones_like(evaluate(product))

@@ -22,6 +22,7 @@ from isorun.graph.fusion.self_attention.pattern import AttentionPattern
 from isorun.graph.fusion.self_attention.projection import Projection, assignments
 from isorun.graph.fusion.self_attention.reach import FINITE_MASK, Reach
 from isorun.graph.fusion.self_attention.rotation import TOLERANCE, Norm, Turn
+from isorun.graph.io.nodes import needed
 from isorun.graph.matching import subgraph
 from isorun.graph.matching.probes import Evaluate, Probes
 from isorun.graph.matching.report import CannotFuse
@@ -214,8 +215,7 @@ class AttentionProbe:
             return float(1 / np.sqrt(size))
         if root.op_type == "Attention":
             return root.attributes.get_float("scale", 0.0) or float(1 / np.sqrt(size))
-        scores = root.inputs[0]
-        assert scores is not None
+        scores = needed(root.inputs[0])
         (query, key), rows = (evaluate(value) for value in operands), self._probes.rows
         product = np.matmul(query, key)
 
@@ -305,8 +305,7 @@ class AttentionProbe:
         size, projection, norm = pattern.width // formula.heads, formula.projections[0], formula.norms[0]
         raw = projection.of(sample[projection.layer.output]).reshape(self._probes.rows, length, -1)
         query = _by_head(raw, size)
-        assert pattern.operands is not None
-        value = self._probes.evaluator(sample)(pattern.operands[0])
+        value = self._probes.evaluator(sample)(needed(pattern.operands)[0])
         result = rotation.by_head(value, size, length, False, self._probes.rows)
         return query if norm is None else norm.of(query), result
 
@@ -316,8 +315,7 @@ def _heads(pattern: AttentionPattern, evaluate: Evaluate, rows: int, length: int
     if root.op_type == "Attention":
         if "q_num_heads" in root.attributes:
             return root.attributes["q_num_heads"].as_int()
-        assert root.inputs[0] is not None
-        return int(evaluate(root.inputs[0]).shape[1])
+        return int(evaluate(needed(root.inputs[0])).shape[1])
     probabilities = evaluate(root.outputs[0])
     heads, remainder = divmod(probabilities.size, rows * length * length)
     if remainder or not heads:

@@ -43,6 +43,7 @@ from isorun.graph.fusion.self_attention.pattern import AttentionPattern, find, i
 from isorun.graph.fusion.self_attention.projection import Projection
 from isorun.graph.fusion.self_attention.reach import FINITE_MASK, Reach
 from isorun.graph.fusion.self_attention.rotation_inputs import Rotations
+from isorun.graph.io.nodes import needed
 from isorun.graph.matching import subgraph
 from isorun.graph.matching.probes import Probes
 from isorun.graph.matching.report import CannotFuse, FusionReport
@@ -146,8 +147,7 @@ class _Fusion:
     def _rewrite(
         self, pattern: AttentionPattern, formula: Formula, mask: KeyMask | None, bias: ir.Value | None
     ) -> None:
-        before = pattern.context.producer()
-        assert before is not None
+        before = needed(pattern.context.producer())
         op, pairs = subgraph.Before(before), None
         if mask is not None and mask.reach.by_pair:
             key = "pairs", mask.origin, mask.inverted
@@ -236,8 +236,7 @@ class _Fusion:
 
     def _relative(self, pattern: AttentionPattern, bias: ir.Value, key_mask: ir.Value) -> ir.Value:
         """A bias, (1 or B, 1 or N, S, S): in the canonical form of fused graphs if it is a bias by distance."""
-        before, dtype = pattern.context.producer(), subgraph.dtype(pattern.layers[0].weight)
-        assert before is not None
+        before, dtype = needed(pattern.context.producer()), subgraph.dtype(pattern.layers[0].weight)
 
         def relative() -> ir.Value:
             canonical = distances.canonical(self._probes, pattern, bias, key_mask, before, dtype)
@@ -356,10 +355,9 @@ def _computed(
     **attributes: int | float,
 ) -> ir.Value:
     """What an operator of the fused form makes of queries, keys or values before their attention."""
-    assert value is not None
     inputs = functions.ordered(kind, {**others, "x": value})
     result = subgraph.Before(before)(kind, *inputs, domain=functions.DOMAIN, **attributes)
-    result.shape, result.type = value.shape, value.type
+    result.shape, result.type = needed(value).shape, needed(value).type
     return result
 
 

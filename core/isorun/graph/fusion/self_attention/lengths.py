@@ -8,6 +8,7 @@ import onnx_ir as ir
 from isorun.graph.analysis import numbers
 from isorun.graph.analysis.evaluate import ancestors, array, is_constant, sizes
 from isorun.graph.fusion.self_attention.pattern import AttentionPattern
+from isorun.graph.io.nodes import needed
 from isorun.graph.matching.probes import Probes
 from isorun.graph.matching.report import CannotFuse
 
@@ -74,8 +75,7 @@ class Lengths:
             limits = {int(end) for end in _list(node.inputs[2]) if max(self._probes.lengths) < end < _LONGEST}
             if not limits:
                 continue
-            source = node.inputs[0]
-            assert source is not None
+            source = needed(node.inputs[0])
             short, longer = (
                 pattern.evaluated(self._probes, source, length).shape for length in self._probes.lengths[:2]
             )

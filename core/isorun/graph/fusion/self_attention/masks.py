@@ -36,6 +36,7 @@ from isorun.graph.analysis import numbers
 from isorun.graph.analysis.evaluate import CannotEvaluate, Samples, ancestors, data_inputs, is_constant, sizes
 from isorun.graph.analysis.places import changes as places_of_changes
 from isorun.graph.fusion.self_attention.reach import EVERY_KEY, FINITE_MASK, Reach, is_within, reach_of_mask
+from isorun.graph.io.nodes import needed
 from isorun.graph.matching.probes import Evaluate, Probes
 from isorun.graph.matching.report import CannotFuse
 from isorun.graph.ops import functions
@@ -70,13 +71,11 @@ class KeyMask:
 
     def of_origin(self, attend: np.ndarray) -> np.ndarray:
         """What its origin is for a mask (B, S) of 0 and 1."""
-        assert self.origin is not None
-        dtype = np.dtype(bool) if self.origin.dtype is None else self.origin.dtype.numpy()
-        keys = attend != 0
+        origin, keys = needed(self.origin), attend != 0
+        dtype = np.dtype(bool) if origin.dtype is None else origin.dtype.numpy()
         if self.reach.by_pair:
-            assert self.origin.shape is not None
             keys = self.reach.pairs(attend)
-            keys = keys if len(self.origin.shape) == keys.ndim else keys[:, None]
+            keys = keys if len(needed(origin.shape)) == keys.ndim else keys[:, None]
         return np.asarray(keys ^ self.inverted, dtype)
 
 
@@ -221,18 +220,18 @@ class MaskClassifier:
         Raises:
             CannotFuse: it is none.
         """
-        assert supposed.origin is not None
+        source = needed(supposed.origin)
         attended: set[float] = set()
         masked: set[float] = set()
         floating = False
         reaches: dict[int, Reach] = {}
         rows = self._probes.rows
-        origin = frozenset((supposed.origin,))
+        origin = frozenset((source,))
         lengths = self._probes.lengths
         lengths = lengths if self._probes.fixed else (*lengths, self._long_length(value, around, origin))
         for length in lengths:
             masks = self._probes.masks(length)
-            result = self._evaluator(around, length, {supposed.origin: supposed.of_origin(masks)})(value)
+            result = self._evaluator(around, length, {source: supposed.of_origin(masks)})(value)
             if result.shape[:1] == (rows,) and result.size == rows:
                 self._check_guard(value, supposed, around)
                 return supposed
@@ -262,10 +261,9 @@ class MaskClassifier:
         Raises:
             CannotFuse: it does not.
         """
-        assert supposed.origin is not None
-        length = self._probes.lengths[-1]
+        source, length = needed(supposed.origin), self._probes.lengths[-1]
         if not self._probes.fixed:
-            length = self._long_length(value, around, frozenset((supposed.origin,)))
+            length = self._long_length(value, around, frozenset((source,)))
         near = {number + step for number in numbers.whole([value]) for step in (-1, 0, 1)}
         counts = np.array(sorted({1, 2, 3, length} | {count for count in near if 0 < count <= length}))
         some: set[float] = set()
@@ -273,8 +271,7 @@ class MaskClassifier:
             part = counts[first : first + self._probes.rows - 1]
             part = np.append(part, [0] * (self._probes.rows - len(part)))
             mask = (np.arange(length) < part[:, None]).astype(np.int64)
-            sample = {supposed.origin: supposed.of_origin(mask)}
-            result = self._evaluator(around, length, sample)(value).reshape(-1)
+            result = self._evaluator(around, length, {source: supposed.of_origin(mask)})(value).reshape(-1)
             some.update(result[part > 0].tolist())
             if len(some) != 1 or result[-1] in some:
                 raise CannotFuse(f"{value.name!r} is not a key mask: it is {result.tolist()} for {part.tolist()} keys")

@@ -8,6 +8,7 @@ import onnx_ir as ir
 from isorun.graph.analysis import numbers
 from isorun.graph.analysis.evaluate import data_inputs
 from isorun.graph.fusion.self_attention.masks import KeyMask
+from isorun.graph.io.nodes import needed
 from isorun.graph.matching import subgraph
 from isorun.graph.matching.probes import Probes
 
@@ -32,10 +33,8 @@ def split(mask: KeyMask, probes: Probes, before: ir.Node) -> tuple[ir.Value, ir.
 
 
 def _pairs(mask: KeyMask, op: subgraph.Before) -> ir.Value:
-    value = mask.origin
-    assert value is not None
-    assert value.shape is not None
-    rank = len(value.shape)
+    value = needed(mask.origin)
+    rank = len(needed(value.shape))
     if value.dtype != ir.DataType.BOOL:
         value = op.cast(value, ir.DataType.BOOL)
     if mask.inverted:

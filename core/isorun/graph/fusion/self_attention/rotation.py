@@ -15,6 +15,7 @@ import onnx_ir as ir
 
 from isorun.graph.analysis.evaluate import HALVES, ancestors, array, data_inputs, is_constant, sizes
 from isorun.graph.fusion.self_attention.pattern import AttentionPattern
+from isorun.graph.io.nodes import needed
 from isorun.graph.matching import subgraph
 from isorun.graph.matching.probes import Evaluate, Probes
 from isorun.graph.matching.report import CannotFuse
@@ -99,8 +100,7 @@ def _norm(value: ir.Value, pattern: AttentionPattern, head_size: int) -> Norm | 
         if node is None or node not in pattern.inside:
             continue
         if functions.is_fused(node, functions.RMS_NORM):
-            gamma = node.inputs[1]
-            assert gamma is not None
+            gamma = needed(node.inputs[1])
             if sizes(gamma) != (head_size,):
                 raise CannotFuse(
                     f"its queries or keys are normalized over {sizes(gamma)[-1]} values, not by head of {head_size}"

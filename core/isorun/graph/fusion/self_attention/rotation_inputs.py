@@ -83,18 +83,15 @@ class Rotations:
             raise CannotFuse(f"its queries and keys are not rotated by {pattern.positions.name!r} alone")
         return whole, None
 
-    def _farthest(self, pattern: AttentionPattern) -> int:
-        """A length above the places at which a computation of angles may change."""
-        places = [number + 2 for number in numbers.compared(pattern.turns) if number + 2 <= _LONGEST]
-        return max([_LONG, *places])
-
     def _require_proportional(self, pattern: AttentionPattern, formula: Formula, rates: np.ndarray) -> None:
         """Check that the rotation follows the same rates in long rows, as far as the graph accepts them.
 
         Raises:
             CannotFuse: it does not.
         """
-        length, turned = self._farthest(pattern), None
+        # Above the places at which a computation of angles may change
+        places = [number + 2 for number in numbers.compared(pattern.turns) if number + 2 <= _LONGEST]
+        length, turned = max([_LONG, *places]), None
         while turned is None and length > rotation.LONG_LENGTH:
             try:
                 whole = formula.turn.by_rates(rates, length)

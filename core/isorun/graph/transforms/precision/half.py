@@ -26,6 +26,7 @@ from onnx_ir.passes import common
 from isorun.errors import UnsupportedModel
 from isorun.graph.analysis.evaluate import is_constant
 from isorun.graph.analysis.layers import QUANTIZING
+from isorun.graph.io.nodes import needed
 from isorun.graph.io.shape_inference import infer_shapes
 from isorun.graph.matching import subgraph
 from isorun.graph.ops import functions
@@ -277,8 +278,7 @@ class _Conversion:
         return self._wholes[value]
 
     def _constant(self, value: ir.Value) -> ir.Value:
-        assert value.const_value is not None
-        tensor = subgraph.converted(value.const_value, self._half_type)
+        tensor = subgraph.converted(needed(value.const_value), self._half_type)
         return subgraph.constant(self._graph, f"{value.name}.{self._name}", tensor)
 
     def _cast(self, value: ir.Value, dtype: ir.DataType, label: str) -> ir.Value:
@@ -295,8 +295,7 @@ class _Conversion:
 
 def _unfit(value: ir.Value, half: ir.DataType) -> tuple[str | None, bool]:
     """Why half precision cannot hold a constant, and whether it is too large for it."""
-    assert value.const_value is not None
-    array = value.const_value.numpy()
+    array = needed(value.const_value).numpy()
     if not array.size:
         return None, False
     greatest = max(float(array.max()), -float(array.min()))

@@ -28,6 +28,7 @@ import onnx_ir as ir
 
 from isorun.errors import InvalidModel
 from isorun.graph.analysis import tokens
+from isorun.graph.io.nodes import needed
 from isorun.graph.ops import functions
 from isorun.graph.ops.adding import Named
 
@@ -109,13 +110,11 @@ def tap(model: ir.Model) -> tuple[dict[str, ir.TensorProtocol], dict[str, list[s
     unsmoothed: set[str] = set()
     outputs = {value.name for value in model.graph.outputs}
     for _, activation, weight in list(layers(model)):
-        assert activation.name
-        assert weight.name
-        assert weight.const_value is not None
-        weights[weight.name] = weight.const_value
-        readers.setdefault(activation.name, []).append(weight.name)
+        name = needed(weight.name)
+        weights[name] = needed(weight.const_value)
+        readers.setdefault(needed(activation.name), []).append(name)
         if _is_sum_of_product(activation):
-            unsmoothed.add(weight.name)
+            unsmoothed.add(name)
         if activation.name not in outputs:
             activation.type = activation.type or ir.TensorType(ir.DataType.FLOAT)
             model.graph.outputs.append(activation)
@@ -210,10 +209,8 @@ class _Quantizer:
 
     def run(self) -> None:
         for node, _, weight in list(layers(self._model)):
-            activation = node.inputs[0]  # may differ from the layer's: a preceding attention has been replaced
-            assert activation is not None
-            assert weight.name
-            if weight.name not in self._table:
+            activation = needed(node.inputs[0])  # may differ from the layer's: a preceding attention was replaced
+            if weight.name is None or weight.name not in self._table:
                 continue
             dense = self._table[weight.name]
             name = node.name or node.outputs[0].name or weight.name
@@ -237,9 +234,8 @@ class _Quantizer:
         for part, columns in zip(_QKV, pairwise(ends), strict=True):
             parts[part] = product = self._product(layer, f".{part}", columns)
             if (bias := inputs.get("qkv_bias")) is not None:
-                values = tokens.constant(bias)
-                assert values is not None
-                own_bias = Named(self, str(bias.name)).constant(part, values.numpy()[slice(*columns)])
+                numbers = needed(tokens.constant(bias)).numpy()[slice(*columns)]
+                own_bias = Named(self, str(bias.name)).constant(part, numbers)
                 parts[part] = op("Add", product, own_bias)
         core = functions.ordered(functions.CORE, inputs | parts)
         attributes = {name: attribute.value for name, attribute in node.attributes.items()}
