@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 import stat
-from collections.abc import Iterable, Iterator, MutableMapping, Sequence
+from collections.abc import Iterable, Iterator, MutableMapping
 from pathlib import Path, PurePosixPath
 
 import numpy as np
@@ -18,6 +18,7 @@ import onnx_ir as ir
 from onnx.external_data_helper import uses_external_data
 
 from isorun.errors import InvalidModel
+from isorun.graph.io import nodes
 from isorun.system import paths
 
 _MAX_DIGITS = 19  # digits of a 64-bit number
@@ -82,7 +83,7 @@ def check_again(model: ir.Model, files: frozenset[str]) -> None:
     """
     tensors: list[ir.TensorProtocol | None] = []
     for attributes in _attributes(model):
-        tensors += [tensor for attribute in attributes.values() for tensor in _tensors(attribute)]
+        tensors += [tensor for attribute in attributes.values() for tensor in nodes.tensors(attribute)]
     tensors += [value.const_value for graph in model.graphs() for value in graph.initializers.values()]
     for tensor in tensors:
         if isinstance(tensor, ir.ExternalTensor) and tensor.path not in files:
@@ -99,8 +100,8 @@ def load_attributes(model: ir.Model) -> None:
     """
     for attributes in _attributes(model):
         for name, attribute in list(attributes.items()):
-            if any(isinstance(tensor, ir.ExternalTensor) for tensor in _tensors(attribute)):
-                loaded = [ir.tensor(np.array(tensor.numpy()), name=tensor.name) for tensor in _tensors(attribute)]
+            if any(isinstance(tensor, ir.ExternalTensor) for tensor in nodes.tensors(attribute)):
+                loaded = [ir.tensor(np.array(tensor.numpy()), name=tensor.name) for tensor in nodes.tensors(attribute)]
                 single = attribute.type == ir.AttributeType.TENSOR
                 attributes[name] = ir.Attr(name, attribute.type, loaded[0] if single else loaded)
 
@@ -113,20 +114,8 @@ def _locations(tensors: Iterable[onnx.TensorProto]) -> Iterator[onnx.StringStrin
 
 
 def _attributes(model: ir.Model) -> Iterator[MutableMapping[str, ir.Attr]]:
-    for node in model.graph.all_nodes():
-        yield node.attributes
-    for function in model.functions.values():
-        yield function.attributes
-        for node in function.all_nodes():
-            yield node.attributes
-
-
-def _tensors(attribute: ir.Attr) -> Sequence[ir.TensorProtocol]:
-    if attribute.is_ref() or attribute.value is None:
-        return ()
-    if attribute.type == ir.AttributeType.TENSOR:
-        return (attribute.as_tensor(),)
-    return attribute.as_tensors() if attribute.type == ir.AttributeType.TENSORS else ()
+    yield from (function.attributes for function in model.functions.values())
+    yield from (node.attributes for node in nodes.all_nodes(model))
 
 
 def _size(path: Path, location: str, where: str) -> int:

@@ -19,7 +19,7 @@ from google.protobuf.message import DecodeError
 from onnx.external_data_helper import uses_external_data
 
 from isorun.errors import InvalidModel, IsorunError
-from isorun.graph.io import external, maps, nodes, sparse, structure, unsigned
+from isorun.graph.io import external, maps, nodes, storage, structure
 from isorun.system.interruption import interrupts
 
 SINGLE_FILE_LIMIT = 2**31 - 2**24
@@ -129,7 +129,7 @@ def from_proto(proto: onnx.ModelProto, name: str) -> ir.Model:
         InvalidModel: it is invalid.
     """
     with reading(name):
-        readable = unsigned.as_raw_data(sparse.densified(proto, name))
+        readable = storage.readable(proto, name)
         model = maps.deserialize(readable)
     opsets = [model.opset_imports, *(function.opset_imports for function in model.functions.values())]
     changed = [readable is not proto, *(_rename_domain(versions) for versions in opsets)]

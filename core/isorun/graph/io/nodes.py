@@ -5,6 +5,7 @@ Runtimes check the rest, with messages of their own.
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
 from functools import lru_cache
 from typing import TypeVar
 
@@ -40,6 +41,22 @@ def operator(node: onnx.NodeProto | ir.Node) -> str:
 def label(node: onnx.NodeProto | ir.Node) -> str:
     """A node's operator, and its name if it has one, for messages."""
     return f"{operator(node)} {node.name!r}" if node.name else operator(node)
+
+
+def all_nodes(model: ir.Model) -> Iterator[ir.Node]:
+    """The nodes of a model's graphs and functions, at any depth."""
+    yield from model.graph.all_nodes()
+    for function in model.functions.values():
+        yield from function.all_nodes()
+
+
+def tensors(attribute: ir.Attr) -> Sequence[ir.TensorProtocol]:
+    """The tensors of an attribute."""
+    if attribute.is_ref() or attribute.value is None:
+        return ()
+    if attribute.type == ir.AttributeType.TENSOR:
+        return (attribute.as_tensor(),)
+    return attribute.as_tensors() if attribute.type == ir.AttributeType.TENSORS else ()
 
 
 def check(name: str, node: onnx.NodeProto, opsets: dict[str, int]) -> None:

@@ -14,7 +14,7 @@ from typing import NamedTuple
 import numpy as np
 import onnx_ir as ir
 
-from isorun.graph.io import external, files, maps, value_names
+from isorun.graph.io import external, files, maps
 from isorun.system import json_files
 from isorun.system.cache import sha256
 
@@ -36,7 +36,7 @@ def write(model: ir.Model, path: Path) -> None:
     A file of weights has a name by its content, and an index by the SHA-256 of each weight.
 
     Args:
-        model: the model, of which only names inside are changed (:func:`isorun.graph.io.value_names.distinguish`).
+        model: the model, of which only names inside are changed (:func:`distinguish_names`).
         path: the ONNX file.
 
     Raises:
@@ -46,7 +46,7 @@ def write(model: ir.Model, path: Path) -> None:
     folder = path.parent.resolve()
     with files.writing(model, path) as temporary:
         external.load_attributes(model)
-        value_names.distinguish(model)
+        distinguish_names(model)
         moved = [(value, value.const_value) for value in _outside(model, folder)]
         try:
             _move([value for value, _ in moved], folder)
@@ -55,6 +55,26 @@ def write(model: ir.Model, path: Path) -> None:
             for value, tensor in moved:
                 value.const_value = tensor
         maps.restore_file(temporary, model)
+
+
+def distinguish_names(model: ir.Model) -> None:
+    """Give values another name that have that of a value in another graph of the model, in place.
+
+    onnx_ir names the values that are added to a graph without regard to the graphs within it, and ONNX Runtime rejects
+    a name that an enclosing graph has, too.
+    """
+    graphs = list(model.graphs())  # the main one first
+    if len(graphs) == 1:
+        return
+    taken: set[str] = set()
+    for graph in graphs:
+        computed = (output for node in graph for output in node.outputs)
+        for value in dict.fromkeys((*graph.inputs, *list(graph.initializers.values()), *computed)):
+            name, number = value.name, 1
+            while value.name and value.name in taken:
+                number += 1
+                value.name = f"{name}.{number}"
+            taken.add(value.name or "")
 
 
 def _outside(model: ir.Model, folder: Path) -> Iterator[ir.Value]:

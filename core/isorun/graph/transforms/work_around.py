@@ -10,7 +10,7 @@ from onnx import defs
 
 from isorun.errors import UnsupportedModel
 from isorun.graph.canonicalize import constants, opset_upgrade
-from isorun.graph.io.nodes import operator
+from isorun.graph.io.nodes import all_nodes, operator, tensors
 from isorun.graph.io.shape_inference import infer_shapes
 from isorun.types.faults import CONSTANTS, EMPTY, Fault
 
@@ -22,7 +22,7 @@ _READ = 2**20  # elements; a larger integer tensor is a table of weights, which 
 def operators(model: ir.Model) -> list[str]:
     """The operators of a model, with :data:`CONSTANTS` if it has integers that 32 bits cannot hold, and :data:`EMPTY`
     if it has constants without elements."""
-    return sorted({operator(node) for node in _nodes(model)} | {kind for kind, _ in _special_constants(model)})
+    return sorted({operator(node) for node in all_nodes(model)} | {kind for kind, _ in _special_constants(model)})
 
 
 def apply(model: ir.Model, faults: Sequence[Fault]) -> list[str]:
@@ -59,7 +59,7 @@ def _apply(model: ir.Model, faults: Sequence[Fault]) -> list[str]:
         for fault in faults:
             if fault.operator == kind and fault.applies is not None and fault.applies(value, opset):
                 raise _refused(fault, f"The constant {value.name!r}")
-    nodes = list(_nodes(model))
+    nodes = list(all_nodes(model))
     rewritten = _rewrite(nodes, faults, opset)
     if constants.mark(model):  # runtimes compute these when they load a model
         rewritten += _rewrite([node for node in nodes if node.graph is not None], faults, opset)
@@ -106,24 +106,18 @@ def _refused(fault: Fault, what: str) -> UnsupportedModel:
     )
 
 
-def _nodes(model: ir.Model) -> Iterator[ir.Node]:
-    yield from model.graph.all_nodes()
-    for function in model.functions.values():
-        yield from function.all_nodes()
-
-
 def _special_constants(model: ir.Model) -> Iterator[tuple[str, ir.Value]]:
     """The constants that runtimes may misread, each with :data:`CONSTANTS` or :data:`EMPTY`; of ``Constant`` and
     ``ConstantOfShape``, their outputs."""
     graphs = dict.fromkeys(model.graphs())
-    for node in _nodes(model):
+    for node in all_nodes(model):
         if isinstance(node.graph, ir.Graph):  # of a function's node
             graphs[node.graph] = None
         if not node.domain and node.op_type in ("Constant", "ConstantOfShape"):
             for attribute in node.attributes.values():
                 if _is_wide(_integers(attribute)):
                     yield CONSTANTS, node.outputs[0]
-                if attribute.type == ir.AttributeType.TENSOR and not attribute.is_ref() and not attribute.value.size:
+                if any(not tensor.size for tensor in tensors(attribute)):
                     yield EMPTY, node.outputs[0]
     for graph in graphs:
         for value in graph.initializers.values():

@@ -13,7 +13,7 @@ from onnx import numpy_helper
 
 import isorun
 from isorun.errors import InvalidModel, UnsupportedModel
-from isorun.graph.io import files, sparse
+from isorun.graph.io import files, storage
 
 FEED = {"x": np.arange(6, dtype=np.float32).reshape(2, 3)}
 OPSET = [oh.make_opsetid("", 17), oh.make_opsetid("own", 1)]
@@ -108,6 +108,6 @@ def test_rejects_invalid_sparse_tensors(options: dict[str, object], message: str
 
 def test_a_model_without_sparse_tensors_is_not_copied() -> None:
     dense = model([oh.make_node("MatMul", ["x", "w"], ["y"])])
-    assert sparse.densified(dense, "") is dense
-    assert not files.is_changed(files.from_proto(sparse.densified(MODELS["a constant"], ""), ""))
+    assert storage.readable(dense, "") is dense
+    assert not files.is_changed(files.from_proto(storage.readable(MODELS["a constant"], ""), ""))
     assert files.is_changed(files.from_proto(MODELS["a constant"], ""))

@@ -7,7 +7,7 @@ import onnx_ir as ir
 import pytest
 
 import isorun
-from isorun.graph.io import value_names
+from isorun.graph.io import shared
 from onnx_text import graph
 
 # Two branches and the graph around them, each with an operator that backends rewrite into several.
@@ -27,7 +27,7 @@ def test_names_are_unique_in_the_model() -> None:
         for number, node in enumerate(inner):
             if not node.outputs[0].is_graph_output():
                 node.outputs[0].name = f"val_{number}"
-    value_names.distinguish(model)
+    shared.distinguish_names(model)
     names = [value.name for node in model.graph.all_nodes() for value in node.outputs]
     assert len(set(names)) == len(names)
     assert model.graph.outputs[0].name == "y"

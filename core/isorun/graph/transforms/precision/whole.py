@@ -13,7 +13,9 @@ import onnx_ir as ir
 from onnx_ir.passes import common
 
 from isorun.graph.analysis.evaluate import HALVES
+from isorun.graph.io.nodes import needed, tensors
 from isorun.graph.io.shape_inference import infer_shapes
+from isorun.graph.matching import subgraph
 from isorun.graph.ops import functions
 
 _TYPES = ("to", "dtype", "output_dtype", "output_datatype")  # attributes that name a type
@@ -33,7 +35,9 @@ def has_halves(model: ir.Model) -> bool:
     if any(node.op_type == "BitCast" for node in nodes):
         return False
     stored = (value.dtype for graph in model.graphs() for value in graph.initializers.values())
-    constants = (tensor.dtype for node in nodes for tensor in _tensors(node))
+    constants = (
+        tensor.dtype for node in nodes for attribute in node.attributes.values() for tensor in tensors(attribute)
+    )
     return any(dtype in HALVES for dtype in (*stored, *constants))
 
 
@@ -74,24 +78,14 @@ def _values(graph: ir.Graph, model: ir.Model) -> Iterable[ir.Value]:
 def _widen(value: ir.Value) -> bool:
     if value.dtype not in HALVES:
         return False
-    assert value.type is not None
-    value.type = type(value.type)(_element(value.type.elem_type))  # type: ignore[call-arg]
+    kind, tensor = needed(value.type), ir.TensorType(ir.DataType.FLOAT)
+    is_tensor = isinstance(kind.elem_type, ir.DataType)  # and no sequence of them
+    value.type = type(kind)(ir.DataType.FLOAT if is_tensor else tensor)  # type: ignore[call-arg]
     return True
-
-
-def _element(element: object) -> object:
-    """fp32, for tensors and for sequences of them."""
-    return ir.DataType.FLOAT if isinstance(element, ir.DataType) else ir.TensorType(ir.DataType.FLOAT)
 
 
 def _widened(tensor: ir.TensorProtocol) -> ir.TensorProtocol:
     return ir.tensor(tensor.numpy().astype(np.float32), name=tensor.name)
-
-
-def _tensors(node: ir.Node) -> Iterable[ir.TensorProtocol]:
-    for attribute in node.attributes.values():
-        if attribute.type == ir.AttributeType.TENSOR and not attribute.is_ref():
-            yield attribute.as_tensor()
 
 
 def _widen_attributes(node: ir.Node) -> None:
@@ -105,13 +99,10 @@ def _widen_attributes(node: ir.Node) -> None:
 
 
 def _cast_input(graph: ir.Graph, value: ir.Value) -> None:
-    users = list(value.uses())
-    whole = ir.node("Cast", [value], {"to": ir.DataType.FLOAT})
-    whole.outputs[0].name, whole.outputs[0].shape = f"{value.name}.fp32", value.shape
-    whole.outputs[0].type = ir.TensorType(ir.DataType.FLOAT)
+    users, op = list(value.uses()), subgraph.Before(graph[0])
+    whole = op.cast(value, ir.DataType.FLOAT)
     for node, index in users:
-        node.replace_input_with(index, whole.outputs[0])
-    graph[0].prepend(whole)
+        node.replace_input_with(index, whole)
 
 
 def _cast_output(graph: ir.Graph, index: int, value: ir.Value, dtype: ir.DataType) -> None:

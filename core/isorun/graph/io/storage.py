@@ -1,6 +1,8 @@
-"""Sparse constants and initializers, which onnx_ir and most runtimes lack: they are read as dense ones.
+"""Tensors that not every reader reads as they are stored.
 
-ONNX Runtime does the same when it loads a model.
+Sparse constants and initializers, which onnx_ir and most runtimes lack, are read as dense ones, as ONNX Runtime does.
+Of uint32 and uint64 that are not stored as raw data, OpenVINO (2026.4.1) reads every second one in 32 bits, and tract
+(0.23.9) fails.
 """
 
 from __future__ import annotations
@@ -11,6 +13,7 @@ from collections.abc import Iterator
 import numpy as np
 import onnx
 import onnx_ir as ir
+from onnx import numpy_helper
 
 from isorun.errors import InvalidModel
 from isorun.graph.io import nodes, structure
@@ -21,16 +24,8 @@ MAX_ELEMENTS = 2**28
 _VALUE = "sparse_value"  # the attribute of Constant
 
 
-def among(proto: onnx.ModelProto) -> bool:
-    """Whether a model has sparse constants or initializers."""
-    return any(
-        (isinstance(graph, onnx.GraphProto) and graph.sparse_initializer) or any(_constants(graph))
-        for graph in structure.with_subgraphs(proto.graph, *proto.functions)
-    )
-
-
-def densified(proto: onnx.ModelProto, name: str) -> onnx.ModelProto:
-    """A model with dense tensors instead of sparse ones: the same object if it has none.
+def readable(proto: onnx.ModelProto, name: str) -> onnx.ModelProto:
+    """A model with dense tensors, and unsigned integers as raw data: the same object if it has them.
 
     Args:
         proto: the model, whose structure has been checked; it is unchanged.
@@ -39,7 +34,11 @@ def densified(proto: onnx.ModelProto, name: str) -> onnx.ModelProto:
     Raises:
         InvalidModel: a sparse tensor is invalid, or too large.
     """
-    if not among(proto):
+    graphs = structure.with_subgraphs(proto.graph, *proto.functions)
+    is_sparse = any(
+        (isinstance(graph, onnx.GraphProto) and graph.sparse_initializer) or any(_constants(graph)) for graph in graphs
+    )
+    if not is_sparse and not any(map(_is_typed, structure.tensors(proto))):
         return proto
     copy = onnx.ModelProto()
     copy.CopyFrom(proto)
@@ -52,7 +51,14 @@ def densified(proto: onnx.ModelProto, name: str) -> onnx.ModelProto:
         if isinstance(graph, onnx.GraphProto):
             graph.initializer.extend(_dense(tensor, name) for tensor in graph.sparse_initializer)
             graph.ClearField("sparse_initializer")
+    for tensor in filter(_is_typed, structure.tensors(copy)):
+        tensor.CopyFrom(numpy_helper.from_array(numpy_helper.to_array(tensor), tensor.name))
     return copy
+
+
+def _is_typed(tensor: onnx.TensorProto) -> bool:
+    """Whether a tensor has unsigned integers that are not stored as raw data."""
+    return tensor.data_type in (onnx.TensorProto.UINT32, onnx.TensorProto.UINT64) and bool(tensor.uint64_data)
 
 
 def _constants(graph: structure.GraphLike) -> Iterator[onnx.AttributeProto]:
