@@ -28,14 +28,6 @@ from isorun.graph.ops.functions import ATTENTION, CORE, EMBEDDINGS, PACKED, TABL
 from isorun.graph.transforms import padding_removal
 from isorun.types import ModelInfo, ModelMetadata, TensorSpec
 
-_ONNX_RUNTIME_NAMES = {
-    ir.DataType.FLOAT: "float",
-    ir.DataType.DOUBLE: "double",
-    ir.DataType.FLOAT8E4M3FN: "float8e4m3fn",
-    ir.DataType.FLOAT8E4M3FNUZ: "float8e4m3fnuz",
-    ir.DataType.FLOAT8E5M2: "float8e5m2",
-    ir.DataType.FLOAT8E5M2FNUZ: "float8e5m2fnuz",
-}
 _SAMPLE = 4
 _TOKEN_IDS = np.array([[1], [2], [3]], np.int64)
 
@@ -115,8 +107,8 @@ def _spec(value: ir.Value, *, overridable: bool = False, bounds: tuple[int, int]
         sizes = (size if isinstance(size, int) else size.value or None for size in value.shape)
         # Some exporters write -1 for a symbolic size.
         shape = tuple(None if isinstance(size, int) and size < 0 else size for size in sizes)
-    type_name = maps.spell(kind) if (kind := maps.type_of(value)) else _type_name(value.type)
-    return TensorSpec(value.name or "", type_name, shape, overridable, bounds)
+    kind = maps.type_of(value) or (None if value.type is None else ir.serde.serialize_type(value.type))
+    return TensorSpec(value.name or "", "unknown" if kind is None else maps.spell(kind), shape, overridable, bounds)
 
 
 def _of_tokens(spec: TensorSpec, sizes: tuple[int | str | None, ...]) -> TensorSpec:
@@ -126,18 +118,6 @@ def _of_tokens(spec: TensorSpec, sizes: tuple[int | str | None, ...]) -> TensorS
     both = zip(spec.shape[:2], sizes, strict=True)
     shape = [size if isinstance(stated, int) and isinstance(size, str) else stated for stated, size in both]
     return replace(spec, shape=(*shape, *spec.shape[2:]))
-
-
-def _type_name(kind: ir.TypeProtocol | None) -> str:
-    """ONNX Runtime's name for a type."""
-    if isinstance(kind, ir.SequenceType):
-        return f"seq({_type_name(kind.elem_type)})"
-    if isinstance(kind, ir.OptionalType):
-        return f"optional({_type_name(kind.elem_type)})"
-    if kind is None:
-        return "unknown"
-    name = _ONNX_RUNTIME_NAMES.get(kind.dtype, kind.dtype.name.lower())
-    return f"sparse_tensor({name})" if isinstance(kind, ir.SparseTensorType) else f"tensor({name})"
 
 
 def _limits(graph: ir.Graph, mask: str | None) -> dict[str, int | None]:

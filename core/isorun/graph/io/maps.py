@@ -66,6 +66,8 @@ def spell(kind: onnx.TypeProto) -> str:
         return f"seq({spell(kind.sequence_type.elem_type)})"
     if which == "optional_type":
         return f"optional({spell(kind.optional_type.elem_type)})"
+    if which == "sparse_tensor_type":
+        return f"sparse_tensor({_element_type(kind.sparse_tensor_type.elem_type)})"
     return f"tensor({_element_type(kind.tensor_type.elem_type)})"
 
 
