@@ -32,7 +32,7 @@ from isorun.system.paths import inside
 if TYPE_CHECKING:
     import onnx_ir as ir
 
-    from isorun.graph.builders.heads import Head
+    from isorun.graph.builders.architecture import Head
 
 CAUSAL = ("qwen3", "qwen2", "llama", "mistral")
 """The values of ``model_type`` of causal models that may be rerankers, the first one without ``modules.json`` too."""

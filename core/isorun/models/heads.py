@@ -13,7 +13,7 @@ from isorun.models import config_keys
 from isorun.models.weights import SafeTensors
 
 if TYPE_CHECKING:
-    from isorun.graph.builders.heads import Head
+    from isorun.graph.builders.architecture import Head
 
 TITLES: Mapping[str, str] = {
     SEQUENCE: "classes of texts",
@@ -90,7 +90,7 @@ def of_words(
     Raises:
         InvalidModel: there is no such word.
     """
-    from isorun.graph.builders.heads import Head
+    from isorun.graph.builders.architecture import Head
 
     if beyond := [word for word in words if word is not None and word >= vocabulary]:
         raise invalid(f"vocab_size is {vocabulary}, and the score is that of token {beyond[0]}")

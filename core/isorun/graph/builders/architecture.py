@@ -1,12 +1,11 @@
-"""What a family of encoders has in common: names of tensors, keys of ``config.json``, and how its layers are built."""
+"""What a family of encoders has in common: names of tensors, keys of ``config.json``, and how its layers and heads are
+built."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
-
-from isorun.graph.builders.heads import Head
 
 WORD_TABLE = "embeddings.word_embeddings"
 """The table that heads for masked words share."""
@@ -20,6 +19,51 @@ def sizes(*more: str, without: str = "", **renamed: str) -> Mapping[str, str]:
         *more,
     )
     return {name: renamed.get(name, name) for name in names if name not in without.split()}
+
+
+@dataclass(frozen=True)
+class Head:
+    """A head, by the names of its layers.
+
+    Attributes:
+        output: the last dense layer.
+        reads: what the head reads of the hidden states: ``tokens`` (all); ``pooler``; ``first``; ``last`` (the last
+            token that is not padding by its id); ``end`` (the last token in the mask); ``mean`` of the tokens in the
+            mask; ``late`` for the mean of the tokens' logits; or ``classifier_pooling``, if that key of
+            ``config.json`` says which.
+        dense: a dense layer before; ``None`` if there is none.
+        activation: after it: one of :data:`isorun.graph.builders.activations.NAMES`, or the key of ``config.json`` that
+            says which.
+        norm: a layer normalization after the activation; ``None`` if there is none.
+        inner: the width of the dense layer; ``None`` for the encoder's.
+        dense_bias, norm_bias: whether these layers have biases.
+        has_bias: whether the last layer has a bias.
+        bias: its tensor; empty for the last layer's own.
+        tied: the table of words whose transpose the last layer is; ``None`` if it has a matrix of its own.
+        splade: how the logits of a text become one vector: ``max`` or ``sum``, and ``relu`` or ``log1p_relu``;
+            ``None`` if they do not.
+        words: the rows of a table of words that the last layer is the difference of, or its only one; ``None`` if it
+            is all of them.
+        unless: a key of ``config.json``, true by default, and the head in place of this one where it is false; ``None``
+            if there is no other.
+        flags: the fields that a key of ``config.json`` decides, each with the key and its default.
+    """
+
+    output: str
+    reads: str = "tokens"
+    dense: str | None = None
+    activation: str = "tanh"
+    norm: str | None = None
+    inner: int | None = None
+    dense_bias: bool = True
+    norm_bias: bool = True
+    has_bias: bool = True
+    bias: str = ""
+    tied: str | None = None
+    splade: tuple[str, str] | None = None
+    words: tuple[int, int | None] | None = None
+    unless: tuple[str, Head] | None = None
+    flags: Mapping[str, tuple[str, bool]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)

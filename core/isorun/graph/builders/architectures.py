@@ -6,8 +6,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from isorun.graph.builders.architecture import WORD_TABLE, Architecture, sizes
-from isorun.graph.builders.heads import Head
+from isorun.graph.builders.architecture import WORD_TABLE, Architecture, Head, sizes
 from isorun.graph.tasks import ANSWERS, SEQUENCE, TOKENS, WORDS
 
 

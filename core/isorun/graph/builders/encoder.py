@@ -222,22 +222,15 @@ class _EncoderBuilder(Builder):
         if architecture.rms:
             hidden = self._norm(architecture.final_norm, hidden, "final_norm")
         outputs = [self.output("last_hidden_state", hidden, "sequence", width)]
-        pooled = None
-        if config.pooler and architecture.pooler is not None:
-            pooled = self._pooled(architecture.pooler, hidden)
+        pooled, dense = None, architecture.pooler
+        if config.pooler and dense is not None:
+            op = self.under(dense)
+            pooled = op("Tanh", self._linear(dense, op("Gather", hidden, 0, axis=1), width, width))
             outputs.append(self.output("pooler_output", pooled, width))
         if config.task is not None and config.head is not None:
-            read = heads.Read(
-                *(inputs["input_ids"], inputs["attention_mask"], hidden, pooled, width),
-                *(config.layer_norm_eps, config.pad_token_id, config.vocab_size),
-            )
+            read = heads.Read(config, inputs["input_ids"], inputs["attention_mask"], hidden, pooled)
             outputs += heads.add(self, config.task, config.head, config.labels, read)
         return outputs
-
-    def _pooled(self, dense: str, hidden: ir.Value) -> ir.Value:
-        """The first position through a dense layer, (B, H)."""
-        width, op = self._config.hidden_size, self.under(dense)
-        return op("Tanh", self._linear(dense, op("Gather", hidden, 0, axis=1), width, width))
 
     def _norm(self, name: str | None, value: ir.Value, label: str) -> ir.Value:
         """A normalized value; the value itself without a name."""

@@ -7,9 +7,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from isorun.graph.builders.architecture import WORD_TABLE, Architecture
+from isorun.graph.builders.architecture import WORD_TABLE, Architecture, Head
 from isorun.graph.builders.architectures import BERT
-from isorun.graph.builders.heads import Head
 
 
 @dataclass(frozen=True)

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import numpy as np
 import onnx_ir as ir
 
 from isorun.graph.builders import activations
+from isorun.graph.builders.architecture import Head
 from isorun.graph.builders.builder import Builder
+from isorun.graph.builders.encoder_config import EncoderConfig
 from isorun.graph.ops.adding import Nodes
 from isorun.graph.tasks import ANSWERS, SEQUENCE
 
@@ -18,71 +19,21 @@ SPARSE = "sparse_embedding"
 
 
 @dataclass(frozen=True)
-class Head:
-    """A head, by the names of its layers.
-
-    Attributes:
-        output: the last dense layer.
-        reads: what the head reads of the hidden states: ``tokens`` (all); ``pooler``; ``first``; ``last`` (the last
-            token that is not padding by its id); ``end`` (the last token in the mask); ``mean`` of the tokens in the
-            mask; ``late`` for the mean of the tokens' logits; or ``classifier_pooling``, if that key of
-            ``config.json`` says which.
-        dense: a dense layer before; ``None`` if there is none.
-        activation: after it: one of :data:`activations.NAMES`, or the key of ``config.json`` that says which.
-        norm: a layer normalization after the activation; ``None`` if there is none.
-        inner: the width of the dense layer; ``None`` for the encoder's.
-        dense_bias, norm_bias: whether these layers have biases.
-        has_bias: whether the last layer has a bias.
-        bias: its tensor; empty for the last layer's own.
-        tied: the table of words whose transpose the last layer is; ``None`` if it has a matrix of its own.
-        splade: how the logits of a text become one vector: ``max`` or ``sum``, and ``relu`` or ``log1p_relu``;
-            ``None`` if they do not.
-        words: the rows of a table of words that the last layer is the difference of, or its only one; ``None`` if it
-            is all of them.
-        unless: a key of ``config.json``, true by default, and the head in place of this one where it is false; ``None``
-            if there is no other.
-        flags: the fields that a key of ``config.json`` decides, each with the key and its default.
-    """
-
-    output: str
-    reads: str = "tokens"
-    dense: str | None = None
-    activation: str = "tanh"
-    norm: str | None = None
-    inner: int | None = None
-    dense_bias: bool = True
-    norm_bias: bool = True
-    has_bias: bool = True
-    bias: str = ""
-    tied: str | None = None
-    splade: tuple[str, str] | None = None
-    words: tuple[int, int | None] | None = None
-    unless: tuple[str, Head] | None = None
-    flags: Mapping[str, tuple[str, bool]] = field(default_factory=dict)
-
-
-@dataclass(frozen=True)
 class Read:
     """What an encoder gives to a head.
 
     Attributes:
+        config: of the encoder.
         ids, mask: the graph's inputs.
         hidden: the hidden states, (B, S, width).
         pooled: the pooler's output, (B, width); ``None`` if there is none.
-        width: of the encoder.
-        epsilon: of normalizations.
-        padding_id: the id of padding.
-        vocabulary: the number of words.
     """
 
+    config: EncoderConfig
     ids: ir.Value
     mask: ir.Value
     hidden: ir.Value
     pooled: ir.Value | None
-    width: int
-    epsilon: float
-    padding_id: int | None
-    vocabulary: int
 
 
 def add(builder: Builder, task: str, head: Head, labels: int, read: Read) -> list[ir.Value]:
@@ -114,7 +65,7 @@ def add(builder: Builder, task: str, head: Head, labels: int, read: Read) -> lis
 
 
 def _logits(builder: Builder, head: Head, labels: int, read: Read) -> ir.Value:
-    value, width = _value(builder, head, read), read.width
+    value, width = _value(builder, head, read), read.config.hidden_size
     if head.dense is not None:
         inner = head.inner or width
         bias = builder.weight(f"{head.dense}.bias", inner) if head.dense_bias else None
@@ -124,14 +75,13 @@ def _logits(builder: Builder, head: Head, labels: int, read: Read) -> ir.Value:
         if head.norm is not None:
             weights = [builder.weight(f"{head.norm}.weight", width)]
             weights += [builder.weight(f"{head.norm}.bias", width)] if head.norm_bias else []
-            value = builder.node(
-                "LayerNormalization", f"{head.norm}.normalized", [value, *weights], axis=-1, epsilon=read.epsilon
-            )
+            epsilon = read.config.layer_norm_eps
+            value = builder.under(head.norm)("LayerNormalization", value, *weights, axis=-1, epsilon=epsilon)
     table = f"{head.tied or head.output}.weight"
     if head.words is None:
         matrix = builder.joined(f"{head.output}.weight", {table: (labels, width)})
     else:
-        matrix = _difference(builder, table, (read.vocabulary, width), *head.words)
+        matrix = _difference(builder, table, (read.config.vocab_size, width), *head.words)
     logits = builder.node("MatMul", head.output, [value, matrix])
     if head.has_bias:
         bias = builder.weight(head.bias or f"{head.output}.bias", labels)
@@ -181,8 +131,8 @@ def _value(builder: Builder, head: Head, read: Read) -> ir.Value:
     if head.reads == "end":
         return _last(op, read.hidden, op("Cast", read.mask, to=int(ir.DataType.BOOL)))
     if head.reads == "last":
-        assert read.padding_id is not None, "this head looks for padding"
-        return _last(op, read.hidden, op("Not", op("Equal", read.ids, read.padding_id)))
+        assert read.config.pad_token_id is not None, "this head looks for padding"
+        return _last(op, read.hidden, op("Not", op("Equal", read.ids, read.config.pad_token_id)))
     return read.hidden
 
 
