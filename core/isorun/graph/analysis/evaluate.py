@@ -237,6 +237,15 @@ def ancestors(
     return values
 
 
+def behind(value: ir.Value, operators: Set[str]) -> ir.Value:
+    """What a value is computed from by ONNX's operators among these alone, along their first inputs."""
+    while (node := value.producer()) is not None and node.domain == "" and node.op_type in operators:
+        if node.inputs[0] is None:
+            break
+        value = node.inputs[0]
+    return value
+
+
 def _constant(value: ir.Value, *, widen: bool = True) -> np.ndarray:
     if not is_constant(value):
         raise CannotEvaluate(f"it depends on {value.name!r}, which has no sample")

@@ -97,7 +97,7 @@ def unprotected(graph: ir.Graph) -> list[Lookup]:
     rest = []
     for lookup in lookups(graph):
         span = ranges(lookup.value)
-        if lookup.span is None and (_is_first_or_last(lookup) or _is_size(lookup)):
+        if lookup.span is None and _is_in_every_table(lookup):
             continue
         if is_fused(lookup.node) and lookup.slot == TABLES.at and not _reads_others(lookup):
             continue  # the limit of the row's length
@@ -124,16 +124,13 @@ def _stays_within(graph: ir.Graph, lookup: Lookup, ranges: Ranges) -> bool:
     return False
 
 
-def _is_first_or_last(lookup: Lookup) -> bool:
-    """Whether an index is a number of the model that every table has which is not empty."""
-    known = constant_range(lookup.value)
-    return known is not None and known[0] >= -1 and known[1] <= 0
-
-
-def _is_size(lookup: Lookup) -> bool:
-    """Whether a number of the model selects sizes of a shape."""
-    shape = None if lookup.node.inputs[0] is None else lookup.node.inputs[0].producer()
-    return constant_range(lookup.value) is not None and shape is not None and shape.op_type == "Shape"
+def _is_in_every_table(lookup: Lookup) -> bool:
+    """Whether an index is a number of the model: the first or the last, which every table has that is not empty, or one
+    that selects sizes of a shape."""
+    known, table = constant_range(lookup.value), lookup.node.inputs[0]
+    shape = None if table is None else table.producer()
+    is_of_shape = shape is not None and shape.op_type == "Shape"
+    return known is not None and (is_of_shape or (known[0] >= -1 and known[1] <= 0))
 
 
 def _reads_others(lookup: Lookup) -> bool:

@@ -9,6 +9,7 @@ from collections.abc import Mapping
 
 import onnx_ir as ir
 
+from isorun.graph.analysis.evaluate import behind
 from isorun.graph.io.nodes import needed
 from isorun.graph.ops import functions
 
@@ -177,9 +178,7 @@ def _broadcast(value: ir.Value | None, rank: int) -> tuple[ir.Value | None, bool
 
 def source(value: ir.Value) -> ir.Value:
     """The value that a mask, or ids, are cast from."""
-    while (node := value.producer()) is not None and node.domain == "" and node.op_type in ("Cast", "Identity"):
-        value = needed(node.inputs[0])
-    return value
+    return behind(value, {"Cast", "Identity"})
 
 
 def origin(mask: ir.Value) -> tuple[ir.Value, bool]:

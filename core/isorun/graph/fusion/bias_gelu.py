@@ -21,7 +21,7 @@ from collections.abc import Callable
 import numpy as np
 import onnx_ir as ir
 
-from isorun.graph.analysis.evaluate import CannotEvaluate, Evaluator, array, is_constant, sizes
+from isorun.graph.analysis.evaluate import CannotEvaluate, Evaluator, is_constant, sizes
 from isorun.graph.io.nodes import needed
 from isorun.graph.matching import subgraph
 from isorun.graph.matching.report import CannotFuse, FusionReport
@@ -86,8 +86,7 @@ def _product_and_bias(entry: ir.Value) -> list[ir.Value]:
                 return [product, bias]
     if total is None or (layer := subgraph.dense(entry)) is None:
         raise CannotFuse(f"its input {entry.name!r} is not a sum with a bias, nor a product with weights")
-    zeros = np.zeros(sizes(layer.weight)[1], subgraph.dtype(layer.weight).numpy())
-    return [entry, subgraph.Before(total).constant(f"zeros.{zeros.size}", zeros)]
+    return [entry, subgraph.Before(total).zeros(sizes(layer.weight)[1], subgraph.dtype(layer.weight))]
 
 
 def _is_as_wide(product: ir.Value, bias: ir.Value) -> bool:
@@ -115,16 +114,9 @@ def _own_layer(value: ir.Value) -> ir.Value:
     if part is None or before is None:
         return value
     layer, begin, end = part
-    op, dtype = subgraph.Before(before), subgraph.dtype(layer.weight)
-
-    def columns(whole: ir.Value) -> ir.Value:
-        shape = (*sizes(whole)[:-1], end - begin)
-        tensor = subgraph.lazy(lambda: array(whole)[..., begin:end], dtype, shape)
-        return subgraph.constant(op.graph, f"{whole.name}.columns.{begin}", tensor)
-
-    weight = columns(layer.weight)
-    bias = None if layer.bias is None else columns(layer.bias)
-    result = op.dense(layer.input, weight, bias)
+    op = subgraph.Before(before)
+    bias = None if layer.bias is None else op.columns(layer.bias, begin, end)
+    result = op.dense(layer.input, op.columns(layer.weight, begin, end), bias)
     result.type, result.shape = value.type, value.shape
     return result
 

@@ -25,7 +25,7 @@ import numpy as np
 import onnx_ir as ir
 
 from isorun.graph.analysis import numbers, tokens
-from isorun.graph.analysis.evaluate import CannotEvaluate, ancestors, array, data_inputs, is_constant, sizes
+from isorun.graph.analysis.evaluate import CannotEvaluate, ancestors, array, behind, data_inputs, is_constant, sizes
 from isorun.graph.fusion.skip_layer_normalization import norm
 from isorun.graph.matching import subgraph
 from isorun.graph.matching.probes import Probes
@@ -211,10 +211,8 @@ def _varies(probes: Probes, index: ir.Value) -> bool:
 
 def _only_index(index: ir.Value) -> int | None:
     """The number that every element of an index equals, such as 0 for any selection from a buffer of zeros."""
+    index = behind(index, _SELECTING)
     node = index.producer()
-    while node is not None and node.op_type in _SELECTING and node.domain == "" and node.inputs[0] is not None:
-        index = node.inputs[0]
-        node = index.producer()
     if node is not None and node.op_type == "ConstantOfShape":
         tensor = node.attributes.get_tensor("value")
         return 0 if tensor is None else int(tensor.numpy()[0])

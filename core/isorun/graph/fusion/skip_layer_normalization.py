@@ -9,7 +9,6 @@ Rejected: other axes. A layer normalization of any other value is ignored, and s
 
 from __future__ import annotations
 
-import numpy as np
 import onnx_ir as ir
 
 from isorun.graph.analysis.evaluate import sizes
@@ -21,7 +20,6 @@ KIND = "SkipLayerNormalization"
 
 def fuse(model: ir.Model, report: FusionReport) -> None:
     """Fuse every layer normalization over a skip connection of a normalized model, in place."""
-    zeros: dict[tuple[int, ir.DataType], ir.Value] = {}
     for node in list(model.graph):
         if node.op_type != "LayerNormalization" or node.domain != "" or node.inputs[0] is None:
             continue
@@ -37,11 +35,8 @@ def fuse(model: ir.Model, report: FusionReport) -> None:
             gamma, beta, epsilon = norm(node)
             product, bias, skip = sides
             if beta is None or bias is None:
-                (size,), dtype = sizes(gamma), subgraph.dtype(gamma)
-                if (size, dtype) not in zeros:
-                    tensor = ir.tensor(np.zeros(size, dtype.numpy()))
-                    zeros[size, dtype] = subgraph.constant(model.graph, f"isorun.zeros.{size}", tensor)
-                beta, bias = beta or zeros[size, dtype], bias or zeros[size, dtype]
+                zeros = subgraph.Before(node).zeros(sizes(gamma)[0], subgraph.dtype(gamma))
+                beta, bias = beta or zeros, bias or zeros
             subgraph.put(KIND, [product, skip, gamma, beta, bias], {"epsilon": epsilon}, node.outputs[0])
 
 

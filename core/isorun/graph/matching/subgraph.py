@@ -283,6 +283,19 @@ class Before(Nodes):
         product = self("MatMul", rows, weight)
         return product if bias is None else self("Add", product, bias)
 
+    def columns(self, value: ir.Value, begin: int, end: int) -> ir.Value:
+        """Some columns of a constant as another one."""
+        tensor = needed(ir.convenience.get_const_tensor(value))
+        shape = (*tensor.shape.numpy()[:-1], end - begin)
+        part = lazy(lambda: tensor.numpy()[..., begin:end], tensor.dtype, shape)
+        return constant(self.graph, f"{value.name}.columns.{begin}", part)
+
+    def zeros(self, size: int, dtype: ir.DataType) -> ir.Value:
+        """A bias of zeros, once for all that read it."""
+        name = f"isorun.zeros.{size}.{dtype.name.lower()}"
+        tensor = ir.tensor(np.zeros(size, dtype.numpy()))
+        return self.graph.initializers.get(name) or constant(self.graph, name, tensor)
+
     def cast(self, value: ir.Value, dtype: ir.DataType) -> ir.Value:
         """Insert a cast, and return its output."""
         result = self("Cast", value, to=int(dtype))

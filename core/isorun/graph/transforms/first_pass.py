@@ -54,16 +54,13 @@ def _is_known(node: ir.Node, index: int) -> bool:
         return len(node.inputs) == 2 and node.attributes["axis"].as_int() in (_TIME, _TIME - _RANK)
     if node.op_type != "Shape" or node.outputs[0].is_graph_output():
         return False
-    return _is_time(node) or all(map(_reads_time, node.outputs[0].consumers()))
+    readers = node.outputs[0].consumers()  # may read nothing of a cache's shape but the number of tokens
+    reads_time = (use.op_type == "Gather" and np.isin(_places(use), (_TIME, _TIME - _RANK)).all() for use in readers)
+    return _is_time(node) or all(reads_time)
 
 
 def _is_time(shape: ir.Node) -> bool:
     return shape.attributes.get_int("start", 0) == _TIME and shape.attributes.get_int("end", _RANK) == _TIME + 1
-
-
-def _reads_time(node: ir.Node) -> bool:
-    """Whether a node reads nothing of a cache's shape but the number of tokens."""
-    return node.op_type == "Gather" and bool(np.isin(_places(node), (_TIME, _TIME - _RANK)).all())
 
 
 def _places(gather: ir.Node) -> np.ndarray:

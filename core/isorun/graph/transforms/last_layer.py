@@ -32,7 +32,7 @@ def narrow(model: ir.Model) -> bool:
     last = _find(model.graph)
     if last is None:
         return False
-    _rewrite(model.graph, last)
+    _rewrite(last)
     common.RemoveUnusedNodesPass()(model)
     functions.carry(model)
     return True
@@ -108,7 +108,7 @@ def _is_plain(attention: ir.Node) -> bool:
     )
 
 
-def _rewrite(graph: ir.Graph, last: _Last) -> None:
+def _rewrite(last: _Last) -> None:
     read: dict[ir.Value, ir.Value] = {}  # each of the other values at the position, (B, 1, ...)
 
     def at_position(value: ir.Value, reader: ir.Node) -> ir.Value:
@@ -116,7 +116,7 @@ def _rewrite(graph: ir.Graph, last: _Last) -> None:
             read[value] = subgraph.Before(reader)("Gather", value, [last.position], axis=1)
         return read[value]
 
-    _attend(graph, last, at_position(needed(last.attention.inputs[0]), last.attention))
+    _attend(last, at_position(needed(last.attention.inputs[0]), last.attention))
     for node in last.after:
         for index, value in enumerate(node.inputs):
             if value is not None and value in last.others:
@@ -131,30 +131,22 @@ def _rewrite(graph: ir.Graph, last: _Last) -> None:
             node.replace_input_with(1, subgraph.Before(node).integers(first.tolist()))
 
 
-def _attend(graph: ir.Graph, last: _Last, query: ir.Value) -> None:
+def _attend(last: _Last, query: ir.Value) -> None:
     """The attention of the hidden states at the position, (B, 1, H), to those of all tokens."""
     node, op = last.attention, subgraph.Before(last.attention)
     hidden, mask, weight, bias, *on_scores = [*node.inputs] if len(node.inputs) > 3 else [*node.inputs, None]
 
-    def dense(value: ir.Value, part: str, begin: int, end: int) -> ir.Value:
-        own_weight = _thirds(graph, weight, part, begin, end)
-        own_bias = None if bias is None else _thirds(graph, bias, part, begin, end)
-        return op.dense(value, own_weight, own_bias)
+    third = needed(tokens.constant(weight)).shape.numpy()[-1] // 3
 
-    key_value = op.several(2, "Split", dense(needed(hidden), "key_value", 1, 3), axis=-1)
+    def dense(value: ir.Value, *thirds: int) -> ir.Value:
+        columns = [third * number for number in thirds]
+        own_bias = None if bias is None else op.columns(bias, *columns)
+        return op.dense(value, op.columns(needed(weight), *columns), own_bias)
+
+    key_value = op.several(2, "Split", dense(needed(hidden), 1, 3), axis=-1)
     biases = [op("Gather", value, [last.position], axis=2) for value in on_scores if value is not None]
     attributes = {name: attribute.value for name, attribute in node.attributes.items()}
     context = node.outputs[0]
-    inputs = [dense(query, "query", 0, 1), *key_value, mask, *biases]
+    inputs = [dense(query, 0, 1), *key_value, mask, *biases]
     context.shape = None
     subgraph.put(functions.SINGLE_QUERY, inputs, attributes, context)
-
-
-def _thirds(graph: ir.Graph, value: ir.Value | None, part: str, begin: int, end: int) -> ir.Value:
-    """Some thirds of the last dimension of a weight (H, 3 H) or a bias (3 H)."""
-    tensor = needed(tokens.constant(value))
-    *rows, width = tensor.shape.numpy()
-    third = width // 3
-    shape = (*rows, (end - begin) * third)
-    part_tensor = subgraph.lazy(lambda: tensor.numpy()[..., begin * third : end * third], tensor.dtype, shape)
-    return subgraph.constant(graph, f"{needed(value).name}.{part}", part_tensor)

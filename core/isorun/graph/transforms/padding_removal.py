@@ -308,7 +308,7 @@ class _Removal(PackedReads):
         if node.domain == "" and node.op_type == "Mul":
             for index, value in enumerate(node.inputs):
                 if tokens.is_mask(value, self.mask) and (multiplied := node.inputs[1 - index]) in self.packed:
-                    node.replace_input_with(index, self._factor(multiplied))
+                    node.replace_input_with(index, self("CastLike", self._column(self.mask), multiplied))
                     self.pack(node.outputs[0], self.packed[multiplied])
                     self._masked[node.outputs[0]] = multiplied
                     return
@@ -328,10 +328,6 @@ class _Removal(PackedReads):
         for index, value in enumerate(node.inputs):
             if value is not None and value in self.packed:
                 node.replace_input_with(index, self.once("restored", value))
-
-    def _factor(self, value: ir.Value) -> ir.Value:
-        """The mask of each token, (1, T, 1), in the type of a value."""
-        return self("CastLike", self._column(self.mask), value)
 
 
 def _is_zero_at_padding(embedding: ir.Node, reader: ir.Node) -> bool:

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 import numpy as np
 import onnx_ir as ir
 
-from isorun.graph.analysis.evaluate import CannotEvaluate, Samples, ancestors, is_constant, sizes
+from isorun.graph.analysis.evaluate import CannotEvaluate, Samples, ancestors, behind, is_constant, sizes
 from isorun.graph.fusion.self_attention import distances
 from isorun.graph.fusion.self_attention.pattern import AttentionPattern
 from isorun.graph.io.nodes import needed
@@ -165,18 +165,14 @@ def _looked_up(
 
 def _gathered(node: ir.Node, pattern: AttentionPattern, size: int, probes: Probes, sample: Samples) -> Term:
     """A product of queries or keys with every row of a table, gathered for each pair of positions."""
-    value, index = node.inputs
-    while value is not None and (producer := value.producer()) is not None and producer.op_type in _SCALING:
-        value = producer.inputs[0]
-    product = None if value is None else value.producer()
-    if product is None or product.op_type != "MatMul" or index is None:
+    value, index = map(needed, node.inputs)
+    product, index = behind(value, _SCALING).producer(), behind(index, _REPEATING)
+    if product is None or product.op_type != "MatMul":
         raise CannotFuse(f"it gathers from {node.inputs[0]!r}, which is not a product with a table")
     content, table = map(needed, product.inputs)
     of_query = _is_of_query(content, pattern)
     if {layer.output for layer in pattern.layers} & set(ancestors(table)):
         raise CannotFuse("it multiplies its queries or its keys with more than a table")
-    while (producer := index.producer()) is not None and producer.op_type in _REPEATING and producer.inputs[0]:
-        index = producer.inputs[0]
     widths = {pattern.evaluated(probes, table, length).shape[-1] for length in probes.lengths}
     if len(widths) == 1:
         length = probes.lengths[0]

@@ -76,9 +76,9 @@ def along(
     S is the first of the lengths at which the farthest distances are alike, or else the last of them; in a graph for
     one length, that one.
     """
-    tables = [
-        sizes(constant)[-1] for constant in ancestors(value) if is_constant(constant) and _is_square(sizes(constant))
-    ]
+    shapes = (sizes(constant) for constant in ancestors(value) if is_constant(constant))
+    # For every pair of positions; exporters slice the first of them. One element is a number of each head.
+    tables = [shape[-1] for shape in shapes if len(shape) > 2 and shape[-1] == shape[-2] > 1]
     rows = None
     shorter = False
     for longest in probes.lengths if probes.fixed else lengths:
@@ -132,9 +132,3 @@ def _holds(rows: np.ndarray, probes: Probes, pattern: AttentionPattern, value: i
     return np.array_equal(
         measured, np.broadcast_to(rows[np.clip(behind, -farthest, farthest) + farthest], measured.shape)
     )
-
-
-def _is_square(shape: tuple[int, ...]) -> bool:
-    """Whether a constant is for every pair of positions; exporters slice the first of them. One element is a number of
-    each head, such as a slope."""
-    return len(shape) > 2 and shape[-1] == shape[-2] > 1

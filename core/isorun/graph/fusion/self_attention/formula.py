@@ -104,7 +104,8 @@ class AttentionProbe:
             if context.size != self._probes.rows * length * pattern.width or not is_by_row:
                 raise CannotFuse(f"its output is {context.shape} for {heads} heads and projections of {pattern.width}")
             context = context.reshape(rows)
-            offset = np.zeros(()) if bias is None else _of_four(evaluate(bias))[:1]
+            offset = np.zeros(()) if bias is None else evaluate(bias)
+            offset = offset.reshape((1,) * (4 - offset.ndim) + offset.shape)[:1]  # for rows, heads, queries and keys
             allowed = (Reach() if mask is None else mask.reach).pairs(attend)
             some = allowed.any(axis=-1)
             expected, turns, largest = {}, {}, _USUAL_SCORE
@@ -321,11 +322,6 @@ def _heads(pattern: AttentionPattern, evaluate: Evaluate, rows: int, length: int
     if remainder or not heads:
         raise CannotFuse(f"its probabilities have shape {probabilities.shape} for {rows} rows of {length} tokens")
     return heads
-
-
-def _of_four(bias: np.ndarray) -> np.ndarray:
-    """A bias with a dimension for rows and for heads."""
-    return bias.reshape((1,) * (4 - bias.ndim) + bias.shape)
 
 
 def _by_head(part: np.ndarray, size: int) -> np.ndarray:

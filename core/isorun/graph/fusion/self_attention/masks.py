@@ -140,9 +140,11 @@ class MaskClassifier:
         """Classify a value that depends on lengths only."""
         lengths = self._probes.lengths
         results = [self._evaluator(around, length)(value) for length in lengths]
-        by_key = all(_is_by_key(result, length) for result, length in zip(results, lengths, strict=True))
-        if not by_key or results[0].dtype.kind in "iu":
-            return []  # a number, a shape, an index, a table
+        for result, length in zip(results, lengths, strict=True):
+            shape = result.shape
+            is_by_key = len(shape) > 1 and shape[-1] == length and (len(shape) == 2 or shape[-2] in (1, length))
+            if not is_by_key or result.dtype.kind in "iu":
+                return []  # a number, a shape, an index, a table
         if not self._probes.fixed:
             results.append(self._evaluator(around, self._long_length(value, around))(value))
         first = results[0].flat[0]
@@ -358,11 +360,6 @@ def _table_rows(value: ir.Value) -> int:
                 [longest, *(sizes(table)[0] for index in tables if (table := node.inputs[index]) is not None)]
             )
     return longest
-
-
-def _is_by_key(result: np.ndarray, length: int) -> bool:
-    """Whether a value may be added to scores (B, N, S, S), with a number for each key."""
-    return result.ndim > 1 and result.shape[-1] == length and (result.ndim == 2 or result.shape[-2] in (1, length))
 
 
 def _attended_at(masks: np.ndarray, shape: tuple[int, ...]) -> int:

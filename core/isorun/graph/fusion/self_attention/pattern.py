@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 import onnx_ir as ir
 
-from isorun.graph.analysis.evaluate import Samples, ancestors, data_inputs, is_constant, sizes
+from isorun.graph.analysis.evaluate import Samples, ancestors, behind, data_inputs, is_constant, sizes
 from isorun.graph.matching import subgraph
 from isorun.graph.matching.probes import Probes
 from isorun.graph.matching.report import CannotFuse
@@ -114,9 +114,7 @@ def is_candidate(node: ir.Node) -> bool:
     if node.domain != "" or node.op_type not in ("Softmax", "Attention"):
         return False
     value = node.inputs[0]
-    while value is not None and (producer := value.producer()) is not None and producer.op_type in _SAME_NUMBERS:
-        value = producer.inputs[0]
-    return node.op_type == "Attention" or subgraph.dense(value) is None
+    return node.op_type == "Attention" or value is None or subgraph.dense(behind(value, _SAME_NUMBERS)) is None
 
 
 def find(root: ir.Node) -> AttentionPattern:
@@ -159,9 +157,7 @@ def _quantized_product(root: ir.Node) -> ir.Node | None:
 
 def _is_dequantized(weight: ir.Value) -> bool:
     """Whether a weight is a constant that is dequantized."""
-    node = weight.producer()
-    while node is not None and node.op_type in _SAME_NUMBERS and node.inputs[0] is not None:
-        node = node.inputs[0].producer()
+    node = behind(weight, _SAME_NUMBERS).producer()
     return node is not None and node.op_type == "DequantizeLinear" and not data_inputs(weight)
 
 
@@ -210,7 +206,8 @@ def _subgraph_of(root: ir.Node) -> AttentionPattern:
                     )
                 raise CannotFuse(f"another node uses {what}")
     operands = _operands(root, inside, projections)
-    before = {} if operands is None else _ancestors(operands, inside, projections)
+    computed = (ancestor for value in operands or () for ancestor in ancestors(value, frozenset(projections)))
+    before = {node: None for value in computed if (node := value.producer()) is not None and node in inside}
     others = {node: None for node in inside if node not in before}
     turns = _read_outside(before, inside, projections)
     return AttentionPattern(
@@ -260,14 +257,6 @@ def _operands(
             if all(factor.producer() in inside or factor in projections for factor in factors):
                 return factors[0], factors[1]
     return None
-
-
-def _ancestors(
-    values: Iterable[ir.Value], inside: Mapping[ir.Node, None], projections: Mapping[ir.Value, object]
-) -> dict[ir.Node, None]:
-    """The nodes inside that compute values."""
-    computed = (ancestor for value in values for ancestor in ancestors(value, frozenset(projections)))
-    return {node: None for value in computed if (node := value.producer()) is not None and node in inside}
 
 
 def _same_tokens(values: set[ir.Value]) -> bool:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from itertools import permutations
+from itertools import pairwise, permutations
 
 import numpy as np
 
@@ -29,38 +29,34 @@ class Projection:
 def assignments(pattern: AttentionPattern, heads: int) -> list[tuple[Projection, ...]]:
     """Every assignment of projections to Q, K and V, in every layout of a layer with several."""
     wide, narrow = pattern.width, pattern.key_width
-    columns = [sizes(layer.weight)[1] for layer in pattern.layers]
     orders: dict[tuple[Projection, ...], None] = {}
-    if len(pattern.layers) == 3:
-        for order in permutations(Projection(layer, tuple(range(sizes(layer.weight)[1]))) for layer in pattern.layers):
-            if [len(part.columns) for part in order] == [wide, narrow, narrow]:
-                orders[order] = None
-        return list(orders)
-    for layout in _layouts(pattern.layers, columns, wide, narrow, heads):
+    for layout in _layouts(pattern.layers, wide, narrow, heads):
         for order in permutations(layout):
             if [len(part.columns) for part in order] == [wide, narrow, narrow]:
                 orders[order] = None
     return list(orders)
 
 
-def _layouts(
-    layers: tuple[DenseLayer, ...], columns: list[int], wide: int, narrow: int, heads: int
-) -> Iterator[list[Projection]]:
-    """The three projections in one or two layers: concatenated, interleaved by head, or interleaved by column."""
+def _layouts(layers: tuple[DenseLayer, ...], wide: int, narrow: int, heads: int) -> Iterator[list[Projection]]:
+    """The three projections: in a layer each, or in one or two layers, concatenated, interleaved by head, or
+    interleaved by column."""
+    columns = [sizes(layer.weight)[1] for layer in layers]
+    if len(layers) == 3:
+        yield [Projection(layer, tuple(range(count))) for layer, count in zip(layers, columns, strict=True)]
+        return
     for widths in ((wide, narrow, narrow), (narrow, wide, narrow), (narrow, narrow, wide)):
-        ends = np.cumsum((0, *widths))
-        if len(layers) == 1 and columns[0] == ends[3]:
-            yield [Projection(layers[0], tuple(range(ends[i], ends[i + 1]))) for i in range(3)]
+        ends = np.cumsum((0, *widths)).tolist()
+        if columns == ends[3:]:
+            yield [Projection(layers[0], tuple(range(*span))) for span in pairwise(ends)]
     if wide == narrow:
         for by in ("blocks", "heads", "columns"):
             parts = []
             for layer, total in zip(layers, columns, strict=True):
                 count = total // wide
-                numbers = np.arange(total)
                 shape = {"blocks": (count, -1), "heads": (heads, count, -1), "columns": (-1, count)}[by]
                 axis = {"blocks": 0, "heads": 1, "columns": 1}[by]
                 for index in range(count):
-                    chosen = numbers.reshape(shape).take(index, axis).reshape(-1)
+                    chosen = np.arange(total).reshape(shape).take(index, axis).reshape(-1)
                     parts.append(Projection(layer, tuple(chosen.tolist())))
             if len(parts) == 3:
                 yield parts

@@ -168,8 +168,9 @@ class _Conversion:
                 self._large.update(dict.fromkeys(node.outputs))
             if reason is not None:
                 kept.append(Kept(node.name or "", node.op_type, reason))
-            if node.op_type not in ("Shape", "Size"):
-                self._keep(node)
+            for index, value in enumerate(node.inputs) if node.op_type not in ("Shape", "Size") else ():
+                if value is not None and value in self._converted:
+                    node.replace_input_with(index, self._whole(value))
         self._restore()
         return HalfReport(count, tuple(kept))
 
@@ -247,11 +248,6 @@ class _Conversion:
             self._converted[value] = None
         return bool(floats)
 
-    def _keep(self, node: ir.Node) -> None:
-        for index, value in enumerate(node.inputs):
-            if value is not None and value in self._converted:
-                node.replace_input_with(index, self._whole(value))
-
     def _restore(self) -> None:
         """Make the outputs, and what sub-graphs read, fp32 again."""
         for value in list(self._converted):
@@ -267,19 +263,17 @@ class _Conversion:
 
     def _half(self, value: ir.Value) -> ir.Value:
         if value not in self._halves:
-            self._halves[value] = (
-                self._constant(value) if is_constant(value) else self._cast(value, self._half_type, self._name)
-            )
+            if is_constant(value):
+                tensor = subgraph.converted(needed(value.const_value), self._half_type)
+                self._halves[value] = subgraph.constant(self._graph, f"{value.name}.{self._name}", tensor)
+            else:
+                self._halves[value] = self._cast(value, self._half_type, self._name)
         return self._halves[value]
 
     def _whole(self, value: ir.Value) -> ir.Value:
         if value not in self._wholes:
             self._wholes[value] = self._cast(value, _FLOAT, "fp32")
         return self._wholes[value]
-
-    def _constant(self, value: ir.Value) -> ir.Value:
-        tensor = subgraph.converted(needed(value.const_value), self._half_type)
-        return subgraph.constant(self._graph, f"{value.name}.{self._name}", tensor)
 
     def _cast(self, value: ir.Value, dtype: ir.DataType, label: str) -> ir.Value:
         node = ir.node("Cast", [value], {"to": int(dtype)}, name=f"{value.name}.{label}")
