@@ -172,7 +172,9 @@ class _Narrowing:
                 continue
             node = current.producer()
             if node is None:
-                self._note(current, allowed)
+                if current.is_graph_input() and is_integer(current):
+                    before = self._inputs.get(current, EVERYTHING)
+                    self._inputs[current] = _both(before, allowed) or before
                 continue
             if node.domain != "":
                 continue
@@ -213,12 +215,6 @@ class _Narrowing:
         first, last = fits[[0, -1]]
         low = -math.inf if first == 0 else int(tried[first - 1]) + 1
         return low, math.inf if last == len(tried) - 1 else int(tried[last + 1]) - 1
-
-    def _note(self, value: ir.Value, allowed: Span) -> None:
-        if value.is_graph_input() and is_integer(value):
-            rest = _both(self._inputs.get(value, EVERYTHING), allowed)
-            if rest:
-                self._inputs[value] = rest
 
 
 def _both(first: Span, second: Span) -> Span | None:
@@ -309,11 +305,8 @@ def _selected(node: ir.Node, output: ir.Value) -> tuple[tuple[ir.Value, int, int
     elif node.op_type == "Slice":
         chosen = range(*slice(needed(starts)[0], needed(stops)[0]).indices(size))
     else:
-        parts = _integers(node.inputs[1]) if len(node.inputs) > 1 else node.attributes.get_ints("split", None)
-        part = -(-size // len(node.outputs))
-        sizes = list(parts) if parts else [part] * len(node.outputs)
-        first = sum(sizes[: node.outputs.index(output)])
-        chosen = range(first, min(first + sizes[node.outputs.index(output)], size))
+        sizes, index = tokens.split_sizes(node, size), node.outputs.index(output)
+        chosen = range(sum(sizes[:index]), sum(sizes[: index + 1]))
     return (source, axis % rank, size), chosen
 
 

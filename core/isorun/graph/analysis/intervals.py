@@ -88,12 +88,6 @@ def same_elements(value: ir.Value) -> ir.Value | None:
     return sources.pop() if len(sources) == 1 else None
 
 
-def scalar(value: ir.Value | None) -> int | None:
-    """The number that all elements of a constant have; ``None`` if they differ or are no integers."""
-    span = constant_range(value)
-    return None if span is None or span[0] != span[1] else int(span[0])
-
-
 def constant_range(value: ir.Value | None) -> Span | None:
     """The range of a constant; ``None`` for other values, and for constants that are large or hold other numbers."""
     tensor = None if value is None or value.is_graph_input() else tokens.constant(value)

@@ -24,9 +24,8 @@ _COUNTING = frozenset(("ArgMax", "ArgMin", "CumSum", "ReduceL1", "ReduceMean", "
 
 def key_masks(graph: ir.Graph) -> set[ir.Value | None]:
     """The key masks of the fused attentions; ``None`` among them for an attention without a mask."""
-    fused = [node for node in graph if functions.is_fused(node)]
-    masks = {node.inputs[1] for node in fused if node.op_type == functions.ATTENTION}
-    return masks | {node.inputs[3] for node in fused if node.op_type in (functions.SINGLE_QUERY, functions.CORE)}
+    attentions = (node for node in graph if functions.is_fused(node, *functions.ATTENTIONS))
+    return {functions.inputs(node).get("key_mask") for node in attentions}
 
 
 def mask_inputs(graph: ir.Graph) -> list[str]:

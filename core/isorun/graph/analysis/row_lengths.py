@@ -11,7 +11,7 @@ import onnx_ir as ir
 
 from isorun.graph.analysis import mask_input, numbers
 from isorun.graph.analysis.evaluate import CannotEvaluate, Evaluator, array, is_constant, reads, subgraphs
-from isorun.graph.analysis.intervals import dtype_of, scalar
+from isorun.graph.analysis.intervals import constant_range, dtype_of
 from isorun.graph.ops import functions
 
 # The inputs that are shapes of results, or the ends of what is cut from others.
@@ -181,6 +181,6 @@ def _is_known(node: ir.Node) -> bool:
     begin, end = node.attributes.get_int("start", 0), node.attributes.get_int("end", None)
     if begin == 0 and end == 1:
         return True
-    if all(use.op_type == "Gather" and scalar(use.inputs[1]) == 0 for use in node.outputs[0].consumers()):
+    if all(use.op_type == "Gather" and constant_range(use.inputs[1]) == (0, 0) for use in node.outputs[0].consumers()):
         return begin == 0 and not node.outputs[0].is_graph_output()
     return shape is not None and all(isinstance(size, int) for size in shape[begin:end])

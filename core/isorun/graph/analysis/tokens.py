@@ -79,14 +79,10 @@ def rank_by_token(node: ir.Node, ranks: Mapping[ir.Value, int]) -> int | None:
         case "Slice":
             axes = _integers(node.inputs[3]) if len(node.inputs) > 3 else []
             independent = bool(axes) and all(axis % rank >= 2 for axis in axes)
-        case "Squeeze":
+        case kind if kind == "Squeeze" or kind in _REDUCTIONS:
             axes = axes_of(node)
             independent = bool(axes) and all(axis % rank >= 2 for axis in axes)
-            rank -= len(axes)
-        case kind if kind in _REDUCTIONS:
-            axes = axes_of(node)
-            independent = bool(axes) and all(axis % rank >= 2 for axis in axes)
-            rank -= 0 if node.attributes.get_int("keepdims", 1) else len(axes)
+            rank -= len(axes) if kind == "Squeeze" or not node.attributes.get_int("keepdims", 1) else 0
         case _:
             independent = False
     return rank if independent else None
@@ -136,9 +132,9 @@ def is_flattening(node: ir.Node, rank: int) -> bool:
     return (node.domain, node.op_type, rank) == ("", "Flatten", 3) and _axis(node, rank, 1) == 2
 
 
-def is_mask(value: ir.Value | None, mask: ir.Value, rank: int = 3) -> bool:
-    """Whether a factor of tokens is the mask, possibly cast and broadcast over the dimensions after the sequence."""
-    return _broadcast(value, rank) == origin(mask)
+def is_mask(value: ir.Value | None, mask: ir.Value) -> bool:
+    """Whether a factor of tokens (B, S, W) is the mask, possibly cast and broadcast over the width."""
+    return _broadcast(value, 3) == origin(mask)
 
 
 def replaces_padding(node: ir.Node, mask: ir.Value, ranks: Mapping[ir.Value, int]) -> bool:
@@ -197,6 +193,16 @@ def flattened_input(value: ir.Value) -> ir.Value | None:
         return None
     is_flat = value.shape is not None and len(value.shape) == 2
     return source if is_flat and source.shape is not None and len(source.shape) == 3 else None
+
+
+def split_sizes(node: ir.Node, size: int) -> list[int]:
+    """The sizes of the parts that a ``Split`` makes of an axis of a size; empty if they are computed."""
+    if len(node.inputs) > 1 and node.inputs[1] is not None:
+        tensor = constant(node.inputs[1])
+        return [] if tensor is None else tensor.numpy().tolist()
+    count = len(node.outputs)
+    part = -(-size // count)  # the last one may be smaller
+    return list(node.attributes.get_ints("split", ())) or [part] * (count - 1) + [size - part * (count - 1)]
 
 
 def constant(value: ir.Value | None) -> ir.TensorProtocol | None:

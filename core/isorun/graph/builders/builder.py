@@ -84,32 +84,34 @@ class Builder:
         return self.node("MatMul", name or prefix, [value, weight])
 
     def weight(self, name: str, *shape: int) -> ir.Value:
-        self.weights.check(name, shape)
-        return self.lazy(name, lambda: self.weights.read(name, shape), shape)
+        return self.computed(name, {name: shape}, lambda weight: weight, shape)
 
     def joined(self, name: str, parts: Mapping[str, tuple[int, ...]]) -> ir.Value:
         """Tensors, given with their shapes, side by side: matrices transposed, or vectors."""
-        for tensor, shape in parts.items():
-            self.weights.check(tensor, shape)
-        inner = next(iter(parts.values()))[1:]
-
-        def join() -> np.ndarray:
-            return np.concatenate([self.weights.read(tensor, shape).T for tensor, shape in parts.items()], axis=-1)
-
-        return self.lazy(name, join, (*inner, sum(shape[0] for shape in parts.values())))
+        shape = (*next(iter(parts.values()))[1:], sum(shape[0] for shape in parts.values()))
+        return self.computed(name, parts, lambda *read: np.concatenate([part.T for part in read], axis=-1), shape)
 
     def slice(self, name: str, tensor: str, shape: tuple[int, ...], begin: int, end: int) -> ir.Value:
         """Some rows of a matrix, transposed, or some numbers of a vector."""
-        self.weights.check(tensor, shape)
+        part = (*shape[1:], end - begin)
+        return self.computed(name, {tensor: shape}, lambda read: np.ascontiguousarray(read[begin:end].T), part)
 
-        def cut() -> np.ndarray:
-            return np.ascontiguousarray(self.weights.read(tensor, shape)[begin:end].T)
+    def computed(
+        self,
+        name: str,
+        stored: Mapping[str, tuple[int, ...]],
+        make: Callable[..., np.ndarray],
+        shape: tuple[int, ...],
+    ) -> ir.Value:
+        """A weight that is made of stored tensors, given with their shapes, whenever it is read."""
+        for tensor, size in stored.items():
+            self.weights.check(tensor, size)
 
-        return self.lazy(name, cut, (*shape[1:], end - begin))
+        def read() -> ir.TensorProtocol:
+            return ir.tensor(make(*(self.weights.read(tensor, size) for tensor, size in stored.items())))
 
-    def lazy(self, name: str, read: Callable[[], np.ndarray], shape: tuple[int, ...]) -> ir.Value:
-        tensor = ir.LazyTensor(lambda: ir.tensor(read()), dtype=ir.DataType.FLOAT, shape=ir.Shape(shape), name=name)
-        return self._initializer(name, tensor)
+        lazy = ir.LazyTensor(read, dtype=ir.DataType.FLOAT, shape=ir.Shape(shape), name=name)
+        return self._initializer(name, lazy)
 
     def constant(self, name: str, array: np.ndarray) -> ir.Value:
         return self._initializer(name, ir.tensor(array, name=name))

@@ -94,16 +94,13 @@ class _EncoderBuilder(Builder):
         """A table plus the first row of others, multiplied by a factor."""
         if not added and factor == 1:
             return self.weight(name, *shape)
-        for tensor, stored in {name: shape, **added}.items():
-            self.weights.check(tensor, stored)
 
-        def change() -> np.ndarray:
-            table = self.weights.read(name, shape)
-            for tensor, stored in added.items():
-                table = np.add(table, self.weights.read(tensor, stored)[0], dtype=np.float32)
+        def change(table: np.ndarray, *others: np.ndarray) -> np.ndarray:
+            for other in others:
+                table = np.add(table, other[0], dtype=np.float32)
             return np.asarray(table * np.float32(factor))
 
-        return self.lazy(f"{name}.raised", change, shape)
+        return self.computed(f"{name}.raised", {name: shape, **added}, change, shape)
 
     def _project(self, embedded: ir.Value) -> ir.Value:
         config, architecture = self._config, self._architecture
@@ -249,9 +246,8 @@ class _EncoderBuilder(Builder):
         name, offset = f"{name}.weight", self._architecture.rms_offset
         if not offset:
             return self.weight(name, width)
-        self.weights.check(name, (width,))
-        return self.lazy(
-            f"{name}.raised", lambda: np.add(self.weights.read(name, (width,)), np.float32(offset)), (width,)
+        return self.computed(
+            f"{name}.raised", {name: (width,)}, lambda gamma: np.add(gamma, np.float32(offset)), (width,)
         )
 
     def _linear(self, prefix: str, value: ir.Value, rows: int, columns: int) -> ir.Value:

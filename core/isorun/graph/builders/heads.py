@@ -91,14 +91,12 @@ def _logits(builder: Builder, head: Head, labels: int, read: Read) -> ir.Value:
 
 def _difference(builder: Builder, table: str, shape: tuple[int, int], true: int, false: int | None) -> ir.Value:
     """The row of a word, less that of another one, as a column."""
-    builder.weights.check(table, shape)
 
-    def read() -> np.ndarray:
-        rows = builder.weights.read(table, shape)
+    def column(rows: np.ndarray) -> np.ndarray:
         row = rows[true] if false is None else rows[true] - rows[false]
         return np.ascontiguousarray(row[:, None])
 
-    return builder.lazy(f"{table}.score", read, (shape[1], 1))
+    return builder.computed(f"{table}.score", {table: shape}, column, (shape[1], 1))
 
 
 def _splade(builder: Builder, logits: ir.Value, mask: ir.Value, strategy: str, activation: str) -> ir.Value:

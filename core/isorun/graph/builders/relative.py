@@ -30,8 +30,8 @@ def _table(builder: Builder, config: EncoderConfig, ids: ir.Value) -> OfLayer:
             f"relative_attention_num_buckets, got {farthest}"
         )
     rows = position_ops.buckets(count, farthest)
-    builder.weights.check(name, shape)
-    table = builder.lazy(f"{name}.by_distance", lambda: builder.weights.read(name, shape)[rows], (len(rows), heads))
+    by_distance = (len(rows), heads)
+    table = builder.computed(f"{name}.by_distance", {name: shape}, lambda biases: biases[rows], by_distance)
     bias = position_ops.relative_bias(builder.under("relative_bias"), ids, table, len(rows) // 2)
     return lambda _index, _prefix: ({"bias": bias}, {})
 
@@ -101,24 +101,20 @@ def _disentangled(builder: Builder, config: EncoderConfig, ids: ir.Value) -> OfL
 
 def _bucket_rows(builder: Builder, config: EncoderConfig, projection: str, rows: int) -> ir.Value:
     """A projection of the embeddings of every bucket, (P, H)."""
-    width, weights = config.hidden_size, builder.weights
+    width = config.hidden_size
     table, norm = "encoder.rel_embeddings.weight", "encoder.LayerNorm"
     normalized = "layer_norm" in config.settings.get("norm_rel_ebd", "none")
     shapes = {table: (rows, width), f"{projection}.weight": (width, width), f"{projection}.bias": (width,)}
     shapes |= {f"{norm}.weight": (width,), f"{norm}.bias": (width,)} if normalized else {}
-    for tensor, shape in shapes.items():
-        weights.check(tensor, shape)
 
-    def by_bucket() -> np.ndarray:
-        read = {tensor: weights.read(tensor, shape) for tensor, shape in shapes.items()}
-        embedded = read[table]
-        if normalized:
+    def by_bucket(embedded: np.ndarray, weight: np.ndarray, bias: np.ndarray, *norm: np.ndarray) -> np.ndarray:
+        if norm:
             centered = embedded - embedded.mean(-1, keepdims=True)
             deviation = np.sqrt(np.square(centered).mean(-1, keepdims=True) + np.float32(config.layer_norm_eps))
-            embedded = centered / deviation * read[f"{norm}.weight"] + read[f"{norm}.bias"]
-        return np.asarray(embedded @ read[f"{projection}.weight"].T + read[f"{projection}.bias"], np.float32)
+            embedded = centered / deviation * norm[0] + norm[1]
+        return np.asarray(embedded @ weight.T + bias, np.float32)
 
-    return builder.lazy(f"{projection}.by_bucket", by_bucket, (rows, width))
+    return builder.computed(f"{projection}.by_bucket", shapes, by_bucket, (rows, width))
 
 
 KINDS: Mapping[str, Callable[[Builder, EncoderConfig, ir.Value], OfLayer]] = {

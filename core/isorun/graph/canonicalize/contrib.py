@@ -19,7 +19,7 @@ import onnx_ir as ir
 from isorun.errors import UnsupportedModel
 from isorun.graph.analysis.evaluate import CannotEvaluate, is_constant, sizes
 from isorun.graph.canonicalize import contrib_decoders
-from isorun.graph.canonicalize.contrib_node import FORMULAS, Node, Values, rank_of, tokens_of
+from isorun.graph.canonicalize.contrib_node import FORMULAS, Node, Values, tokens_of
 from isorun.graph.matching import subgraph
 from isorun.graph.matching.probes import Probes
 from isorun.graph.matching.report import CannotFuse, FusionReport
@@ -48,7 +48,8 @@ def expand(model: ir.Model, report: FusionReport) -> None:
         model: any model; one without such operators is unchanged.
         report: receives the operators that are kept, with the reason.
     """
-    if not any(_is_contrib(node) or _is_early_norm(node, model) for node in model.graph):
+    is_early = model.graph.opset_imports.get("", 0) < _OPSET  # in which ONNX Runtime writes LayerNormalization too
+    if not any(_is_contrib(node) or (is_early and node.op_type == "LayerNormalization") for node in model.graph):
         return
     try:
         if model.graph.opset_imports[""] < _OPSET:
@@ -77,11 +78,6 @@ def expand(model: ir.Model, report: FusionReport) -> None:
 
 def _is_contrib(node: ir.Node) -> bool:
     return node.domain == DOMAIN or (node.domain == "" and node.op_type in _UNDER_ONNX)
-
-
-def _is_early_norm(node: ir.Node, model: ir.Model) -> bool:
-    """Whether a node is a ``LayerNormalization`` in an opset without it, as ONNX Runtime writes it."""
-    return node.domain == "" and node.op_type == "LayerNormalization" and model.graph.opset_imports.get("", 0) < _OPSET
 
 
 def _refuse(model: ir.Model, report: FusionReport, reason: Callable[[ir.Node], str]) -> None:
@@ -137,7 +133,7 @@ def _fused_matmul(op: Node) -> Values:
     factors = [op.needed(0), op.needed(1)]
     for index, name in enumerate(("transA", "transB")):
         if op.integer(name):
-            rank = rank_of(factors[index])
+            rank = subgraph.rank(factors[index])
             if rank is None:
                 raise CannotFuse(f"{op.node.op_type} transposes {factors[index].name!r}, whose rank is unknown")
             if rank > 1:
@@ -179,7 +175,7 @@ def _multi_head_attention(op: Node) -> Values:
     op.refuse_memory(range(6, 10))
     query, key, value = op.needed(0), op.needed(1), op.needed(2)
     for projection in (query, key, value):
-        if (rank := rank_of(projection)) not in (3, None):
+        if (rank := subgraph.rank(projection)) not in (3, None):
             raise CannotFuse(f"the input {projection.name!r} of MultiHeadAttention must have 3 dimensions, got {rank}")
     bias = op.input(3)
     if bias is not None:

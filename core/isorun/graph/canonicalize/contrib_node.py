@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 import numpy as np
 import onnx_ir as ir
 
-from isorun.graph.analysis.evaluate import ancestors, is_constant, sizes
+from isorun.graph.analysis.evaluate import ancestors, is_constant
 from isorun.graph.matching import subgraph
 from isorun.graph.matching.report import CannotFuse
 
@@ -87,10 +87,4 @@ class Node(subgraph.Before):
 def tokens_of(value: ir.Value) -> ir.Value:
     """The graph input with the value's sequence dimension, so that all layers share its shape; else the value."""
     inputs = (source for source in ancestors(value, through=_KEEP_TOKENS) if source.producer() is None)
-    return next((source for source in inputs if rank_of(source) == 2 and not is_constant(source)), value)
-
-
-def rank_of(value: ir.Value) -> int | None:
-    if is_constant(value):
-        return len(sizes(value))
-    return None if value.shape is None else len(value.shape)
+    return next((source for source in inputs if subgraph.rank(source) == 2 and not is_constant(source)), value)

@@ -7,15 +7,12 @@ attention, until two cancel. The remaining ones are inside attentions, which are
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import onnx_ir as ir
 from onnx_ir.passes import common
 
 from isorun.graph.analysis.evaluate import array, data_inputs, is_constant, sizes
 from isorun.graph.io.nodes import needed
 from isorun.graph.matching import subgraph
-from isorun.graph.matching.subgraph import DenseLayer
 
 _SEQUENCE_FIRST, _WIDTH_FIRST = [1, 0, 2], [0, 2, 1]
 """The orders of axes, each its own inverse."""
@@ -41,8 +38,8 @@ def rewrite(model: ir.Model) -> None:
                 pending.extend(_move_past(output, use))
         if _perm(node) != _SEQUENCE_FIRST:
             continue
-        if node.outputs[0].uses() and (layer := _producing_layer(node.inputs[0])) is not None:
-            subgraph.replace(node.outputs[0], layer.transposed(node))
+        if node.outputs[0].uses() and (value := _transposed_layer(node.inputs[0], node)) is not None:
+            subgraph.replace(node.outputs[0], value)
     common.RemoveUnusedNodesPass()(model)
 
 
@@ -104,8 +101,8 @@ def _transposed_operand(value: ir.Value | None, use: ir.Node, perm: list[int]) -
             return subgraph.Before(use).constant(name, array(value).reshape(-1))
     if (source := _transposed(value, perm)) is not None:
         return source
-    if perm == _SEQUENCE_FIRST and (layer := _producing_layer(value)) is not None:
-        return layer.transposed(use)
+    if perm == _SEQUENCE_FIRST and (result := _transposed_layer(value, use)) is not None:
+        return result
     if subgraph.rank(value) == 3 and not data_inputs(value):  # positions, for example, which are the same for every row
         result = subgraph.Before(use)("Transpose", value, perm=perm)
         result.type, result.shape = value.type, _swapped(value.shape, perm)
@@ -113,46 +110,27 @@ def _transposed_operand(value: ir.Value | None, use: ir.Node, perm: list[int]) -
     return None
 
 
-@dataclass(frozen=True)
-class _ProducingLayer:
-    """The dense layer that computes a three-dimensional value.
-
-    Attributes:
-        dense: the layer.
-        shape: the shape that its output is reshaped to; ``None`` if it is not reshaped.
-        value: the value.
-    """
-
-    dense: DenseLayer
-    shape: ir.Value | None
-    value: ir.Value
-
-    def transposed(self, before: ir.Node) -> ir.Value:
-        """The value transposed, by transposing the layer's input."""
-        rows, op = self.dense.input, subgraph.Before(before)
-        if self.shape is not None:
-            width = sizes(self.dense.weight)[:1]
-            rows = op("Reshape", rows, op("Concat", op("Slice", self.shape, [0], [2]), width, axis=0))
-        transposed = _transposed(rows, _SEQUENCE_FIRST) or op("Transpose", rows, perm=_SEQUENCE_FIRST)
-        result = op.dense(transposed, self.dense.weight, self.dense.bias)
-        for value in (rows, transposed, result):
-            value.type, value.shape = self.value.type, value.shape or ir.Shape([None] * 3)
-        return result
-
-
-def _producing_layer(value: ir.Value | None) -> _ProducingLayer | None:
+def _transposed_layer(value: ir.Value | None, before: ir.Node) -> ir.Value | None:
+    """A three-dimensional value transposed, by transposing the input of the dense layer that computes it, possibly
+    before its rows are restored; ``None`` if none does, or if anything else reads it."""
     if value is None or len(value.uses()) != 1 or value.is_graph_output():
         return None
-    if (dense := subgraph.dense(value)) is not None:
-        return _ProducingLayer(dense, None, value) if subgraph.rank(dense.input) == 3 else None
-    node = value.producer()
-    if node is None or node.op_type != "Reshape" or node.domain != "":
+    node, layer, shape = value.producer(), subgraph.dense(value), None
+    if layer is None and node is not None and node.op_type == "Reshape" and node.domain == "":
+        layer, shape = subgraph.dense(node.inputs[0]), node.inputs[1]
+        if shape is None or shape.shape is None or list(shape.shape) != [3]:
+            return None
+    if layer is None or subgraph.rank(layer.input) != (3 if shape is None else 2):
         return None
-    flat, shape = node.inputs
-    dense = subgraph.dense(flat)
-    if dense is None or shape is None or shape.shape is None or list(shape.shape) != [3]:
-        return None
-    return _ProducingLayer(dense, shape, value) if subgraph.rank(dense.input) == 2 else None
+    rows, op = layer.input, subgraph.Before(before)
+    if shape is not None:
+        width = sizes(layer.weight)[:1]
+        rows = op("Reshape", rows, op("Concat", op("Slice", shape, [0], [2]), width, axis=0))
+    transposed = _transposed(rows, _SEQUENCE_FIRST) or op("Transpose", rows, perm=_SEQUENCE_FIRST)
+    result = op.dense(transposed, layer.weight, layer.bias)
+    for computed in (rows, transposed, result):
+        computed.type, computed.shape = value.type, computed.shape or ir.Shape([None] * 3)
+    return result
 
 
 def _swapped(shape: ir.Shape | None, perm: list[int]) -> ir.Shape | None:

@@ -225,12 +225,14 @@ def _only_index(index: ir.Value) -> int | None:
 def _positions(probes: Probes, node: ir.Node, rows: _Rows, ids: ir.Value) -> ir.Value:
     """The index of positions, in the canonical form of fused graphs if it computes the same in rows of any length."""
     index, op = _index(rows), subgraph.Before(node)
+    # In a table of numbers by id, or a long list of ids
+    looks_up = any(math.prod(sizes(read)) > numbers.FEW for read in filter(is_constant, ancestors(index)))
     inputs, longest = data_inputs(index), _longest(probes, rows.index, sizes(rows.table)[0])
     if not inputs:
         results = [probes.evaluator(probes.feeds(length))(index) for length in (*probes.lengths, longest)]
         if all((result == np.arange(result.shape[-1])).all() for result in results):
             return position_ops.in_order(op, ids)
-    elif inputs == {source := tokens.source(ids)} and source.dtype is not None and not _looks_up(index):
+    elif inputs == {source := tokens.source(ids)} and source.dtype is not None and not looks_up:
         near = {number + step for number in numbers.whole([index]) for step in (-1, 0, 1)}
         known = sorted({0, 1, 2, 3} | {number for number in near if number >= 0})
         shape = (probes.rows, max(probes.lengths[-1], 0 if probes.fixed else 2 * len(known)))
@@ -284,11 +286,6 @@ def _longest(probes: Probes, value: ir.Value, rows: int) -> int:
         return probes.lengths[-1]
     buffers = (max(sizes(constant), default=0) for constant in filter(is_constant, ancestors(value)))
     return min([rows, *(size for size in buffers if size > probes.lengths[-1])])
-
-
-def _looks_up(index: ir.Value) -> bool:
-    """Whether what is computed from ids depends on a table of numbers by id, or on a long list of ids."""
-    return any(math.prod(sizes(constant)) > numbers.FEW for constant in ancestors(index) if is_constant(constant))
 
 
 def _whole_numbers(value: ir.Value) -> list[int]:

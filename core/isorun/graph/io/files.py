@@ -52,15 +52,9 @@ def _content(path: Path) -> bytes:
         raise InvalidModel(f"{path} cannot be read: {error.strerror}") from error
 
 
-def parse(content: bytes, name: str, path: Path | None = None) -> onnx.ModelProto:
-    """Parse a model.
-
-    Args:
-        content: a serialized ``onnx.ModelProto``.
-        name: the model's name in error messages.
-        path: its file, which external data is relative to; ``None`` for a model in memory.
-    """
-    return _parse(content, name, path)[0]
+def parse(content: bytes, name: str) -> onnx.ModelProto:
+    """Parse a model in memory, called by a name in error messages."""
+    return _parse(content, name, None)[0]
 
 
 def _parse(content: bytes, name: str, path: Path | None) -> tuple[onnx.ModelProto, bool]:

@@ -10,6 +10,7 @@ from typing import TypeGuard
 import numpy as np
 import onnx_ir as ir
 
+from isorun.graph.analysis import tokens
 from isorun.graph.analysis.evaluate import HALVES, array, is_constant, sizes
 from isorun.graph.io.nodes import needed
 from isorun.graph.matching.report import CannotFuse
@@ -114,11 +115,8 @@ def part(value: ir.Value) -> tuple[DenseLayer, int, int] | None:
     if not all(operand is None or is_constant(operand) for operand in node.inputs[1:]):
         return None
     if node.op_type == "Split" and node.attributes.get_int("axis", 0) in (-1, last):
-        count, split = len(node.outputs), node.inputs[1] if len(node.inputs) > 1 else None
-        chunk = -(-width // count)  # the last one may be smaller
-        widths = [chunk] * (count - 1) + [width - chunk * (count - 1)] if split is None else array(split).tolist()
-        begin = sum(widths[: value.index() or 0])
-        return layer, begin, begin + widths[value.index() or 0]
+        widths, index = tokens.split_sizes(node, width), value.index() or 0
+        return layer, sum(widths[:index]), sum(widths[: index + 1])
     if node.op_type == "Slice" and len(node.inputs) > 3:
         bounds = [[] if operand is None else array(operand).reshape(-1).tolist() for operand in node.inputs[1:]]
         if (
@@ -145,6 +143,8 @@ def scalar(value: ir.Value | None) -> float | None:
 
 def rank(value: ir.Value) -> int | None:
     """The number of a value's dimensions; ``None`` if it is unknown."""
+    if is_constant(value):
+        return len(sizes(value))
     return None if value.shape is None else len(value.shape)
 
 

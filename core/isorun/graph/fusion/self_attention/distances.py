@@ -21,7 +21,12 @@ _LONG_LENGTHS = (400, 1200)  # at one of them, every bucket of distances occurs
 
 
 def canonical(
-    probes: Probes, pattern: AttentionPattern, bias: ir.Value, key_mask: ir.Value, before: ir.Node, dtype: ir.DataType
+    probes: Probes,
+    pattern: AttentionPattern,
+    bias: ir.Value,
+    key_mask: ir.Value,
+    op: subgraph.Before,
+    dtype: ir.DataType,
 ) -> ir.Value | None:
     """A bias (1, N, S, S) in the form of fused graphs; ``None`` if it depends on more than the distance, or the graph
     accepts one length only.
@@ -31,13 +36,12 @@ def canonical(
         pattern: the attention.
         bias: the value.
         key_mask: the mask of the attention (B, S), which has the length.
-        before: where nodes are inserted.
+        op: where nodes are put.
         dtype: the type of the result.
     """
     rows = None if probes.fixed else along(probes, pattern, bias)
     if rows is None:
         return None
-    op = subgraph.Before(before)
     if (slopes := positions.slopes(rows)) is not None:
         slope = op.constant("slopes", slopes.astype(dtype.numpy()).reshape(1, -1, 1, 1))
         return positions.linear_bias(op, key_mask, slope)
@@ -49,18 +53,17 @@ def canonical(
 
 
 def for_each_pair(
-    probes: Probes, pattern: AttentionPattern, bias: ir.Value, key_mask: ir.Value, before: ir.Node
+    probes: Probes, pattern: AttentionPattern, bias: ir.Value, key_mask: ir.Value, op: subgraph.Before
 ) -> ir.Value:
     """A bias as (1 or B, 1 or N, S, S): expanded if it has fewer dimensions, or one number for all queries.
 
     Args:
-        probes, pattern, bias, key_mask, before: as for :func:`canonical`.
+        probes, pattern, bias, key_mask, op: as for :func:`canonical`.
     """
     length = probes.lengths[0]
     shape = pattern.evaluated(probes, bias, length).shape
     if len(shape) == 4 and shape[2] == length:
         return bias
-    op = subgraph.Before(before)
     size = op("Shape", key_mask, start=1, end=2)
     expanded = op("Expand", bias, op("Concat", [1, 1], size, size, axis=0))
     expanded.type, expanded.shape = bias.type, ir.Shape([None] * 4)

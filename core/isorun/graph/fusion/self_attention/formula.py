@@ -61,7 +61,7 @@ class AttentionProbe:
     """
 
     def __init__(self, probes: Probes) -> None:
-        self._probes = probes
+        self.probes = probes
 
     def formula(self, pattern: AttentionPattern, mask: KeyMask | None, bias: ir.Value | None) -> Formula:
         """Compare the subgraph with the formula on samples.
@@ -75,9 +75,9 @@ class AttentionProbe:
         if mask is not None and mask.origin is not None and mask.reach == Reach(causal=True):
             fallbacks.add("summed")
         dtype = subgraph.dtype(pattern.layers[0].weight)
-        samples = [self.sample(pattern, mask, length) for length in self._probes.lengths]
-        evaluators = [self._probes.evaluator(sample) for sample, _ in samples]
-        heads = _heads(pattern, evaluators[0], self._probes.rows, self._probes.lengths[0])
+        samples = [self.sample(pattern, mask, length) for length in self.probes.lengths]
+        evaluators = [self.probes.evaluator(sample) for sample, _ in samples]
+        heads = _heads(pattern, evaluators[0], self.probes.rows, self.probes.lengths[0])
         size = pattern.width // heads
         if (
             pattern.width % heads
@@ -94,14 +94,14 @@ class AttentionProbe:
             later_scale = require_masking(mask, evaluators[0](pattern.root.inputs[0]), samples[0][1])
             filter_value *= later_scale if finite else 1
         norms = rotation.norms(pattern, size)
-        positional = disentangled.terms(pattern, size, self._probes, samples[0][0])
+        positional = disentangled.terms(pattern, size, self.probes, samples[0][0])
         factor: float | None = None
         scale, turn = 1.0, Turn(1.0)
-        for length, (sample, attend), evaluate in zip(self._probes.lengths, samples, evaluators, strict=True):
+        for length, (sample, attend), evaluate in zip(self.probes.lengths, samples, evaluators, strict=True):
             context = evaluate(pattern.context)
-            rows = (self._probes.rows, length, -1)
-            is_by_row = context.ndim != 3 or context.shape[:2] == (self._probes.rows, length)
-            if context.size != self._probes.rows * length * pattern.width or not is_by_row:
+            rows = (self.probes.rows, length, -1)
+            is_by_row = context.ndim != 3 or context.shape[:2] == (self.probes.rows, length)
+            if context.size != self.probes.rows * length * pattern.width or not is_by_row:
                 raise CannotFuse(f"its output is {context.shape} for {heads} heads and projections of {pattern.width}")
             context = context.reshape(rows)
             offset = np.zeros(()) if bias is None else evaluate(bias)
@@ -217,7 +217,7 @@ class AttentionProbe:
         if root.op_type == "Attention":
             return root.attributes.get_float("scale", 0.0) or float(1 / np.sqrt(size))
         scores = needed(root.inputs[0])
-        (query, key), rows = (evaluate(value) for value in operands), self._probes.rows
+        (query, key), rows = (evaluate(value) for value in operands), self.probes.rows
         product = np.matmul(query, key)
 
         def own(pairs: np.ndarray) -> np.ndarray:
@@ -227,7 +227,7 @@ class AttentionProbe:
             return np.diagonal(pairs.reshape(rows, -1, *pairs.shape[-1:] * 2)[0], axis1=-2, axis2=-1).astype(np.float64)
 
         first, second, both = (
-            own(self._probes.evaluator({**sample, operands[0]: by_query * query, operands[1]: by_key * key})(scores))
+            own(self.probes.evaluator({**sample, operands[0]: by_query * query, operands[1]: by_key * key})(scores))
             for by_query, by_key in ((2, 1), (1, 2), (2, 2))
         )
         changes, products = both - first - second + own(evaluate(scores)), own(product)
@@ -236,13 +236,13 @@ class AttentionProbe:
     def sample(self, pattern: AttentionPattern, mask: KeyMask | None, length: int) -> tuple[Samples, np.ndarray]:
         """Samples for the inputs of an attention, and the keys that each row attends to."""
         random = np.random.default_rng(length)
-        rows = self._probes.rows
-        sample = {**self._probes.feeds(length), **pattern.around(rows, length)}
+        rows = self.probes.rows
+        sample = {**self.probes.feeds(length), **pattern.around(rows, length)}
         for layer in pattern.layers:
             sample[layer.output] = random.normal(size=sample[layer.output].shape).astype(np.float32)
         if mask is None or mask.origin is None:
             return sample, np.ones((rows, length), np.int64)
-        attend = self._probes.masks(length)
+        attend = self.probes.masks(length)
         sample[mask.origin] = mask.of_origin(attend)
         return sample, attend
 
@@ -271,10 +271,10 @@ class AttentionProbe:
             tolerance: of the error, relative to the largest number.
         """
         try:
-            length = len(whole.cos) if pattern.positions is None else self._probes.lengths[-1]
+            length = len(whole.cos) if pattern.positions is None else self.probes.lengths[-1]
             return self._is_turned(pattern, formula, whole, length, tolerance)
         except CannotEvaluate:  # a table is cut to the length of the row before positions are looked up
-            if pattern.positions is None or self._probes.fixed:
+            if pattern.positions is None or self.probes.fixed:
                 raise
             return self._is_turned(pattern, formula, whole, len(whole.cos), tolerance)
 
@@ -284,7 +284,7 @@ class AttentionProbe:
         """The same in rows of a length: by each position, or by random ones where positions are given."""
         samples = {}
         if pattern.positions is not None:
-            drawn = np.random.default_rng(0).integers(0, len(whole.cos), (self._probes.rows, length))
+            drawn = np.random.default_rng(0).integers(0, len(whole.cos), (self.probes.rows, length))
             whole = replace(whole, cos=whole.cos[drawn][:, None], sin=whole.sin[drawn][:, None])
             samples = {pattern.positions: drawn}
         query, result = self._queries(pattern, formula, length, samples)
@@ -304,10 +304,10 @@ class AttentionProbe:
         """
         sample = {**self.sample(pattern, None, length)[0], **samples}
         size, projection, norm = pattern.width // formula.heads, formula.projections[0], formula.norms[0]
-        raw = projection.of(sample[projection.layer.output]).reshape(self._probes.rows, length, -1)
+        raw = projection.of(sample[projection.layer.output]).reshape(self.probes.rows, length, -1)
         query = _by_head(raw, size)
-        value = self._probes.evaluator(sample)(needed(pattern.operands)[0])
-        result = rotation.by_head(value, size, length, False, self._probes.rows)
+        value = self.probes.evaluator(sample)(needed(pattern.operands)[0])
+        result = rotation.by_head(value, size, length, False, self.probes.rows)
         return query if norm is None else norm.of(query), result
 
 

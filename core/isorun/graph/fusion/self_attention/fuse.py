@@ -26,32 +26,29 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from functools import reduce
+from functools import partial, reduce
 from operator import and_
-from typing import Any, TypeVar
 
 import numpy as np
 import onnx_ir as ir
 
 from isorun.graph.analysis.evaluate import array, data_inputs, sizes
-from isorun.graph.fusion.self_attention import distances, pair_masks, rotation
+from isorun.graph.fusion.self_attention import distances, lengths, pair_masks, rotation, rotation_inputs
 from isorun.graph.fusion.self_attention.disentangled import Disentangled
 from isorun.graph.fusion.self_attention.formula import AttentionProbe, Formula
-from isorun.graph.fusion.self_attention.lengths import Lengths
 from isorun.graph.fusion.self_attention.masks import Bias, KeyMask, MaskClassifier
 from isorun.graph.fusion.self_attention.pattern import AttentionPattern, find, is_candidate
 from isorun.graph.fusion.self_attention.projection import Projection
 from isorun.graph.fusion.self_attention.reach import FINITE_MASK, Reach
-from isorun.graph.fusion.self_attention.rotation_inputs import Rotations
 from isorun.graph.io.nodes import needed
 from isorun.graph.matching import subgraph
+from isorun.graph.matching.once import Once
 from isorun.graph.matching.probes import Probes
 from isorun.graph.matching.report import CannotFuse, FusionReport
 from isorun.graph.ops import functions, positions
 
 KIND = functions.ATTENTION
 _SCALE_TOLERANCE = 1e-5
-T = TypeVar("T")
 
 
 def fuse(model: ir.Model, report: FusionReport) -> None:
@@ -69,9 +66,7 @@ class _Fusion:
         self._probes = Probes(model.graph)
         self._probe = AttentionProbe(self._probes)
         self._classifier = MaskClassifier(self._probes)
-        self._lengths = Lengths(self._probes)
-        self._known: dict[object, Any] = {}
-        self._rotations = Rotations(self._graph, self._probes, self._probe)
+        self._once = Once()
 
     def fuse(self, root: ir.Node) -> None:
         pattern = find(root)
@@ -106,13 +101,13 @@ class _Fusion:
     def _mask_and_bias(self, pattern: AttentionPattern) -> tuple[KeyMask | None, ir.Value | None]:
         key_masks: list[KeyMask] = []
         biases: dict[ir.Value, Bias] = {}
-        self._lengths.check_cuts(pattern)
+        lengths.check_cuts(self._probes, pattern)
         for turn in pattern.turns:
-            self._lengths.check(pattern, turn)
+            self._once(("lengths", turn), partial(lengths.check, self._probes, pattern, turn))
         for side in pattern.sides:
             terms = self._classifier.terms(side, pattern.around)
             if not terms:
-                self._lengths.check(pattern, side)
+                self._once(("lengths", side), partial(lengths.check, self._probes, pattern, side))
             for term in terms:
                 if isinstance(term, KeyMask):
                     key_masks.append(term)
@@ -147,15 +142,14 @@ class _Fusion:
     def _rewrite(
         self, pattern: AttentionPattern, formula: Formula, mask: KeyMask | None, bias: ir.Value | None
     ) -> None:
-        before = needed(pattern.context.producer())
-        op, pairs = subgraph.Before(before), None
+        op, pairs = subgraph.Before(needed(pattern.context.producer())), None
         if mask is not None and mask.reach.by_pair:
             key = "pairs", mask.origin, mask.inverted
-            key_mask, pairs = self._once(key, lambda: pair_masks.split(mask, self._probes, before))
+            key_mask, pairs = self._once(key, lambda: pair_masks.split(mask, self._probes, op))
         else:
-            key_mask = self._key_mask(mask, pattern, before)
+            key_mask = self._key_mask(mask, pattern, op)
         if bias is not None:
-            bias = self._relative(pattern, bias, key_mask)
+            bias = self._relative(pattern, bias, key_mask, op)
         rows = None
         if pattern.flat:
             rows = op("Concat", op("Shape", key_mask), [-1], axis=0)
@@ -172,12 +166,10 @@ class _Fusion:
             weight, qkv_bias = self._qkv(formula.projections)
             values |= {"hidden": by_row(pattern.hidden), "qkv_weight": weight, "qkv_bias": qkv_bias}
         else:
-            outputs = self._projected(pattern, formula.projections, before)
+            outputs = self._projected(pattern, formula.projections, op)
             values |= dict(zip(("query", "key", "value"), map(by_row, outputs), strict=True))
-        gammas = [
-            None if norm is None else self._typed(norm.gamma, subgraph.dtype(pattern.layers[0].weight))
-            for norm in formula.norms
-        ]
+        dtype = subgraph.dtype(pattern.layers[0].weight)
+        gammas = [None if norm is None else _typed(op, norm.gamma, dtype) for norm in formula.norms]
         attributes: dict[str, int | float] = {"num_heads": formula.heads, "mask_filter_value": formula.filter_value}
         attributes |= {name: 1 for name in ("guarded", "summed") if getattr(formula, name)}
         if mask is not None:
@@ -191,14 +183,12 @@ class _Fusion:
         epsilon = next((norm.epsilon for norm in formula.norms if norm is not None), None)
         if epsilon is not None and is_turned_before:
             for name, gamma in zip(("query", "key"), gammas, strict=True):
-                values[name] = _computed(
-                    functions.NORMALIZE_HEADS, values[name], {"gamma": gamma}, before, epsilon=epsilon
-                )
+                values[name] = _computed(op, functions.NORMALIZE_HEADS, values[name], {"gamma": gamma}, epsilon=epsilon)
         elif epsilon is not None:
             values |= dict(zip(("query_gamma", "key_gamma"), gammas, strict=True))
             attributes["norm_epsilon"] = epsilon
         if formula.turn.size:
-            turning = self._rotations.inputs(pattern, formula, key_mask, before)
+            turning = rotation_inputs.inputs(self._probe, self._once, pattern, formula, key_mask, op)
             how = {"interleaved": 1} if formula.turn.interleaved else {}
             how |= {"rotated": formula.turn.size} if formula.turn.size != size else {}
             turned = ["query", "key"] if is_turned_before else []
@@ -206,13 +196,13 @@ class _Fusion:
                 heads = (pattern.width if name == "query" else pattern.key_width) // size
                 sizes_of = {key: attributes[key] for key in ("head_size",) if key in attributes}
                 values[name] = _computed(
-                    functions.ROTATE, values[name], turning, before, num_heads=heads, **sizes_of, **how
+                    op, functions.ROTATE, values[name], turning, num_heads=heads, **sizes_of, **how
                 )
             if not is_turned_before:
                 values |= turning
                 attributes |= how
         if formula.positional is not None:
-            values |= self._position_tables(formula.positional, pattern)
+            values |= self._position_tables(formula.positional, dtype, op)
             at = positions.in_order(op, key_mask)
             if (longest := formula.positional.longest) is not None:  # longer rows fail to look their positions up
                 at = op("Gather", op.constant("positions", np.arange(longest)), at, axis=0)
@@ -222,31 +212,27 @@ class _Fusion:
         shape = shapes.get(subgraph.rank(pattern.context) or 0)
         subgraph.put(kind, functions.ordered(kind, values), attributes, pattern.context, shape)
 
-    def _position_tables(self, positional: Disentangled, pattern: AttentionPattern) -> dict[str, ir.Value]:
+    def _position_tables(
+        self, positional: Disentangled, dtype: ir.DataType, op: subgraph.Before
+    ) -> dict[str, ir.Value]:
         """What scores have by distance: a table for queries, one for keys, and the row of each distance."""
-        name, dtype = pattern.layers[0].weight.name, subgraph.dtype(pattern.layers[0].weight)
         tables = {"position_keys": positional.keys, "position_queries": positional.queries}
-        table_inputs = {
-            part: subgraph.constant(self._graph, f"{name}.{part}", ir.tensor(table.astype(dtype.numpy())))
-            for part, table in tables.items()
-        }
-        key, shape = ("buckets", positional.buckets.tobytes()), positional.buckets.shape
-        buckets = self._shared(key, "isorun.buckets", lambda: positional.buckets, ir.DataType.INT64, shape)
-        return {**table_inputs, "buckets": buckets}
+        inputs = {part: op.constant(part, table.astype(dtype.numpy())) for part, table in tables.items()}
+        key, buckets = ("buckets", positional.buckets.tobytes()), positional.buckets.astype(np.int64)
+        return {**inputs, "buckets": self._once(key, lambda: op.constant("buckets", buckets))}
 
-    def _relative(self, pattern: AttentionPattern, bias: ir.Value, key_mask: ir.Value) -> ir.Value:
+    def _relative(self, pattern: AttentionPattern, bias: ir.Value, key_mask: ir.Value, op: subgraph.Before) -> ir.Value:
         """A bias, (1 or B, 1 or N, S, S): in the canonical form of fused graphs if it is a bias by distance."""
-        before, dtype = needed(pattern.context.producer()), subgraph.dtype(pattern.layers[0].weight)
 
         def relative() -> ir.Value:
-            canonical = distances.canonical(self._probes, pattern, bias, key_mask, before, dtype)
-            return canonical or distances.for_each_pair(self._probes, pattern, bias, key_mask, before)
+            dtype = subgraph.dtype(pattern.layers[0].weight)
+            canonical = distances.canonical(self._probes, pattern, bias, key_mask, op, dtype)
+            return canonical or distances.for_each_pair(self._probes, pattern, bias, key_mask, op)
 
         return self._once((bias, key_mask), relative)
 
-    def _key_mask(self, mask: KeyMask | None, pattern: AttentionPattern, before: ir.Node) -> ir.Value:
+    def _key_mask(self, mask: KeyMask | None, pattern: AttentionPattern, op: subgraph.Before) -> ir.Value:
         """The mask as (B, S) int64, nonzero at keys; ones if the model has no mask."""
-        op = subgraph.Before(before)
         if mask is None or mask.origin is None:
             return self._once(_rows(pattern), lambda: op("Expand", 1, self._batch_and_length(pattern, op)))
         origin, inverted = mask.origin, mask.inverted
@@ -274,22 +260,15 @@ class _Fusion:
             raise CannotFuse(f"it has no mask, and (batch, sequence) of its rows is that of {len(shapes)} inputs")
         return op("Shape", inputs[0])
 
-    def _typed(self, value: ir.Value, dtype: ir.DataType) -> ir.Value:
-        """A constant in another type: exports in fp16 normalize in fp32."""
-        if value.dtype == dtype:
-            return value
-        tensor = ir.tensor(array(value).astype(dtype.numpy()))
-        return subgraph.constant(self._graph, f"{value.name}.{dtype.name.lower()}", tensor)
-
     def _projected(
-        self, pattern: AttentionPattern, projections: tuple[Projection, ...], before: ir.Node
+        self, pattern: AttentionPattern, projections: tuple[Projection, ...], op: subgraph.Before
     ) -> Sequence[ir.Value]:
         """Queries, keys and values, each."""
         layers = [projection.layer for projection in projections]
         if len(set(layers)) == len(layers):
             return [layer.output for layer in layers]
         weight, bias = self._qkv(projections)
-        op, widths = subgraph.Before(before), [len(projection.columns) for projection in projections]
+        widths = [len(projection.columns) for projection in projections]
         parts = op.several(len(widths), "Split", op.dense(pattern.hidden, weight, bias), widths, axis=-1)
         for value in parts:
             value.shape, value.type = ir.Shape([None] * (2 if pattern.flat else 3)), layers[0].output.type
@@ -299,64 +278,46 @@ class _Fusion:
         """The merged weight (H, columns) and bias (columns). Layers that share weights share these too."""
         weights = [projection.layer.weight for projection in projections]
         biases = [projection.layer.bias for projection in projections]
-        rows, name = sizes(weights[0])[0], weights[0].name
-        columns = tuple(column for projection in projections for column in projection.columns)
+        rows, columns = sizes(weights[0])[0], sum(len(projection.columns) for projection in projections)
+        layout = tuple(projection.columns for projection in projections)
         dtype = subgraph.dtype(weights[0])
 
         def weight() -> np.ndarray:
             return np.concatenate([part.of(array(part.layer.weight)) for part in projections], axis=1)
 
         def bias() -> np.ndarray:
-            return np.concatenate(
-                [
-                    np.zeros(len(part.columns), dtype.numpy())
-                    if part.layer.bias is None
-                    else part.of(array(part.layer.bias))
-                    for part in projections
-                ]
-            )
+            none = np.zeros(max(sizes(weight)[1] for weight in weights), dtype.numpy())
+            own = (none if part.layer.bias is None else array(part.layer.bias) for part in projections)
+            return np.concatenate([part.of(numbers) for part, numbers in zip(projections, own, strict=True)])
 
-        layout = tuple(projection.columns for projection in projections)
-        merged = len(set(weights)) == 1 and columns == tuple(range(sizes(weights[0])[1]))
-        weight_value = weights[0]
-        if not merged:
-            key = (*weights, layout)
-            weight_value = self._shared(key, f"{name}.qkv.weight", weight, dtype, (rows, len(columns)))
-        if all(part is None for part in biases):
-            return weight_value, None
-        if merged and biases[0] is not None:
-            return weight_value, biases[0]
-        key = (*weights, *biases, layout)
-        return weight_value, self._shared(key, f"{name}.qkv.bias", bias, dtype, (len(columns),))
+        def joined(label: str, make: Callable[[], np.ndarray], *shape: int) -> ir.Value:
+            tensor = subgraph.lazy(make, dtype, shape)
+            return subgraph.constant(self._graph, f"{weights[0].name}.qkv.{label}", tensor)
 
-    def _shared(
-        self,
-        parts: tuple[object, ...],
-        name: str,
-        make: Callable[[], np.ndarray],
-        dtype: ir.DataType,
-        shape: tuple[int, ...],
-    ) -> ir.Value:
-        return self._once(parts, lambda: subgraph.constant(self._graph, name, subgraph.lazy(make, dtype, shape)))
+        is_whole = len(set(weights)) == 1 and sum(layout, ()) == tuple(range(sizes(weights[0])[1]))
+        merged = weights[0]
+        if not is_whole:
+            merged = self._once((*weights, layout), lambda: joined("weight", weight, rows, columns))
+        if all(part is None for part in biases) or is_whole:
+            return merged, biases[0]
+        return merged, self._once((*weights, *biases, layout), lambda: joined("bias", bias, columns))
 
-    def _once(self, key: object, make: Callable[[], T]) -> T:
-        """What layers share, by what it is made of."""
-        if key not in self._known:
-            self._known[key] = make()
-        known: T = self._known[key]
-        return known
+
+def _typed(op: subgraph.Before, value: ir.Value, dtype: ir.DataType) -> ir.Value:
+    """A constant in another type: exports in fp16 normalize in fp32."""
+    return value if value.dtype == dtype else op.constant("gamma", array(value).astype(dtype.numpy()))
 
 
 def _computed(
+    op: subgraph.Before,
     kind: str,
     value: ir.Value | None,
     others: Mapping[str, ir.Value | None],
-    before: ir.Node,
     **attributes: int | float,
 ) -> ir.Value:
     """What an operator of the fused form makes of queries, keys or values before their attention."""
     inputs = functions.ordered(kind, {**others, "x": value})
-    result = subgraph.Before(before)(kind, *inputs, domain=functions.DOMAIN, **attributes)
+    result = op(kind, *inputs, domain=functions.DOMAIN, **attributes)
     result.shape, result.type = needed(value).shape, needed(value).type
     return result
 

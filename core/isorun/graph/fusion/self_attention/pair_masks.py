@@ -16,7 +16,7 @@ _SEGMENTS = (-1, 1, 2)
 _MAX_LENGTH = 1024  # the longest mask that is evaluated
 
 
-def split(mask: KeyMask, probes: Probes, before: ir.Node) -> tuple[ir.Value, ir.Value]:
+def split(mask: KeyMask, probes: Probes, op: subgraph.Before) -> tuple[ir.Value, ir.Value]:
     """The key mask (B, S) int64 and the mask of pairs (B, 1, S, S) bool of an attention.
 
     A token is a key if any query of its row attends to it; every token is one if such a query has no key itself, since
@@ -25,9 +25,8 @@ def split(mask: KeyMask, probes: Probes, before: ir.Node) -> tuple[ir.Value, ir.
     Args:
         mask: a mask of pairs.
         probes: evaluate the graph on samples.
-        before: where nodes are put.
+        op: where nodes are put.
     """
-    op = subgraph.Before(before)
     pairs = _pairs(mask, op)
     return _keys(pairs, probes, op), pairs
 
