@@ -18,7 +18,9 @@ def correct(model: ir.Model) -> None:
     unknown.
     """
     values = shape_inference.correct_outputs(model)
-    batches = [batch_sizes.BATCHES[0], *([1] if any(map(_drops_ones, model.graph.all_nodes())) else [])]
+    squeezes = (node for node in model.graph.all_nodes() if node.op_type == "Squeeze")
+    drops_ones = any(len(node.inputs) < 2 and "axes" not in node.attributes for node in squeezes)
+    batches = [batch_sizes.BATCHES[0], *([1] if drops_ones else [])]
     for batch in batches if values else ():
         shapes, _ = batch_sizes.infer(model, batch)
         model.graph.meta[_MARK] = tuple(value.name or "" for value in values if value.name not in shapes)
@@ -51,8 +53,3 @@ def unconfirmed(model: ir.Model) -> tuple[str, ...]:
     """
     names: tuple[str, ...] = model.graph.meta.get(_MARK, ())
     return names
-
-
-def _drops_ones(node: ir.Node) -> bool:
-    """Whether a node is a Squeeze of all axes of size one."""
-    return node.op_type == "Squeeze" and len(node.inputs) < 2 and "axes" not in node.attributes

@@ -48,14 +48,13 @@ def restore(graph: ir.Graph, flattened: Flattened) -> None:
 def _merges_rows(graph: ir.Graph, source: ir.Value, value: ir.Value) -> bool:
     """Whether a value is a (batch, choices, sequence) input whose first two dimensions are merged."""
     inputs = [entry for entry in graph.inputs if entry.shape is not None and len(entry.shape) == 3]
-    samples = {entry: _sample(entry) for entry in inputs if entry.dtype is not None}
+    samples = {}
+    for entry in inputs:
+        sizes = zip(needed(entry.shape), _SIZES, strict=True)
+        shape = [size if isinstance(size, int) else default for size, default in sizes]
+        if entry.dtype is not None:
+            samples[entry] = np.arange(np.prod(shape)).reshape(shape).astype(entry.dtype.numpy())
     with suppress(CannotEvaluate):
         expected = samples[source].reshape(-1, samples[source].shape[-1])
         return np.array_equal(Evaluator(graph.opset_imports[""], samples)(value), expected)
     return False
-
-
-def _sample(value: ir.Value) -> np.ndarray:
-    sizes = zip(needed(value.shape), _SIZES, strict=True)
-    shape = [size if isinstance(size, int) else default for size, default in sizes]
-    return np.arange(np.prod(shape)).reshape(shape).astype(needed(value.dtype).numpy())

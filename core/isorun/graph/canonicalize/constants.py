@@ -62,11 +62,9 @@ def _compute_shapes(graph: ir.Graph) -> None:
         if shape is None:
             continue
         dimensions = shape[node.attributes.get_int("start", 0) : node.attributes.get_int("end", len(shape))]
-        if all(isinstance(size, int) for size in dimensions):
-            output = node.outputs[0]
-            value = subgraph.constant(graph, output.name or "isorun.shape", ir.tensor(np.array(dimensions, np.int64)))
-            ir.convenience.replace_all_uses_with(output, value)
-            graph.remove(node, safe=True)
+        sizes = [size for size in dimensions if isinstance(size, int)]
+        if len(sizes) == len(dimensions):
+            subgraph.replace_node(node, subgraph.Before(node).integers(sizes))
 
 
 def remove_no_ops(graph: ir.Graph) -> None:

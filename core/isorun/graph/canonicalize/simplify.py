@@ -141,11 +141,9 @@ def _fold_widths(graph: ir.Graph) -> None:
         index, layer = subgraph.scalar(node.inputs[1]), subgraph.dense(shape.inputs[0])
         if layer is None or index is None or index not in (-1, (subgraph.rank(shape.inputs[0]) or 0) - 1):
             continue
-        dimensions = sizes(node.inputs[1])  # type: ignore[arg-type]  # a constant is a value
-        width = ir.tensor(np.full(dimensions, sizes(layer.weight)[1], np.int64))
-        ir.convenience.replace_all_uses_with(node.outputs[0], subgraph.constant(graph, f"{node.name}.width", width))
+        width = np.full(sizes(needed(node.inputs[1])), sizes(layer.weight)[1])
         if not node.outputs[0].is_graph_output():
-            graph.remove(node, safe=True)
+            subgraph.replace_node(node, subgraph.Before(node).integers(width.tolist()))
 
 
 def _unflatten(model: ir.Model, product: ir.Node) -> None:

@@ -86,7 +86,8 @@ def _product_and_bias(entry: ir.Value) -> list[ir.Value]:
                 return [product, bias]
     if total is None or (layer := subgraph.dense(entry)) is None:
         raise CannotFuse(f"its input {entry.name!r} is not a sum with a bias, nor a product with weights")
-    return [entry, subgraph.Before(total).zeros(sizes(layer.weight)[1], subgraph.dtype(layer.weight))]
+    zeros = np.zeros(sizes(layer.weight)[1], subgraph.dtype(layer.weight).numpy())
+    return [entry, subgraph.Before(total).constant("zeros", zeros)]
 
 
 def _is_as_wide(product: ir.Value, bias: ir.Value) -> bool:

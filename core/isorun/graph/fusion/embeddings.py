@@ -126,9 +126,10 @@ def _fuse(graph: ir.Graph, probes: Probes, node: ir.Node, terms: list[_Rows | ir
         positions = [max(types, key=lambda term: sizes(term.table)[0])]
         types = [term for term in types if term not in positions]
     positional += types[1:]
-    table = (
-        positions[0].table if positions else _fixed_table(graph, fixed) if fixed else next(iter(tables.values()), None)
-    )
+    table = positions[0].table if positions else next(iter(tables.values()), None)
+    if fixed:
+        parts = [array(term).reshape(-1, *sizes(term)[-2:])[0] for term in fixed]
+        table = subgraph.constant(graph, "isorun.positions", ir.tensor(sum(parts[1:], start=parts[0])))
     word_table = word.table
     if added and table is not None:
         table = _with_rows_added(graph, table, added)
@@ -343,12 +344,6 @@ def _sliced_table(graph: ir.Graph, probes: Probes, value: ir.Value) -> ir.Value 
                 return None  # changed in long rows, or repeated
             return table if len(sizes(table)) == 2 else subgraph.constant(graph, "isorun.positions", ir.tensor(rows))
     return None
-
-
-def _fixed_table(graph: ir.Graph, terms: list[ir.Value]) -> ir.Value:
-    """The position table that is the sum of constants with a row for each position."""
-    rows = [array(term).reshape(-1, *sizes(term)[-2:])[0] for term in terms]
-    return subgraph.constant(graph, "isorun.positions", ir.tensor(sum(rows[1:], start=rows[0])))
 
 
 def _with_rows_added(graph: ir.Graph, table: ir.Value, rows: list[np.ndarray]) -> ir.Value:

@@ -9,9 +9,11 @@ Rejected: other axes. A layer normalization of any other value is ignored, and s
 
 from __future__ import annotations
 
+import numpy as np
 import onnx_ir as ir
 
 from isorun.graph.analysis.evaluate import sizes
+from isorun.graph.io.nodes import needed
 from isorun.graph.matching import subgraph
 from isorun.graph.matching.report import CannotFuse, FusionReport
 
@@ -35,7 +37,7 @@ def fuse(model: ir.Model, report: FusionReport) -> None:
             gamma, beta, epsilon = norm(node)
             product, bias, skip = sides
             if beta is None or bias is None:
-                zeros = subgraph.Before(node).zeros(sizes(gamma)[0], subgraph.dtype(gamma))
+                zeros = subgraph.Before(node).constant("zeros", np.zeros(sizes(gamma), subgraph.dtype(gamma).numpy()))
                 beta, bias = beta or zeros, bias or zeros
             subgraph.put(KIND, [product, skip, gamma, beta, bias], {"epsilon": epsilon}, node.outputs[0])
 
@@ -46,10 +48,8 @@ def norm(node: ir.Node) -> tuple[ir.Value, ir.Value | None, float]:
     Raises:
         CannotFuse: it normalizes other axes, its mean or deviation is used, or its weights are not constants.
     """
-    axis = node.attributes.get_int("axis", -1)
-    value = node.inputs[0]
-    rank = None if value is None or value.shape is None else len(value.shape)
-    if axis != -1 and (rank is None or axis != rank - 1):
+    axis, rank = node.attributes.get_int("axis", -1), subgraph.rank(needed(node.inputs[0])) or 0
+    if axis not in (-1, rank - 1):
         raise CannotFuse(f"it normalizes the axes from {axis} on; only the last axis is supported")
     if any(value.uses() or value.is_graph_output() for value in node.outputs[1:]):
         raise CannotFuse("another node uses its mean or deviation")

@@ -269,14 +269,12 @@ class Before(Nodes):
     def place(self, node: ir.Node) -> None:
         self._node.prepend(node)
 
-    def constant(self, label: str, array: np.ndarray) -> ir.Value:
-        return constant(self.graph, f"isorun.{label}", ir.tensor(array))
-
-    def integers(self, numbers: int | Sequence[int]) -> ir.Value:
-        known = self.graph.initializers.get(f"isorun.integers.{numbers}")
-        if is_constant(known) and np.array_equal(array(known), numbers):
+    def constant(self, label: str, content: np.ndarray) -> ir.Value:
+        name, tensor = f"isorun.{label}", ir.tensor(content)
+        known = self.graph.initializers.get(name)
+        if is_constant(known) and dtype(known) == tensor.dtype and np.array_equal(array(known), content):
             return known
-        return self.constant(f"integers.{numbers}", np.array(numbers, np.int64))
+        return constant(self.graph, name, tensor)
 
     def dense(self, rows: ir.Value, weight: ir.Value, bias: ir.Value | None) -> ir.Value:
         """Insert a dense layer, with or without a bias, and return its output."""
@@ -289,12 +287,6 @@ class Before(Nodes):
         shape = (*tensor.shape.numpy()[:-1], end - begin)
         part = lazy(lambda: tensor.numpy()[..., begin:end], tensor.dtype, shape)
         return constant(self.graph, f"{value.name}.columns.{begin}", part)
-
-    def zeros(self, size: int, dtype: ir.DataType) -> ir.Value:
-        """A bias of zeros, once for all that read it."""
-        name = f"isorun.zeros.{size}.{dtype.name.lower()}"
-        tensor = ir.tensor(np.zeros(size, dtype.numpy()))
-        return self.graph.initializers.get(name) or constant(self.graph, name, tensor)
 
     def cast(self, value: ir.Value, dtype: ir.DataType) -> ir.Value:
         """Insert a cast, and return its output."""

@@ -36,11 +36,11 @@ class Nodes(ABC):
 
     def integers(self, numbers: int | Sequence[int]) -> ir.Value:
         """A constant of one integer or of several, once for all that read it."""
-        return self.constant(f"integers.{numbers}".replace(" ", ""), np.array(numbers, np.int64))
+        return self.constant(f"integers.{numbers}", np.array(numbers, np.int64))
 
     @abstractmethod
-    def constant(self, label: str, array: np.ndarray) -> ir.Value:
-        """A constant. Constants of one label may be one."""
+    def constant(self, label: str, content: np.ndarray) -> ir.Value:
+        """A constant. Constants of one label that are equal may be one."""
 
     @abstractmethod
     def place(self, node: ir.Node) -> None:
@@ -63,8 +63,8 @@ class Named(Nodes):
     def __init__(self, owner: Owner, prefix: str) -> None:
         self._owner, self._prefix = owner, prefix
 
-    def constant(self, label: str, array: np.ndarray) -> ir.Value:
-        return self._owner.constant(f"{self._prefix}.{label}", array)
+    def constant(self, label: str, content: np.ndarray) -> ir.Value:
+        return self._owner.constant(f"{self._prefix}.{label}", content)
 
     def integers(self, numbers: int | Sequence[int]) -> ir.Value:
         return self._owner.constant(f"integers.{numbers}", np.array(numbers, np.int64))
@@ -84,9 +84,9 @@ class Beside(Nodes):
     def __init__(self, node: ir.Node, prefix: str) -> None:
         self._node, self._prefix, self._count = node, prefix, 0
 
-    def constant(self, label: str, array: np.ndarray) -> ir.Value:
+    def constant(self, label: str, content: np.ndarray) -> ir.Value:
         del label
-        return self("Constant", value=ir.tensor(array))
+        return self("Constant", value=ir.tensor(content))
 
     def place(self, node: ir.Node) -> None:
         node.name = node.outputs[0].name = f"{self._prefix}.{self._count}"

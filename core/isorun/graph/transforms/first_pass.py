@@ -39,7 +39,7 @@ def keep(model: ir.Model) -> None:
     if not all(use.node.graph is graph and _is_known(use.node, use.idx) for use in uses):
         return
     for use in uses:
-        _detach(graph, use.node, use.idx)
+        _detach(use.node, use.idx)
     for value in cached:
         graph.inputs.remove(value)
     if (mask := inputs.get(_MASK)) is not None and mask.shape is not None and len(mask.shape) == 2:
@@ -70,20 +70,18 @@ def _places(gather: ir.Node) -> np.ndarray:
     return np.array(_RANK) if tensor is None else tensor.numpy()
 
 
-def _detach(graph: ir.Graph, node: ir.Node, index: int) -> None:
+def _detach(node: ir.Node, index: int) -> None:
     """Have a node that reads a cache read an empty one."""
+    op = subgraph.Before(node)
     if node.op_type == _GROUPED:
         node.replace_input_with(index, None)
     elif node.op_type == "Concat":
         current = needed(node.inputs[1 - index])
-        subgraph.replace(node.outputs[0], current)
-        graph.remove(node, safe=True)
+        shape = current.shape
+        subgraph.replace_node(node, current)
+        current.shape = shape  # without the earlier tokens
     elif _is_time(node):
-        subgraph.replace(node.outputs[0], _zeros(graph, (1,)))
+        subgraph.replace(node.outputs[0], op.integers([0]))
     else:
         for reader in list(node.outputs[0].consumers()):
-            subgraph.replace(reader.outputs[0], _zeros(graph, _places(reader).shape))
-
-
-def _zeros(graph: ir.Graph, shape: tuple[int, ...]) -> ir.Value:
-    return subgraph.constant(graph, "isorun.past", ir.tensor(np.zeros(shape, np.int64)))
+            subgraph.replace(reader.outputs[0], op.integers(np.zeros_like(_places(reader)).tolist()))

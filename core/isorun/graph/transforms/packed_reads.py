@@ -12,6 +12,7 @@ import onnx_ir as ir
 from isorun.graph.analysis import tokens
 from isorun.graph.analysis.evaluate import reads
 from isorun.graph.io.nodes import needed
+from isorun.graph.matching import subgraph
 from isorun.graph.transforms.packed_values import PackedValues
 
 
@@ -74,8 +75,7 @@ class PackedReads(PackedValues):
             return False
         whole = self("Concat", self.once("shape", self.mask), [int(size) for size in sizes], axis=0)
         part = slice(node.attributes.get_int("start", 0), node.attributes.get_int("end", None))
-        self._replace_uses(node.outputs[0], self("Gather", whole, [*range(self.packed[value])[part]], axis=0))
-        self.graph.remove(node, safe=True)
+        subgraph.replace_node(node, self("Gather", whole, [*range(self.packed[value])[part]], axis=0))
         return True
 
     def _reads_known_rows(self, flattening: ir.Node) -> bool:
@@ -134,7 +134,7 @@ class PackedReads(PackedValues):
         places = node.outputs[0]
         read = self("Gather", self.once("table", value), rows, axis=0)
         read.shape, read.type = places.shape, places.type
-        self._replace_uses(places, read)
+        subgraph.replace(places, read)
         places.shape, places.type = None, ir.TensorType(ir.DataType.INT64)
         needed(read.producer()).replace_input_with(1, places)
         node.replace_input_with(0, rows)
@@ -145,12 +145,6 @@ class PackedReads(PackedValues):
             for slot, number in enumerate((positions[0], positions[-1] + 1, 1), start=1):
                 node.replace_input_with(slot, self.integers([number]))
             node.resize_inputs(4)
-
-    def _replace_uses(self, old: ir.Value, new: ir.Value) -> None:
-        """Give a value's name and readers to another."""
-        old.replace_all_uses_with(new, replace_graph_outputs=True)
-        name, old.name = old.name, f"{old.name}.rows"
-        new.name = name
 
 
 def _is_shape(node: ir.Node) -> bool:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 import numpy as np
 import onnx_ir as ir
 
@@ -91,12 +89,9 @@ class PackedValues(Nodes):
         """(B, S) -> (1, T, 1)."""
         return self("Unsqueeze", self.once("ids", of_tokens), [-1])
 
-    def integers(self, numbers: int | Sequence[int]) -> ir.Value:
-        name = f"{self._prefix}.integers.{numbers}"
-        return self.graph.initializers.get(name) or self.constant(f"integers.{numbers}", np.array(numbers, np.int64))
-
-    def constant(self, label: str, array: np.ndarray) -> ir.Value:
-        return subgraph.constant(self.graph, f"{self._prefix}.{label}", ir.tensor(array))
+    def constant(self, label: str, content: np.ndarray) -> ir.Value:
+        name = f"{self._prefix}.{label}"
+        return self.graph.initializers.get(name) or subgraph.constant(self.graph, name, ir.tensor(content))
 
     def place(self, node: ir.Node) -> None:
         self._count += 1

@@ -33,6 +33,7 @@ import onnx_ir as ir
 from isorun.errors import UnsupportedModel
 from isorun.graph.analysis import mask_input, row_lengths, tokens
 from isorun.graph.analysis.evaluate import data_inputs
+from isorun.graph.matching import subgraph
 from isorun.graph.ops import functions
 from isorun.graph.transforms.packed_reads import PackedReads
 from isorun.graph.transforms.packed_values import GROUPS
@@ -240,9 +241,9 @@ class _Removal(PackedReads):
         packed = self(functions.PACKED, *ordered, domain=functions.DOMAIN, **attributes)
         if guarded:  # a query without any key gives zeros
             packed = self("Mul", packed, self("CastLike", self._has_key(attributes, pairs), packed))
+        subgraph.replace_node(node, packed)
+        packed.shape = None
         self.pack(packed, 3)
-        self._replace_uses(node.outputs[0], packed)
-        self.graph.remove(node, safe=True)
 
     def _has_key(self, attributes: Mapping[str, object], pairs: ir.Value | None) -> ir.Value:
         """Whether the query of a token has any key, (1, T, 1)."""

@@ -190,7 +190,10 @@ class AttentionProbe:
         size = raw[0].shape[-1]
         if pattern.operands is None:
             return 1.0, Turn(1.0)
-        sizes = rotation.possible_sizes(pattern, evaluate, size)
+        # By the shapes of cosines and sines
+        lasts = {last for side in pattern.turns for last in evaluate(side).shape[-1:]}
+        rotated = {times * last for last in lasts for times in (1, 2) if times * last <= size}
+        sizes = sorted((count for count in rotated if count % 2 == 0), reverse=True)
         turns = []
         is_product = pattern.root.op_type == "Softmax"
         for index, (value, part, norm) in enumerate(zip(pattern.operands, raw, norms, strict=True)):

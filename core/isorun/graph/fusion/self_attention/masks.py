@@ -167,7 +167,7 @@ class MaskClassifier:
         origins = []
         if len(inputs) == 1:
             (only,) = inputs
-            if not _table_rows(only) and (only.shape is None or len(only.shape) == 2):
+            if not _is_index(only) and (only.shape is None or len(only.shape) == 2):
                 origins.append(only)
         length = self._probes.lengths[0]
         evaluate = self._evaluator(around, length)
@@ -176,9 +176,8 @@ class MaskClassifier:
             if node is None or is_constant(ancestor) or node.op_type not in _BOOLEAN or not data_inputs(ancestor):
                 continue
             result = evaluate(ancestor)
-            others = (source for source in ancestors(value, frozenset((ancestor,))) if source is not ancestor)
-            alone = all(is_constant(source) or source.producer() is not None for source in others)
-            if result.dtype == np.bool_ and result.shape == (self._probes.rows, length) and alone:
+            is_alone = not data_inputs(value, frozenset((ancestor,)))
+            if result.dtype == np.bool_ and result.shape == (self._probes.rows, length) and is_alone:
                 origins.append(ancestor)
         return origins
 
@@ -345,21 +344,17 @@ def require_masking(mask: KeyMask, scores: np.ndarray, attend: np.ndarray) -> fl
     return power
 
 
-def _table_rows(value: ir.Value) -> int:
-    """The rows of the longest table that a value indexes, as token ids do; 0 if it indexes none."""
-    longest = 0
+def _is_index(value: ir.Value) -> bool:
+    """Whether a value selects rows of a table, as token ids do."""
     for use in value.uses():
         node = use.node
         if node.op_type == "Gather" and use.idx == 1 and is_constant(node.inputs[0]):
-            longest = max(longest, sizes(node.inputs[0])[0])
-        elif node.op_type in ("Cast", "Clip", "Identity") and use.idx == 0:
-            longest = max(longest, _table_rows(node.outputs[0]))
-        elif functions.is_fused(node, *functions.EMBEDDINGS):
-            tables = [table for index, table in functions.TABLES.ids if index == use.idx and table < len(node.inputs)]
-            longest = max(
-                [longest, *(sizes(table)[0] for index in tables if (table := node.inputs[index]) is not None)]
-            )
-    return longest
+            return True
+        if node.op_type in ("Cast", "Clip", "Identity") and use.idx == 0 and _is_index(node.outputs[0]):
+            return True
+        if functions.is_fused(node, *functions.EMBEDDINGS) and use.idx in dict(functions.TABLES.ids):
+            return True
+    return False
 
 
 def _attended_at(masks: np.ndarray, shape: tuple[int, ...]) -> int:

@@ -17,7 +17,7 @@ from isorun.graph.analysis.evaluate import HALVES, ancestors, array, data_inputs
 from isorun.graph.fusion.self_attention.pattern import AttentionPattern
 from isorun.graph.io.nodes import needed
 from isorun.graph.matching import subgraph
-from isorun.graph.matching.probes import Evaluate, Probes
+from isorun.graph.matching.probes import Probes
 from isorun.graph.matching.report import CannotFuse
 from isorun.graph.ops import functions
 
@@ -146,13 +146,6 @@ def _pairs(x: np.ndarray, size: int, interleaved: bool) -> tuple[np.ndarray, np.
     return x[..., : size // 2], x[..., size // 2 : size]
 
 
-def possible_sizes(pattern: AttentionPattern, evaluate: Evaluate, head_size: int) -> list[int]:
-    """How many dimensions of a head may be rotated, by the shapes of cosines and sines."""
-    lasts = {evaluate(side).shape[-1:] for side in pattern.turns}
-    sizes = {times * size for last in lasts for size in last for times in (1, 2)}
-    return sorted((size for size in sizes if size % 2 == 0 and size <= head_size), reverse=True)
-
-
 def rates(pattern: AttentionPattern, turn: Turn) -> Iterator[np.ndarray]:
     """Constants that may be the angles by which each pair is turned from one position to the next, (size / 2)."""
     half = turn.size // 2
@@ -193,10 +186,9 @@ def given_positions(pattern: AttentionPattern) -> ir.Value | None:
     if not sides:
         return None
     for value in ancestors(sides[0]):
-        if value.dtype in (ir.DataType.INT32, ir.DataType.INT64) and subgraph.rank(value) == 2 and data_inputs(value):
-            others = (source for side in sides for source in ancestors(side, frozenset((value,))) if source != value)
-            if all(source.producer() is not None or is_constant(source) for source in others):
-                return value
+        is_whole = value.dtype in (ir.DataType.INT32, ir.DataType.INT64) and subgraph.rank(value) == 2
+        if is_whole and data_inputs(value) and not any(data_inputs(side, frozenset((value,))) for side in sides):
+            return value
     names = ", ".join(sorted({repr(source.name) for side in sides for source in data_inputs(side)}))
     raise CannotFuse(f"its queries and keys depend on {names}, and not on their positions alone")
 

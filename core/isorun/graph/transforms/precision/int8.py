@@ -25,10 +25,12 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 import onnx_ir as ir
+from onnx_ir.passes import common
 
 from isorun.errors import InvalidModel
 from isorun.graph.analysis import tokens
 from isorun.graph.io.nodes import needed
+from isorun.graph.matching import subgraph
 from isorun.graph.ops import functions
 from isorun.graph.ops.adding import Named
 
@@ -216,14 +218,11 @@ class _Quantizer:
             name = node.name or node.outputs[0].name or weight.name
             layer = _Layer(name, weight.name, dense, activation, self._activation(name, activation, dense))
             if node.op_type == "MatMul":
-                self._replace(node, self._product(layer))
+                subgraph.replace_node(node, self._product(layer))
             else:
                 self._attention(node, layer)
-        for name in [name for name in self._table if name in self._graph.initializers]:
-            value = self._graph.initializers[name]
-            if not value.uses() and not value.is_graph_output():
-                del self._graph.initializers[name]
         self._graph.sort()
+        common.RemoveUnusedNodesPass()(self._model)
         functions.carry(self._model)
 
     def _attention(self, node: ir.Node, layer: _Layer) -> None:
@@ -239,16 +238,7 @@ class _Quantizer:
                 parts[part] = op("Add", product, own_bias)
         core = functions.ordered(functions.CORE, inputs | parts)
         attributes = {name: attribute.value for name, attribute in node.attributes.items()}
-        self._replace(node, op(functions.CORE, *core, domain=functions.DOMAIN, **attributes))
-
-    def _replace(self, node: ir.Node, new: ir.Value) -> None:
-        """Remove a node with one output, whose name and readers a value gets."""
-        old = node.outputs[0]
-        new.shape, new.type = old.shape, old.type
-        name, old.name = old.name, None
-        old.replace_all_uses_with(new, replace_graph_outputs=True)
-        self._graph.remove(node, safe=True)
-        new.name = name
+        subgraph.replace_node(node, op(functions.CORE, *core, domain=functions.DOMAIN, **attributes))
 
     def _product(self, layer: _Layer, part: str = "", columns: tuple[int, int] | None = None) -> ir.Value:
         """x W, or its columns from one number to another."""
