@@ -121,9 +121,8 @@ class _Search:
                 continue
             dependent.update(value.name for value in node.outputs)
             self._dependent = dependent
-            if (
-                order := next((self._order[value.name] for value in read if value.name in self._order), None)
-            ) is not None:
+            order = next((self._order[value.name] for value in read if value.name in self._order), None)
+            if order is not None:
                 self._order |= {value.name: order for value in node.outputs}
             if graphs and node.op_type != "If":  # what an iteration reads of other rows is unknown
                 return node

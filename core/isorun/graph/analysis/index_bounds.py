@@ -280,19 +280,17 @@ def _selected(node: ir.Node, output: ir.Value) -> tuple[tuple[ir.Value, int, int
     source = node.inputs[0] if node.inputs else None
     if source is None or source.shape is None:
         return None
-    rank = len(source.shape)
+    rank, axis, numbers = len(source.shape), node.attributes.get_int("axis", 0), None
     if node.op_type == "Gather":
-        axis, numbers = node.attributes.get_int("axis", 0), _integers(node.inputs[1])
+        numbers = _integers(node.inputs[1])
     elif node.op_type == "Slice" and len(node.inputs) >= 3:
         starts, stops, axes, steps = [_integers(value) for value in [*node.inputs[1:], None, None][:4]]
         if not starts or not stops or len(starts) != 1 or (axes is None and node.inputs[3:4] not in ([], [None])):
             return None
         if (axes and len(axes) != 1) or (len(node.inputs) > 4 and steps != [1]):
             return None
-        axis, numbers = (axes or [0])[0], None
-    elif node.op_type == "Split":
-        axis, numbers = node.attributes.get_int("axis", 0), None
-    else:
+        axis = (axes or [0])[0]
+    elif node.op_type != "Split":
         return None
     size = source.shape[axis] if -rank <= axis < rank else None
     if not isinstance(size, int) or not 0 < size <= _MAX_COLUMNS:

@@ -29,8 +29,8 @@ def find(graph: ir.Graph) -> ir.Node | None:
             if not _is_known(node):
                 lengths.update(node.outputs)
             continue
-        captured = {value for body in subgraphs(node) for inner in body for value in reads(inner)}
-        captured = {value for value in captured if not is_constant(value)}
+        inner_reads = (value for body in subgraphs(node) for inner in body for value in reads(inner))
+        captured = {value for value in inner_reads if not is_constant(value)}
         if _reads_later_places(node):
             return node
         read = {index for index, value in enumerate(node.inputs) if value in lengths}
@@ -38,8 +38,10 @@ def find(graph: ir.Graph) -> ir.Node | None:
             continue
         if node.domain == "" and read <= {*_SHAPES.get(node.op_type, ())}:
             continue
-        if node.domain == "" and node.op_type == "Slice" and read <= {1, 2} and _is_whole_row(graph, node.inputs[1]):
-            continue
+        if node.domain == "" and node.op_type == "Slice" and read <= {1, 2}:
+            starts = _padded_and_not(graph, node.inputs[1])  # counted from the end: all of the row (XLM)
+            if starts is not None and [start.tolist() for start in starts] == [[-_LENGTH], [-_LENGTH - 3]]:
+                continue
         dtypes = [dtype_of(value) for value in node.outputs]
         is_whole = all(dtype is not None and (dtype.is_integer() or dtype == ir.DataType.BOOL) for dtype in dtypes)
         starts_there = node.op_type == "Range" or (node.op_type == "Slice" and 0 not in read)
@@ -132,12 +134,6 @@ def _reads_same(graph: ir.Graph, index: ir.Value | None) -> bool:
     short, long = results
     rows_and_places = [np.stack(np.divmod(short, _LENGTH)), np.stack(np.divmod(long, _LENGTH + 3))]
     return np.array_equal(short, long) or np.array_equal(rows_and_places[0], rows_and_places[1])
-
-
-def _is_whole_row(graph: ir.Graph, start: ir.Value | None) -> bool:
-    """Whether a slice from there, counted from the end, begins with the row (XLM)."""
-    results = _padded_and_not(graph, start)
-    return results is not None and results[0].tolist() == [-_LENGTH] and results[1].tolist() == [-_LENGTH - 3]
 
 
 def _padded_and_not(graph: ir.Graph, index: ir.Value | None) -> list[np.ndarray] | None:

@@ -10,6 +10,7 @@ import onnx_ir as ir
 from isorun.graph.builders import activations, heads, relative
 from isorun.graph.builders.builder import Builder, Weights
 from isorun.graph.builders.encoder_config import EncoderConfig
+from isorun.graph.io.nodes import needed
 from isorun.graph.ops import functions
 from isorun.graph.ops import positions as position_ops
 
@@ -85,8 +86,7 @@ class _EncoderBuilder(Builder):
         """The rows of the table of positions."""
         if self._architecture.padding_id is None:
             return self.positions(ids)
-        assert self._config.pad_token_id is not None, "positions count what is no padding"
-        return position_ops.counted(self.under("embeddings.positions"), ids, self._config.pad_token_id)
+        return position_ops.counted(self.under("embeddings.positions"), ids, needed(self._config.pad_token_id))
 
     def _changed(
         self, name: str, shape: tuple[int, ...], added: Mapping[str, tuple[int, ...]], factor: float = 1.0

@@ -11,6 +11,7 @@ from isorun.graph.builders import activations
 from isorun.graph.builders.architecture import Head
 from isorun.graph.builders.builder import Builder
 from isorun.graph.builders.encoder_config import EncoderConfig
+from isorun.graph.io.nodes import needed
 from isorun.graph.ops.adding import Nodes
 from isorun.graph.tasks import ANSWERS, SEQUENCE
 
@@ -119,8 +120,7 @@ def _splade(builder: Builder, logits: ir.Value, mask: ir.Value, strategy: str, a
 def _value(builder: Builder, head: Head, read: Read) -> ir.Value:
     """What the first layer reads."""
     if head.reads == "pooler":
-        assert read.pooled is not None, "this head reads the pooler"
-        return read.pooled
+        return needed(read.pooled)
     if head.reads == "first":
         return builder.under(head.dense or head.output)("Gather", read.hidden, 0, axis=1)
     if head.reads == "mean":
@@ -129,8 +129,7 @@ def _value(builder: Builder, head: Head, read: Read) -> ir.Value:
     if head.reads == "end":
         return _last(op, read.hidden, op("Cast", read.mask, to=int(ir.DataType.BOOL)))
     if head.reads == "last":
-        assert read.config.pad_token_id is not None, "this head looks for padding"
-        return _last(op, read.hidden, op("Not", op("Equal", read.ids, read.config.pad_token_id)))
+        return _last(op, read.hidden, op("Not", op("Equal", read.ids, needed(read.config.pad_token_id))))
     return read.hidden
 
 

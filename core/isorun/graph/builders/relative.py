@@ -38,9 +38,8 @@ def _table(builder: Builder, config: EncoderConfig, ids: ir.Value) -> OfLayer:
 
 def _alibi(builder: Builder, config: EncoderConfig, ids: ir.Value) -> OfLayer:
     """A bias in proportion to the distance (JinaBERT v2)."""
-    slopes = -position_ops.alibi_slopes(config.num_attention_heads)
-    constant = builder.constant("alibi.slopes", slopes.reshape(1, -1, 1, 1))
-    bias = position_ops.linear_bias(builder.under("alibi"), ids, constant)
+    op, slopes = builder.under("alibi"), -position_ops.alibi_slopes(config.num_attention_heads)
+    bias = position_ops.linear_bias(op, ids, op.constant("slopes", slopes.reshape(1, -1, 1, 1)))
     return lambda _index, _prefix: ({"bias": bias}, {})
 
 

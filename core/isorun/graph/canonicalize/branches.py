@@ -37,7 +37,9 @@ def take(model: ir.Model) -> None:
             if condition is not None:
                 taken, skipped = ("then_branch", "else_branch")[:: 1 if condition else -1]
                 _replace(node, node.attributes[taken].as_graph())
-                _release(node.attributes[skipped].as_graph())
+                for inner in node.attributes[skipped].as_graph().all_nodes():  # so that nothing counts as read by them
+                    for index in range(len(inner.inputs)):
+                        inner.replace_input_with(index, None)
 
 
 def _is(node: ir.Node | None, operator: str) -> bool:
@@ -109,10 +111,3 @@ def _replace(node: ir.Node, branch: ir.Graph) -> None:
     for old, new in zip(node.outputs, outputs, strict=True):
         subgraph.replace(old, new)
     graph.remove(node, safe=True)
-
-
-def _release(branch: ir.Graph) -> None:
-    """Have the nodes of a branch read nothing, so that no value counts them among its readers."""
-    for node in branch.all_nodes():
-        for index in range(len(node.inputs)):
-            node.replace_input_with(index, None)

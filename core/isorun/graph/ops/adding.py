@@ -36,7 +36,7 @@ class Nodes(ABC):
 
     def integers(self, numbers: int | Sequence[int]) -> ir.Value:
         """A constant of one integer or of several, once for all that read it."""
-        return self.constant(f"integers.{numbers}", np.array(numbers, np.int64))
+        return self.constant(*_integers(numbers))
 
     @abstractmethod
     def constant(self, label: str, content: np.ndarray) -> ir.Value:
@@ -67,7 +67,7 @@ class Named(Nodes):
         return self._owner.constant(f"{self._prefix}.{label}", content)
 
     def integers(self, numbers: int | Sequence[int]) -> ir.Value:
-        return self._owner.constant(f"integers.{numbers}", np.array(numbers, np.int64))
+        return self._owner.constant(*_integers(numbers))
 
     def place(self, node: ir.Node) -> None:
         self._owner.add(node, f"{self._prefix}.{node.op_type}")
@@ -92,3 +92,10 @@ class Beside(Nodes):
         node.name = node.outputs[0].name = f"{self._prefix}.{self._count}"
         self._count += 1
         self._node.prepend(node)
+
+
+def _integers(numbers: int | Sequence[int]) -> tuple[str, np.ndarray]:
+    """A label that only constants of these integers have, and the constant."""
+    content = np.array(numbers, np.int64)
+    shape, elements = ("_".join(map(str, part)) for part in (content.shape, content.reshape(-1).tolist()))
+    return f"integers.{shape or 'scalar'}.{elements}", content
