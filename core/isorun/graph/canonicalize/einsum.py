@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from math import prod
 
-import numpy as np
 import onnx_ir as ir
 
 from isorun.graph.analysis.evaluate import array, is_constant, sizes
@@ -47,8 +46,7 @@ def _replace(node: ir.Node, value: ir.Value, weight: ir.Value, order: list[int],
         kept: how many axes of the value come before those that are contracted.
         contracted: how many are contracted.
     """
-    graph, ordered = node.graph, [sizes(weight)[axis] for axis in order]
-    assert isinstance(graph, ir.Graph)
+    op, ordered = subgraph.Before(node), [sizes(weight)[axis] for axis in order]
     inputs, outputs = prod(ordered[:contracted]), prod(ordered[contracted:])
 
     def typed(result: ir.Value, *last: int) -> ir.Value:
@@ -56,16 +54,14 @@ def _replace(node: ir.Node, value: ir.Value, weight: ir.Value, order: list[int],
         return result
 
     def reshaped(rows: ir.Value, *last: int) -> ir.Value:
-        shape = subgraph.Before(node).constant("shape", np.array([0] * kept + [*last], np.int64))
-        return typed(subgraph.insert(node, "Reshape", [rows, shape]), *last)
+        return typed(op("Reshape", rows, [*[0] * kept, *last]), *last)
 
     tensor = subgraph.lazy(
         lambda: array(weight).transpose(order).reshape(inputs, outputs), subgraph.dtype(weight), (inputs, outputs)
     )
     rows = value if contracted == 1 else reshaped(value, inputs)
-    columns = subgraph.constant(graph, f"{weight.name}.matrix", tensor)
-    product = typed(subgraph.insert(node, "MatMul", [rows, columns]), outputs)
+    columns = subgraph.constant(op.graph, f"{weight.name}.matrix", tensor)
+    product = typed(op("MatMul", rows, columns), outputs)
     if len(order) > contracted + 1:
         product = reshaped(product, *ordered[contracted:])
-    subgraph.replace(node.outputs[0], product)
-    graph.remove(node, safe=True)
+    subgraph.replace_node(node, product)
