@@ -18,6 +18,7 @@ from isorun_matrix.spec.load_scenario import Load
         ({"scenario": "offline", "seconds": 100, "time_limit": 10}, "more than the 100 seconds"),
         ({"scenario": "offline", "workers": 4, "through": "scheduler"}, "no effect with through: scheduler"),
         ({"scenario": "single-stream", "workers": 4}, "no effect with scenario single-stream"),
+        ({"scenario": "closed", "clients": 2, "workers": 3}, r"at most clients \(2\), got 3"),
     ],
 )
 def test_refused(settings: dict[str, Any], reason: str) -> None:
