@@ -1,7 +1,5 @@
 """Checkpoints become fused graphs that compute what the paper's formulas say."""
 
-from __future__ import annotations
-
 import json
 import re
 from typing import Any
@@ -364,6 +362,12 @@ def test_rejects_a_missing_or_misshapen_tensor(tmp_path, name):
     tensors[name] = tensors[name][:-1]
     folder = tiny.write_checkpoint(tmp_path / "tiny", tensors)
     assert_refused(folder, repr(name), str(tensors[name].shape), str(shape))
+
+
+def test_rejects_a_sequence_classifier_without_a_pooler(tmp_path):
+    tensors = tiny.weights(head="sequence", pooler=False)
+    folder = tiny.write_checkpoint(tmp_path / "tiny", tensors, architectures=["BertForSequenceClassification"])
+    assert_refused(folder, "needs a pooler")
 
 
 def test_rejects_tensors_of_other_types(tmp_path):

@@ -1,14 +1,11 @@
 """What the encoder computes is tested in test_checkpoint.py; here, how it asks for its weights."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 
 import tiny
-from isorun.graph.builders import architectures, encoder, encoder_config
+from isorun.graph.builders import encoder, encoder_config
 from isorun.graph.io import files
-from isorun.graph.tasks import SEQUENCE
 
 
 class Watched:
@@ -44,11 +41,3 @@ def test_every_tensor_is_checked_before_any_is_read_and_read_once(config, tmp_pa
     assert weights.read_ == []
     files.write(model, tmp_path / "model.onnx", beside_above=0)
     assert sorted(weights.read_) == sorted(weights.tensors)
-
-
-def test_sequence_classifier_reads_the_pooler(config):
-    from dataclasses import replace
-
-    head = {"task": SEQUENCE, "head": architectures.BERT.heads[SEQUENCE]}
-    with pytest.raises(AssertionError, match="pooler"):
-        encoder.encoder(replace(config, pooler=False, **head), Watched(), "tiny")
