@@ -1,7 +1,5 @@
 """What every test may use: a cache of the run's own, a tiny BERT, and the command line in this process."""
 
-from __future__ import annotations
-
 import gc
 import json
 import logging

@@ -1,7 +1,5 @@
 """Linux on Arm, under qemu: what backends compute there."""
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess

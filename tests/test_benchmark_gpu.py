@@ -1,8 +1,6 @@
 """``benchmarks/gpu.py`` as far as a machine without a GPU goes: it finds the checkout's backends, says what is missing,
 and its stages run, with the CPU's backend in the GPU's place."""
 
-from __future__ import annotations
-
 import importlib
 import json
 import subprocess

@@ -1,7 +1,5 @@
 """The tables of backends and of verified hardware are those of the classes and certificates in this repository."""
 
-from __future__ import annotations
-
 import certificates as tool
 
 

@@ -1,7 +1,5 @@
 """The pages in docs/ and the README: their links, commands and paths exist. test_page_blocks.py runs their code."""
 
-from __future__ import annotations
-
 import re
 import shlex
 from dataclasses import asdict

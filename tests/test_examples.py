@@ -1,7 +1,5 @@
 """The examples, run as their first lines say."""
 
-from __future__ import annotations
-
 import importlib.util
 import json
 import os

@@ -1,7 +1,5 @@
 """The README's first command finds a wheel of every package, on each system and Python that docs/systems.md names."""
 
-from __future__ import annotations
-
 import os
 import re
 import shutil

@@ -1,7 +1,5 @@
 """The page of a spec's keys is that of the schema, and the schema describes every key."""
 
-from __future__ import annotations
-
 import json
 
 import pytest

@@ -1,7 +1,5 @@
 """Every page of the documentation, run from top to bottom in an empty folder and home, with nothing made beforehand."""
 
-from __future__ import annotations
-
 import os
 import re
 import subprocess

@@ -1,7 +1,5 @@
 """The project as a whole: the content of a wheel, the cost of an import, the import contract, words in files."""
 
-from __future__ import annotations
-
 import graphlib
 import importlib.metadata
 import json

@@ -1,7 +1,5 @@
 """The documentation site: every public name is in its reference, and it builds."""
 
-from __future__ import annotations
-
 import ast
 import os
 import re

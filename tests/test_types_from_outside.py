@@ -1,7 +1,5 @@
 """The types that users of the wheel see: mypy and pyright on a program of theirs, in an environment with the wheel."""
 
-from __future__ import annotations
-
 import json
 import os
 import re

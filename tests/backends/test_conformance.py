@@ -1,7 +1,5 @@
 """The backends of isorun keep the contract that they are written against."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from importlib.util import find_spec
 

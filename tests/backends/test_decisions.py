@@ -1,7 +1,5 @@
 """In fp64, the reference decides as the model itself does: where rounding moves a number across a boundary."""
 
-from __future__ import annotations
-
 import numpy as np
 import onnx.parser
 import pytest

@@ -3,8 +3,6 @@
 A fake onnxruntime-gpu, with provider libraries made by the C compiler, replaces onnxruntime.
 """
 
-from __future__ import annotations
-
 import os
 import shutil
 import subprocess

@@ -1,7 +1,5 @@
 """What runtimes compute wrongly is known in a model however it is written."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 import numpy as np

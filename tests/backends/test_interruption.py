@@ -1,7 +1,5 @@
 """What a handler of a signal raises during a run reaches the caller. The handler is called, without a signal."""
 
-from __future__ import annotations
-
 import signal
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """What runtimes compute wrongly, according to their tables: rewritten, refused, or documented."""
 
-from __future__ import annotations
-
 import importlib
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """Long graphs: what is asked of a node takes neither recursion nor the time of all paths that lead to it."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from pathlib import Path
 

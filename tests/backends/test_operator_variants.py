@@ -4,8 +4,6 @@ What is right is what the reference evaluator computes; where that is known to b
 the bare ONNX Runtime computes.
 """
 
-from __future__ import annotations
-
 import re
 import warnings
 from collections.abc import Iterator

@@ -1,7 +1,5 @@
 """What sets reference apart; the rest is proved by the conformance suite."""
 
-from __future__ import annotations
-
 import numpy as np
 import onnx.parser
 import pytest

@@ -1,7 +1,5 @@
 """The reported precision against the runtime's own profile of executed kernels."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

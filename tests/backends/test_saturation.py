@@ -1,7 +1,5 @@
 """8-bit products of models that were quantized elsewhere, on processors whose sums of two products saturate."""
 
-from __future__ import annotations
-
 import json
 import os
 import platform

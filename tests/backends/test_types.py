@@ -1,7 +1,5 @@
 """Types that NumPy lacks are refused before a runtime returns them as others."""
 
-from __future__ import annotations
-
 import onnx
 import pytest
 

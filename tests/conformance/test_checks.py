@@ -3,8 +3,6 @@
 That the checks pass a backend without a flaw is tested in test_conformance_runner.py and tests/backends.
 """
 
-from __future__ import annotations
-
 import os
 import re
 from collections.abc import Iterator

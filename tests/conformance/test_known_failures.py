@@ -1,7 +1,5 @@
 """Declarations of checks that fail."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

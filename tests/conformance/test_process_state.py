@@ -1,7 +1,5 @@
 """Each part of a process's state is seen to change."""
 
-from __future__ import annotations
-
 import json
 import os
 import platform

@@ -1,7 +1,5 @@
 """The suite in a child process, on the fakes that are shipped."""
 
-from __future__ import annotations
-
 import tempfile
 from collections.abc import Iterator
 from dataclasses import replace

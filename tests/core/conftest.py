@@ -1,7 +1,5 @@
 """What tests of the core share: the fused graph of all-MiniLM-L6-v2, and a tokenizer."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -1,7 +1,5 @@
 """What people try first, and the answers that lead on."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import numpy as np

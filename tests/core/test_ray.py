@@ -1,7 +1,5 @@
 """Ray Data and Ray Serve: the examples of the documentation, and actors and replicas that fail."""
 
-from __future__ import annotations
-
 import importlib.util
 import os
 import re

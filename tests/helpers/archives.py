@@ -1,7 +1,5 @@
 """The archives in tests/fixtures."""
 
-from __future__ import annotations
-
 import tarfile
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """What tests over all backends have to tell them apart by."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from contextlib import contextmanager
 

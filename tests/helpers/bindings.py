@@ -1,7 +1,5 @@
 """Bindings of arrays in host memory."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import isorun

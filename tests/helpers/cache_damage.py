@@ -1,7 +1,5 @@
 """Damage to a cache that its stamps do not show."""
 
-from __future__ import annotations
-
 import json
 import os
 from pathlib import Path

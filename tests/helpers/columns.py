@@ -1,7 +1,5 @@
 """Collections of pandas, Polars and PyArrow, represented by objects with their methods."""
 
-from __future__ import annotations
-
 from typing import Any
 
 

@@ -2,8 +2,6 @@
 ``PackedMultiHeadAttention`` has no other implementation without a GPU. Written from ContribOperators.md and the
 kernel's source, as strict as its strictest way."""
 
-from __future__ import annotations
-
 import math
 
 import numpy as np

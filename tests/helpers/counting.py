@@ -1,7 +1,5 @@
 """Compiled models whose executables compute nothing and count their calls."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import replace

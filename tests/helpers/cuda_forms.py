@@ -1,7 +1,5 @@
 """Models lowered for ort-cuda, and sessions on the CPU provider for the forms that need no GPU."""
 
-from __future__ import annotations
-
 import numpy as np
 import onnxruntime
 

@@ -1,7 +1,5 @@
 """Damages the files of a model's folder, by a seed: JSON of wrong types and sizes, weights, metadata, missing files."""
 
-from __future__ import annotations
-
 import json
 import random
 import struct

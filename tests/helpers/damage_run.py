@@ -3,8 +3,6 @@
 python damage_run.py FOLDER... SCRATCH FIRST_SEED COUNT
 """
 
-from __future__ import annotations
-
 import json
 import os
 import shutil

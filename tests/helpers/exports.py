@@ -1,7 +1,5 @@
 """The exports in ``tests/fixtures``, what to feed them, and what they answer untouched."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 import tarfile

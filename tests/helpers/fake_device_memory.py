@@ -1,7 +1,5 @@
 """Host memory as device memory; rejects calls outside the device's context."""
 
-from __future__ import annotations
-
 import ctypes
 import threading
 from contextlib import contextmanager

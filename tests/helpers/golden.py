@@ -4,8 +4,6 @@ They are equal on every machine: values and nodes have no names, and floats are 
 version, run this file as a program: it records the new digests.
 """
 
-from __future__ import annotations
-
 import hashlib
 import json
 import tempfile

@@ -1,7 +1,5 @@
 """A Hugging Face hub on this machine: the few answers that huggingface_hub asks for, over real HTTP; and its cache."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 import os

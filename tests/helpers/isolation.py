@@ -1,8 +1,6 @@
 """An environment whose interpreter is the one that runs the tests: what a worker does, without installing anything.
 And the one that is installed for real, which all tests of a run share."""
 
-from __future__ import annotations
-
 import json
 import os
 import platform

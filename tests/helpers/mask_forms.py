@@ -1,7 +1,5 @@
 """A small encoder as given, whose attention reads its mask in one of many ways."""
 
-from __future__ import annotations
-
 import numpy as np
 import onnx
 import onnx.numpy_helper

@@ -1,7 +1,5 @@
 """The small BERT with its mask under another name, or without one."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Results of a matrix run, made up."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from typing import Any
 

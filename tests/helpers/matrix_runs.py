@@ -1,7 +1,5 @@
 """Specs of whole runs of a matrix through the command line, and what came of them."""
 
-from __future__ import annotations
-
 import json
 import subprocess
 from collections.abc import Callable

@@ -4,8 +4,6 @@ In float64, one head at a time, with no thought of speed. It shares no code with
 graphs are held to.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping
 from typing import Any

@@ -6,8 +6,6 @@ It prints JSON: the precision and padding that were reported, and the difference
 its norm; and whether the rows of a batch have the bits that they have alone.
 """
 
-from __future__ import annotations
-
 import json
 import platform
 import sys

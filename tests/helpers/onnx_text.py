@@ -1,7 +1,5 @@
 """Models from ONNX's text form."""
 
-from __future__ import annotations
-
 import onnx
 import onnx.parser
 

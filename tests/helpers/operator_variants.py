@@ -1,7 +1,5 @@
 """Variants of operators beyond the ONNX project's node tests: one-node models with feeds."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any

@@ -1,7 +1,5 @@
 """Programs in processes of their own."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

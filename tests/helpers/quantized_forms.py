@@ -12,8 +12,6 @@ the earlier exports have them.
 NNCF's: a Q and a DQ before each dense layer, and the same behind its weights, which stay in fp32; a scale a column.
 """
 
-from __future__ import annotations
-
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 

@@ -5,8 +5,6 @@ Prints the address, then obeys lines on standard input: ``cut NAME`` and ``join 
 the label ``machine``.
 """
 
-from __future__ import annotations
-
 import os
 import signal
 import subprocess

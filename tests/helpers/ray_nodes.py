@@ -4,8 +4,6 @@ Prints the address, then obeys lines on standard input: ``kill NAME``, ``add NAM
 folder and JSON: for each node its ``labels``, ``resources`` and ``env`` (more environment variables).
 """
 
-from __future__ import annotations
-
 import json
 import sys
 from pathlib import Path

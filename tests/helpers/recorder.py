@@ -1,7 +1,5 @@
 """A model of two inputs that records its batches, to test the lanes of :mod:`isorun.session` without a runtime."""
 
-from __future__ import annotations
-
 import itertools
 import sys
 from collections.abc import Iterator, Sequence

@@ -1,7 +1,5 @@
 """Releases of a made-up runtime, in a folder that pip and a stand-in for uv use in place of a package index."""
 
-from __future__ import annotations
-
 import os
 import sys
 import zipfile

@@ -1,7 +1,5 @@
 """Models of people's own, made from the exports by rewriting them; and the check that fusing changes no answer."""
 
-from __future__ import annotations
-
 import numpy as np
 import onnx_ir as ir
 

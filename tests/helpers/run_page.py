@@ -5,8 +5,6 @@ at the first error. A block in YAML that starts with a comment of a file name is
 ``<!-- not run: REASON -->`` is left out. Blocks of other languages show output or fragments.
 """
 
-from __future__ import annotations
-
 import re
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """A model whose sums of 8-bit products exceed 16 bits; as a program, what a backend answers to it without VNNI."""
 
-from __future__ import annotations
-
 import json
 import sys
 

@@ -1,7 +1,5 @@
 """Sentence models and rerankers as sentence-transformers saves them, for tests and ``fixtures/make_sentences.py``."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """Tiny checkpoints of each task, with a tokenizer of the letters, and applications that serve them."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterator
 from contextlib import contextmanager

@@ -1,7 +1,5 @@
 """Single requests of a BERT, and what each gets alone."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 import numpy as np

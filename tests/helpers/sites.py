@@ -1,7 +1,5 @@
 """Folders of packages as an installer leaves them: files, and a distribution's metadata with a RECORD of them."""
 
-from __future__ import annotations
-
 import base64
 import hashlib
 import shutil

@@ -1,7 +1,5 @@
 """A BERT built without a checkpoint, smaller than :mod:`tiny`'s: 2 layers, 16 wide, 2 heads."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

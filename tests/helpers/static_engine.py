@@ -1,7 +1,5 @@
 """A backend whose executables have one shape each: ONNX Runtime on models of fixed shapes, which counts them."""
 
-from __future__ import annotations
-
 import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager

@@ -1,7 +1,5 @@
 """Sessions on the tensorrt backend and arrays in fake device memory, for its tests."""
 
-from __future__ import annotations
-
 import numpy as np
 
 import fake_device_memory

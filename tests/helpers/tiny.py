@@ -4,8 +4,6 @@ Checkpoints are written by hand, byte by byte: what the code under test reads wi
 is not what that library wrote.
 """
 
-from __future__ import annotations
-
 import json
 from collections.abc import Mapping
 from pathlib import Path

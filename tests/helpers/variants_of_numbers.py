@@ -1,7 +1,5 @@
 """Variants of operators: arithmetic and casts."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from itertools import product
 

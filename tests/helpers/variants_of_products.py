@@ -1,7 +1,5 @@
 """Variants of operators: indices, matrix products, attention and recurrent networks."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from itertools import product
 

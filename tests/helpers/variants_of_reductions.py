@@ -1,7 +1,5 @@
 """Variants of operators: reductions and normalizations."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from itertools import product
 from typing import Any

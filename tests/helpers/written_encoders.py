@@ -1,7 +1,5 @@
 """Encoders of one layer that are written node by node, with what exports do not have: 16 wide, 2 heads."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from typing import Any
 from unittest.mock import ANY

@@ -6,8 +6,6 @@ Run by ``test_clients.py``, with a Python that has the clients and not isorun. A
 left out.
 """
 
-from __future__ import annotations
-
 import importlib.util
 import json
 import re

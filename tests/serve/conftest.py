@@ -1,7 +1,5 @@
 """Models of each task, opened once."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any

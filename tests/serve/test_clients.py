@@ -1,7 +1,5 @@
 """The clients of docs/serve.md, unchanged, against a server of this process's models."""
 
-from __future__ import annotations
-
 import json
 import shutil
 import sys

@@ -1,7 +1,5 @@
 """The command in its own process or the tests': what it refuses, and what it does before it serves."""
 
-from __future__ import annotations
-
 import signal
 import socket
 import sys

@@ -1,7 +1,5 @@
 """The application on Ray Serve."""
 
-from __future__ import annotations
-
 import importlib.util
 import json
 import os

@@ -1,7 +1,5 @@
 """Keys, limits and deadlines, readiness, metrics and CORS."""
 
-from __future__ import annotations
-
 import asyncio
 import re
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The Open Inference Protocol: tensors as JSON and as binary data, with the session's results."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 from typing import Any

@@ -1,7 +1,5 @@
 """Requests as Open WebUI sends them, with the variables of docs/serve.md."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 from typing import Any

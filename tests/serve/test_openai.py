@@ -1,7 +1,5 @@
 """OpenAI's protocol, with the library's results."""
 
-from __future__ import annotations
-
 import base64
 from typing import Any
 

@@ -1,7 +1,5 @@
 """What a model is served as, by its files."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """The page at the root."""
 
-from __future__ import annotations
-
 import re
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Reranking in the form of Cohere and Jina."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

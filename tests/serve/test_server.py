@@ -1,7 +1,5 @@
 """The command as a process: what clients see that leave, stay silent or are answered while the server stops."""
 
-from __future__ import annotations
-
 import contextlib
 import http.client
 import json

@@ -1,7 +1,5 @@
 """Sparse vectors over the protocol of text-embeddings-inference, with the library's results."""
 
-from __future__ import annotations
-
 import json
 import shutil
 from collections.abc import Iterator

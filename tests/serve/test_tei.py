@@ -1,7 +1,5 @@
 """The protocol of text-embeddings-inference, with the library's results."""
 
-from __future__ import annotations
-
 import json
 import tracemalloc
 from pathlib import Path

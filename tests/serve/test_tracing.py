@@ -1,7 +1,5 @@
 """Spans of OpenTelemetry: one for each request, below the client's."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any

@@ -1,7 +1,5 @@
 """The driver's calls against a fake ``libcuda`` in a separate process: widths of arguments, and error codes."""
 
-from __future__ import annotations
-
 import shutil
 import subprocess
 import sys

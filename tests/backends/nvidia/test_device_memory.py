@@ -1,8 +1,6 @@
 """Device memory on a fake of pycuda, which checks the current context and what is released. It follows pycuda's source;
 these tests do not show anything about CUDA itself."""
 
-from __future__ import annotations
-
 import gc
 import sys
 import threading

@@ -1,7 +1,5 @@
 """The keys of engines."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 from isorun.models import lowering

@@ -1,7 +1,5 @@
 """The precision of a graph's products."""
 
-from __future__ import annotations
-
 import pytest
 
 import onnx_text

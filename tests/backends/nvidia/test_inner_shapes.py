@@ -1,7 +1,5 @@
 """Shapes inside a graph, against those of a run."""
 
-from __future__ import annotations
-
 import numpy as np
 import onnx
 import onnxruntime

@@ -1,7 +1,5 @@
 """Shapes of outputs, derived from the names of dimensions."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

@@ -1,7 +1,5 @@
 """Recordings are made alone, also with many threads."""
 
-from __future__ import annotations
-
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor

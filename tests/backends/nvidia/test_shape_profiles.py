@@ -1,7 +1,5 @@
 """Optimization profiles: declared, derived from observed shapes, selected for a run."""
 
-from __future__ import annotations
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st

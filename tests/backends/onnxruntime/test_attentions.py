@@ -1,7 +1,5 @@
 """ONNX Runtime's ``Attention`` of queries whose keys are all masked by the lowest float."""
 
-from __future__ import annotations
-
 import numpy as np
 import onnx
 import onnx_ir as ir

@@ -1,7 +1,5 @@
 """A plugin execution provider that the C compiler builds passes the conformance checks; its flawed builds fail."""
 
-from __future__ import annotations
-
 import shutil
 import subprocess
 from pathlib import Path

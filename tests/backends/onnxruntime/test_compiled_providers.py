@@ -1,7 +1,5 @@
 """Providers that are compiled into the installed build of ONNX Runtime: found, refused, run, never replaced."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import numpy as np

@@ -3,8 +3,6 @@
 The provider is ONNX Runtime's own for the CPU, whose "context" is a copy of the model.
 """
 
-from __future__ import annotations
-
 import logging
 import shutil
 from collections.abc import Callable, Mapping

@@ -1,7 +1,5 @@
 """What sets ort-cpu apart; the rest is proved by the conformance suite."""
 
-from __future__ import annotations
-
 import json
 import shutil
 import subprocess

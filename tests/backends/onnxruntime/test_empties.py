@@ -1,7 +1,5 @@
 """Tensors without elements, of which ONNX Runtime ends the process."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

@@ -1,7 +1,5 @@
 """Whether a provider raises the errors of its kernels."""
 
-from __future__ import annotations
-
 import sys
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """Executables of plugin providers whose sessions disturb each other."""
 
-from __future__ import annotations
-
 import threading
 from concurrent.futures import ThreadPoolExecutor
 

@@ -1,7 +1,5 @@
 """Layer normalizations in single steps, and what only looks like them."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 import numpy as np

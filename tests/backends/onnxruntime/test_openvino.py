@@ -1,7 +1,5 @@
 """ONNX Runtime's OpenVINO provider, from the legacy wheel in an isolated environment."""
 
-from __future__ import annotations
-
 from concurrent.futures import ThreadPoolExecutor
 from importlib.util import find_spec
 

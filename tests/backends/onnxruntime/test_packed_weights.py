@@ -1,7 +1,5 @@
 """The packed weights that sessions of ort-cpu share: the same numbers, mapped from one file."""
 
-from __future__ import annotations
-
 import re
 import sys
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Sessions in which a provider leaves nodes to another."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import onnx

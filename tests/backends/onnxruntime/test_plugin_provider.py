@@ -1,7 +1,5 @@
 """Plugin execution providers by name: found, rejected, told from one another."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 

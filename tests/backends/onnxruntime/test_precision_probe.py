@@ -1,7 +1,5 @@
 """Measuring the precision of a provider."""
 
-from __future__ import annotations
-
 import sys
 from pathlib import Path
 

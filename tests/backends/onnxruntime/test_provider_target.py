@@ -1,7 +1,5 @@
 """The devices of a plugin provider, by name."""
 
-from __future__ import annotations
-
 from enum import Enum
 from types import SimpleNamespace
 

@@ -1,7 +1,5 @@
 """ONNX Runtime's TensorRT provider without a GPU: versions, options, shapes."""
 
-from __future__ import annotations
-
 import time
 from concurrent.futures import ThreadPoolExecutor
 from ctypes.util import find_library

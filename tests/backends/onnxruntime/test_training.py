@@ -1,7 +1,5 @@
 """Batch normalizations in training mode, which ONNX Runtime computes with what it overwrites."""
 
-from __future__ import annotations
-
 import numpy as np
 import onnx
 import pytest

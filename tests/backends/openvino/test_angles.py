@@ -1,7 +1,5 @@
 """Rotations by position in bf16: places beyond those that bf16 tells apart have angles of their own."""
 
-from __future__ import annotations
-
 import numpy as np
 import onnxruntime
 import pytest

@@ -1,7 +1,5 @@
 """Constants, and what OpenVINO computes from them when it loads a model."""
 
-from __future__ import annotations
-
 import numpy as np
 import onnx
 import pytest

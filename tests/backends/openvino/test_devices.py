@@ -1,7 +1,5 @@
 """Devices of openvino: AUTO and HETERO over the processor, and those that this machine lacks."""
 
-from __future__ import annotations
-
 import numpy as np
 import openvino
 import pytest

@@ -1,7 +1,5 @@
 """Integers that fp32 does not hold."""
 
-from __future__ import annotations
-
 import numpy as np
 import onnx
 import pytest

@@ -1,7 +1,5 @@
 """Loops and branches, and what is computed behind them."""
 
-from __future__ import annotations
-
 import numpy as np
 import onnx
 import onnx.parser

@@ -1,7 +1,5 @@
 """What sets openvino apart; the rest is proved by the conformance suite."""
 
-from __future__ import annotations
-
 import array
 import os
 import sys

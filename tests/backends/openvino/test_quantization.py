@@ -1,7 +1,5 @@
 """Models with activations that are rounded to integers and back, as quantizers write them."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Halves that are turned by position, and what only looks like them."""
 
-from __future__ import annotations
-
 import numpy as np
 import onnx
 import pytest

@@ -1,7 +1,5 @@
 """Products of constant weights and a tensor of another size are errors, as on every other backend."""
 
-from __future__ import annotations
-
 import numpy as np
 import onnx
 import pytest

@@ -1,7 +1,5 @@
 """The tensorrt backend on a fake of TensorRT's API. These tests do not show anything about TensorRT itself."""
 
-from __future__ import annotations
-
 import sys
 
 import pytest

@@ -1,7 +1,5 @@
 """Recording on a fake of cuda-bindings, which follows its signatures."""
 
-from __future__ import annotations
-
 import gc
 import sys
 from types import ModuleType, SimpleNamespace

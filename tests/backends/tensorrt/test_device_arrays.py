@@ -1,7 +1,5 @@
 """Feeds, outputs and bindings in device memory."""
 
-from __future__ import annotations
-
 import gc
 import weakref
 from dataclasses import replace

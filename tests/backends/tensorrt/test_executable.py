@@ -1,7 +1,5 @@
 """Building, caching and choosing engines, and concurrent runs."""
 
-from __future__ import annotations
-
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor

@@ -1,7 +1,5 @@
 """Failures of TensorRT, and invalid options."""
 
-from __future__ import annotations
-
 import time
 
 import numpy as np

@@ -1,7 +1,5 @@
 """CUDA graphs, and times on the device."""
 
-from __future__ import annotations
-
 import sys
 
 import pytest

@@ -1,7 +1,5 @@
 """``isorun choose``."""
 
-from __future__ import annotations
-
 import itertools
 import json
 from pathlib import Path

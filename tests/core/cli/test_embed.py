@@ -1,7 +1,5 @@
 """``isorun embed``: a text file in, a file of vectors out, which continues after an interruption."""
 
-from __future__ import annotations
-
 import os
 import shutil
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """``isorun env``, and commands that take an environment."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Callable
 from pathlib import Path

@@ -1,7 +1,5 @@
 """``isorun models``, and the table of heads in docs/models.md."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

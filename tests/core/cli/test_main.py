@@ -1,7 +1,5 @@
 """What is common to all commands: exit codes, messages, help, commands of other packages."""
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess

@@ -1,7 +1,5 @@
 """A backend with a wrong weight in one layer: `isorun parity --layers` must name it."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Commands that are stopped by signals."""
 
-from __future__ import annotations
-
 import signal
 import subprocess
 import sys

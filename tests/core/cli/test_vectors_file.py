@@ -1,7 +1,5 @@
 """Files of vectors that are written in parts: damaged parts start again, full disks are errors."""
 
-from __future__ import annotations
-
 import errno
 import json
 import os

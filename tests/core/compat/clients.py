@@ -4,8 +4,6 @@
 client, with ``isorun.compat.install()`` if requested, and saves its arrays.
 """
 
-from __future__ import annotations
-
 import io
 import json
 import os

@@ -1,7 +1,5 @@
 """Libraries that use ONNX Runtime, with and without ``isorun.compat.install()``."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

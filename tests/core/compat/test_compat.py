@@ -1,7 +1,5 @@
 """``isorun.compat`` beside ONNX Runtime's own classes."""
 
-from __future__ import annotations
-
 import logging
 import queue
 import re

@@ -1,7 +1,5 @@
 """Every attribute and method of ONNX Runtime's options: used, without effect here, or refused by name."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import onnx

@@ -1,7 +1,5 @@
 """ONNX Runtime's providers, their options and its selection policies, as backends and arguments of isorun."""
 
-from __future__ import annotations
-
 from types import SimpleNamespace
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Calibration: on feeds, texts, the texts that come with isorun, or random tokens with a warning."""
 
-from __future__ import annotations
-
 import shutil
 from collections.abc import Callable
 from pathlib import Path

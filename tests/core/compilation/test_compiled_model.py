@@ -1,7 +1,5 @@
 """The way from a session to a plugin, and what plugins do wrong on it."""
 
-from __future__ import annotations
-
 import sys
 import threading
 import time

@@ -1,7 +1,5 @@
 """Which models a backend is given."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import numpy as np

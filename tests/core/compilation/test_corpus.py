@@ -1,7 +1,5 @@
 """What int8 is calibrated on and what precisions are judged on."""
 
-from __future__ import annotations
-
 import shutil
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """The bounded pool of executables."""
 
-from __future__ import annotations
-
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack

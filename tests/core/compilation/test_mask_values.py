@@ -1,7 +1,5 @@
 """Masks with other values than 0 and 1, masks of more dimensions, and inverted ones."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """Which graph a session runs: with padding kept, removed, or as each batch needs."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Sessions on a backend that compiles one shape at a time."""
 
-from __future__ import annotations
-
 import logging
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace

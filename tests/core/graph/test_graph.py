@@ -1,7 +1,5 @@
 """``isorun.graph.fuse`` in place, on what people hold: ONNX's own model, or onnx_ir's."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import onnx

@@ -1,7 +1,5 @@
 """What is found in a model, beside what was put in it."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import onnx.parser

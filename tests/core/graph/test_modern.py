@@ -1,7 +1,5 @@
 """The encoders after BERT: their exports are fused whole, and agree with the untouched models."""
 
-from __future__ import annotations
-
 import itertools
 import re
 from collections import Counter

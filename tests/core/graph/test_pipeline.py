@@ -1,7 +1,5 @@
 """Every export in tests/fixtures is fused completely, with unchanged outputs on every backend and dialect."""
 
-from __future__ import annotations
-
 import itertools
 from pathlib import Path
 

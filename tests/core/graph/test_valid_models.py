@@ -1,7 +1,5 @@
 """Valid models of uncommon forms, which every backend runs or refuses by name."""
 
-from __future__ import annotations
-
 import numpy as np
 import onnx
 import pytest

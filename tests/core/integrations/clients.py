@@ -1,7 +1,5 @@
 """Run by ``test_clients.py`` in an environment with the clients: ``python clients.py MINILM VARIANT TEXTS.json``."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 import sys

@@ -1,7 +1,5 @@
 """The adapters on stand-ins for the base classes of their libraries, which are too heavy for these tests."""
 
-from __future__ import annotations
-
 import importlib
 import json
 import pickle

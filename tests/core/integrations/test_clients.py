@@ -1,7 +1,5 @@
 """The adapters and the Embedder against the real libraries, in an environment of their own."""
 
-from __future__ import annotations
-
 import json
 import os
 import re

@@ -3,8 +3,6 @@
 They are marked long: to make them takes longer than to run some.
 """
 
-from __future__ import annotations
-
 import unittest
 import warnings
 from collections import Counter

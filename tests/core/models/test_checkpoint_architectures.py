@@ -1,7 +1,5 @@
 """Checkpoints of every architecture answer as PyTorch does, and are the graph that their exports are fused to."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Every key of ``config.json`` is used, has no effect, or is rejected by name."""
 
-from __future__ import annotations
-
 import contextlib
 import json
 import tracemalloc

@@ -1,7 +1,5 @@
 """The layers of a checkpoint in the file beside its ONNX file."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

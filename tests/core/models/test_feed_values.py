@@ -1,7 +1,5 @@
 """One feed of every type: tensors of any type, sequences, optional values, strings."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import ml_dtypes

@@ -1,7 +1,5 @@
 """Whatever is wrong with a feed is said with its input's name; whatever is right passes."""
 
-from __future__ import annotations
-
 from types import MappingProxyType
 
 import hypothesis.extra.numpy as arrays

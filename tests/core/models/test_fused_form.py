@@ -1,7 +1,5 @@
 """Sessions run any exporter's encoder in the fused form, and every other model as given."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Checkpoints with heads answer as transformers does."""
 
-from __future__ import annotations
-
 import json
 import tarfile
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Lowered models: dialects, cache entries, and how often a model is fused."""
 
-from __future__ import annotations
-
 import shutil
 import threading
 import time

@@ -1,7 +1,5 @@
 """Checkpoints of encoders after BERT: their graphs, and the exports of the same weights, are the same operators."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path

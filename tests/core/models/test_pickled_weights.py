@@ -1,7 +1,5 @@
 """Weights that PyTorch pickled: every type and layout, and nothing in a file is run."""
 
-from __future__ import annotations
-
 import os
 import pickle
 import zipfile

@@ -4,8 +4,6 @@ Here, an export is pruned in blocks of 4, then quantized by ONNX Runtime's tool 
 Sessions must return what the bare runtimes return or, without VNNI, where those saturate, the reference evaluator.
 """
 
-from __future__ import annotations
-
 import logging
 from functools import partial
 from pathlib import Path

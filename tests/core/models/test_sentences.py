@@ -1,7 +1,5 @@
 """The files of sentence-transformers: what they decide, what is rejected, and where they may be."""
 
-from __future__ import annotations
-
 import json
 import math
 import os

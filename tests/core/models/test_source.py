@@ -1,7 +1,5 @@
 """Opening models: fingerprints, and what is rejected."""
 
-from __future__ import annotations
-
 import hashlib
 import os
 

@@ -1,7 +1,5 @@
 """Special tokens that several files and keys name. The ids were recorded with transformers 5.24.0."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """Texts are read, and vectors made of them, in one way: an embedder's."""
 
-from __future__ import annotations
-
 import json
 import shutil
 import warnings

@@ -1,7 +1,5 @@
 """Long texts have the tokens that they have when they are tokenized in full."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from functools import cache
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Compares isorun's tokenizers with ``transformers.AutoTokenizer`` for settings of ten classes and hard texts."""
 
-from __future__ import annotations
-
 import json
 import random
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Checkpoints without a tokenizer.json."""
 
-from __future__ import annotations
-
 import json
 import shutil
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Planted errors must fail, whatever the scale of the outputs; rounding must not."""
 
-from __future__ import annotations
-
 import ml_dtypes
 import numpy as np
 import pytest

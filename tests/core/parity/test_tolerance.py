@@ -3,8 +3,6 @@
 An error is planted in a model's weights, run in the same precision, and held to what the right model gives in fp64.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 from functools import cache
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The devices of a backend: what reaches it, and what is known of them."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any

@@ -1,7 +1,5 @@
 """Plugins, each broken in another way, installed beside good ones: everything else works."""
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess

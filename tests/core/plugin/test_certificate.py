@@ -1,7 +1,5 @@
 """Certificates as somebody edited them."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """Versions of the plugin contract: plugins of an unsupported one are refused with the remedy."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator
 from pathlib import Path

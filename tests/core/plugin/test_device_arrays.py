@@ -1,7 +1,5 @@
 """Arrays on a GPU, without one: memory of the host that says it lies on a device, by either protocol."""
 
-from __future__ import annotations
-
 import ctypes
 from typing import Any
 

@@ -1,7 +1,5 @@
 """What a plugin may get in the place of the fused operators: a variant of a dialect, the fused graph, `primitive`."""
 
-from __future__ import annotations
-
 import re
 from collections import Counter
 from collections.abc import Iterator

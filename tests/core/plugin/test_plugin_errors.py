@@ -1,7 +1,5 @@
 """What a plugin raises or returns reaches the caller as an error about that plugin, or not at all."""
 
-from __future__ import annotations
-
 import asyncio
 import errno
 import signal

@@ -1,7 +1,5 @@
 """Discovery of plugins, which are folders as pip installs them, on the path of a child process."""
 
-from __future__ import annotations
-
 import json
 import os
 from pathlib import Path

@@ -1,7 +1,5 @@
 """What plugins may declare of static shapes."""
 
-from __future__ import annotations
-
 import json
 
 import pytest

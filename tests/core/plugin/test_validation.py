@@ -1,7 +1,5 @@
 """What plugins return and how their methods look is checked, and a mistake is an error about the plugin."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from typing import Any
 

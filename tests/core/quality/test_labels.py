@@ -1,7 +1,5 @@
 """What vectors score by labels."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Sequence
 from pathlib import Path

@@ -1,7 +1,5 @@
 """A model with known faults of a runtime, and a backend that crashes."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """Sessions on every backend."""
 
-from __future__ import annotations
-
 import pytest
 
 import backends

@@ -1,7 +1,5 @@
 """Which backend runs a model, and which requests are rejected."""
 
-from __future__ import annotations
-
 import json
 import logging
 

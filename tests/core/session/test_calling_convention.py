@@ -1,7 +1,5 @@
 """The calling convention: functions as people write them for ``onnxruntime.InferenceSession``."""
 
-from __future__ import annotations
-
 import queue
 import threading
 

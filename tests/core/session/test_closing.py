@@ -1,7 +1,5 @@
 """What a closed session says, and what it waits for."""
 
-from __future__ import annotations
-
 import threading
 from concurrent.futures import ThreadPoolExecutor
 

@@ -1,7 +1,5 @@
 """``Session(deterministic=True)``: the same bits for a row in any batch."""
 
-from __future__ import annotations
-
 import warnings
 from collections.abc import Iterator
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Sessions and processes that fork: what of a session is of no use there says so, and nothing waits for ever."""
 
-from __future__ import annotations
-
 import copy
 import os
 import pickle

@@ -1,7 +1,5 @@
 """Bound arrays are read and written in place: the same memory, seen by its address."""
 
-from __future__ import annotations
-
 import numpy as np
 import onnx
 import pytest

@@ -1,7 +1,5 @@
 """What a session says and leaves behind."""
 
-from __future__ import annotations
-
 import logging
 import stat
 import subprocess

@@ -1,7 +1,5 @@
 """Sessions on a model whose mask has another name than most, and on one without a mask."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import numpy as np

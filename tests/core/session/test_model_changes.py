@@ -1,7 +1,5 @@
 """One session, one model: files that are replaced, cache entries in the wrong place, rot, clearing."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import numpy as np

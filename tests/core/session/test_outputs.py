@@ -1,7 +1,5 @@
 """Sessions for some of a model's outputs."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

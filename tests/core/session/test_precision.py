@@ -1,7 +1,5 @@
 """What a session makes of ``precision``: honoured, proved, or refused with what the runtime would have done."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import numpy as np

@@ -1,7 +1,5 @@
 """What a session says that it did, and what it keeps for the next one."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 from concurrent.futures import ThreadPoolExecutor

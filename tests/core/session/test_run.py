@@ -1,7 +1,5 @@
 """What a run returns on every backend. The conformance suite checks order, memory and layouts."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

@@ -1,7 +1,5 @@
 """Tensors of strings: fed and given alike on every backend."""
 
-from __future__ import annotations
-
 import numpy as np
 import onnx
 import pytest

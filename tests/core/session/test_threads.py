@@ -1,7 +1,5 @@
 """One session, many threads."""
 
-from __future__ import annotations
-
 import time
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager

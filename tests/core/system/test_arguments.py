@@ -1,7 +1,5 @@
 """Arguments of sessions and text models that are no such thing: each is refused by name, before any work."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 from collections.abc import Callable, Iterator

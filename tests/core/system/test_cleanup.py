@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 import pytest
 
 from isorun.system.cleanup import closed_on_error

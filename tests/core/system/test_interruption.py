@@ -1,7 +1,5 @@
 """What a handler of a signal raises is no failure of what it interrupts. The handler is called, without a signal."""
 
-from __future__ import annotations
-
 import signal
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager

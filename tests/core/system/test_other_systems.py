@@ -1,7 +1,5 @@
 """isorun as it runs on macOS and Windows, simulated: what those systems lack is not there for isorun's modules."""
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess

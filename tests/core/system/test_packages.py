@@ -1,7 +1,5 @@
 """Import packages and their distributions."""
 
-from __future__ import annotations
-
 from importlib.metadata import distribution
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Answers for systems that lack what Linux has, on Linux."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """Child processes: how they end, what is captured of them, and that nothing outlives its parent."""
 
-from __future__ import annotations
-
 import gc
 import os
 import signal

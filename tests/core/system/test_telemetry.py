@@ -1,7 +1,5 @@
 """Runtimes that isorun imports send nothing, and keep no identifier in the user's folder."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

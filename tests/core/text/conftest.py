@@ -1,7 +1,5 @@
 """Sentence models, and what sentence-transformers answers for them."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Scores of causal rerankers, as sentence-transformers and Qwen's model card compute them."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 import shutil

@@ -1,7 +1,5 @@
 """Classes as transformers' text-classification pipeline gives them."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 import shutil

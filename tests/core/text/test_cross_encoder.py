@@ -1,7 +1,5 @@
 """``isorun.CrossEncoder`` against recorded answers of sentence-transformers."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 from collections.abc import Callable

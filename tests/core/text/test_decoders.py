@@ -1,7 +1,5 @@
 """Vectors of texts by exports of decoders: with positions, a key-value cache, or ONNX Runtime's operators."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import numpy as np

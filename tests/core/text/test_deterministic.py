@@ -1,7 +1,5 @@
 """The same bits for a text alone and beside others, what is computed of the model's output included."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import numpy as np

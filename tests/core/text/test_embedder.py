@@ -1,7 +1,5 @@
 """``isorun.Embedder`` against recorded answers of sentence-transformers (``tests/fixtures/make_sentences.py``)."""
 
-from __future__ import annotations
-
 import asyncio
 import itertools
 import json

@@ -1,7 +1,5 @@
 """Texts as tokens: the same results as for the texts, with the prompt, pooling and limits of the model."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Iterator
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Every method that reads texts accepts and rejects the same collections, with the same results."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Callable, Iterator
 from pathlib import Path

@@ -1,7 +1,5 @@
 """ONNX files that other tools exported, beside the settings of their checkpoint."""
 
-from __future__ import annotations
-
 import json
 import shutil
 import tempfile

@@ -1,7 +1,5 @@
 """Words for masks as transformers' fill-mask pipeline gives them."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 from pathlib import Path

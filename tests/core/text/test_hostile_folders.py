@@ -1,7 +1,5 @@
 """Folders whose files are damaged are refused with isorun's own errors: soon, without much memory, without an abort."""
 
-from __future__ import annotations
-
 import json
 import os
 import shutil

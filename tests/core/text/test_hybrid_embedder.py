@@ -1,7 +1,5 @@
 """Three kinds of embeddings as FlagEmbedding computes them for BGE-M3."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 import shutil

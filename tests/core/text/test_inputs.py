@@ -1,7 +1,5 @@
 """What callers may pass as texts."""
 
-from __future__ import annotations
-
 import array
 import asyncio
 import io

@@ -1,7 +1,5 @@
 """Where a text model's files come from: folders, built files, downloads, Hugging Face's cache."""
 
-from __future__ import annotations
-
 import json
 import shutil
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Vectors of models with modules beside Pooling and Normalize, as sentence-transformers gives them."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 import shutil

@@ -1,7 +1,5 @@
 """Vectors of tokens as a MultiVectorEncoder of sentence-transformers gives them."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 import shutil

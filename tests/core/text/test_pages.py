@@ -1,7 +1,5 @@
 """The pages on embeddings and serving, tested as written; the server of the example answers requests."""
 
-from __future__ import annotations
-
 import re
 import shutil
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Parts of a document that the model reads as a whole."""
 
-from __future__ import annotations
-
 import json
 import warnings
 from collections.abc import Iterator

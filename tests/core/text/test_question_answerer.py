@@ -1,7 +1,5 @@
 """Answers as the question-answering pipeline of transformers 4 gives them."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 import shutil

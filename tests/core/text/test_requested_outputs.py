@@ -1,7 +1,5 @@
 """Which output of an ONNX file is pooled, where the caller says so."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import numpy as np

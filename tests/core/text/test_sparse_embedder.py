@@ -1,7 +1,5 @@
 """Sparse vectors as a SparseEncoder of sentence-transformers gives them."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 import shutil

@@ -1,7 +1,5 @@
 """``docs/tasks.md`` as written, with tiny checkpoints in place of those of the hub."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 

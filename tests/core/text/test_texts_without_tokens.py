@@ -1,7 +1,5 @@
 """Empty texts for a tokenizer that adds no special tokens: the numbers of sentence-transformers, or an error."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable
 from pathlib import Path

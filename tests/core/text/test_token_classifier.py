@@ -1,7 +1,5 @@
 """Entities as transformers' token-classification pipeline finds them."""
 
-from __future__ import annotations
-
 import asyncio
 import itertools
 import json

@@ -1,7 +1,5 @@
 """The public tokenizer: tokens, their places, and the feeds of a session."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """Vectors of bytes and bits, as ``quantize_embeddings`` of sentence-transformers 6 computes them."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Iterator
 from pathlib import Path

@@ -1,7 +1,5 @@
 """What is compared, and the required accuracy."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any

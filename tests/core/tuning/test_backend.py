@@ -1,7 +1,5 @@
 """Choosing a backend and a precision: real runtimes and misbehaving ones, each in its own process."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple

@@ -1,7 +1,5 @@
 """Plans for concurrent requests: which are candidates, which is chosen, and what its record depends on."""
 
-from __future__ import annotations
-
 import threading
 import time
 from collections.abc import Sequence

@@ -1,7 +1,5 @@
 """Choosing a precision: mostly between fakes whose speed and error are set, once between real ones."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field

@@ -1,7 +1,5 @@
 """Candidates in alternating turns: what is compared, and what ends a measurement."""
 
-from __future__ import annotations
-
 import os
 import threading
 import time

@@ -1,7 +1,5 @@
 """Names of devices: which are valid, and what they stand for."""
 
-from __future__ import annotations
-
 import pytest
 
 from isorun.types.devices import DEVICES, canonical, examples, kinds

@@ -1,7 +1,5 @@
 """Options of backends: declared once, validated in one place."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

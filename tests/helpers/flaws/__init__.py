@@ -3,8 +3,6 @@
 A backend's name is its class's, in lower case with dashes. The modules mirror those in ``isorun_conformance/checks``.
 """
 
-from __future__ import annotations
-
 import importlib
 import pkgutil
 import re

@@ -1,7 +1,5 @@
 """Wrong outputs."""
 
-from __future__ import annotations
-
 import itertools
 
 import numpy as np

@@ -1,7 +1,5 @@
 """What backends with a flaw are made from: one without any."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 from isorun_conformance.fakes import Right, RightExecutable

@@ -1,7 +1,5 @@
 """Flaws in io bindings."""
 
-from __future__ import annotations
-
 import ctypes
 from dataclasses import replace
 

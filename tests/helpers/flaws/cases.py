@@ -1,7 +1,5 @@
 """The flaws, and the check that fails each."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, field
 from typing import Any
 

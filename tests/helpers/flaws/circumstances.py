@@ -1,7 +1,5 @@
 """Flaws that show beside other sessions, after a fork, or under an application's own settings."""
 
-from __future__ import annotations
-
 import asyncio
 import os
 import threading

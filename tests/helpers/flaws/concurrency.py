@@ -1,7 +1,5 @@
 """Races."""
 
-from __future__ import annotations
-
 import threading
 import time
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """Results that depend on the batch, or on the run."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Flaws with arrays that stay on a device, which is simulated in the host's memory."""
 
-from __future__ import annotations
-
 import ctypes
 from dataclasses import replace
 

@@ -1,7 +1,5 @@
 """Flaws in what a backend declares, and in its availability()."""
 
-from __future__ import annotations
-
 import itertools
 import time
 import warnings

@@ -1,7 +1,5 @@
 """Flaws in how errors are raised."""
 
-from __future__ import annotations
-
 from contextlib import contextmanager
 
 import numpy as np

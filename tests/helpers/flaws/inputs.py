@@ -1,7 +1,5 @@
 """Flaws in how feeds are read."""
 
-from __future__ import annotations
-
 import re
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Flaws that show over many sessions and concurrent runs."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import threading

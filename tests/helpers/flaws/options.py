@@ -1,7 +1,5 @@
 """Flaws in options."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 from flaws.accuracy import Scaling

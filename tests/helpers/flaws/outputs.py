@@ -1,7 +1,5 @@
 """Flaws in what run() returns."""
 
-from __future__ import annotations
-
 import ctypes
 import itertools
 

@@ -1,7 +1,5 @@
 """A backend without a flaw that a careless check accuses: the work of a run wanders over the threads of a pool."""
 
-from __future__ import annotations
-
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from functools import cached_property

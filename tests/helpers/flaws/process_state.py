@@ -1,7 +1,5 @@
 """Changes to what all of a process shares."""
 
-from __future__ import annotations
-
 import asyncio
 import atexit
 import ctypes

@@ -1,7 +1,5 @@
 """Runs that failed ones affect."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from pathlib import Path
 

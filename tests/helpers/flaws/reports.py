@@ -1,7 +1,5 @@
 """Reports that are not true."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from importlib.metadata import version
 from typing import ClassVar

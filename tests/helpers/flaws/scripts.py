@@ -1,7 +1,5 @@
 """Flaws that show in scripts: at their end, at Ctrl-C, and in child processes."""
 
-from __future__ import annotations
-
 import multiprocessing
 import subprocess
 import threading

@@ -1,7 +1,5 @@
 """Wrong outputs at some shapes, and for some values."""
 
-from __future__ import annotations
-
 import numpy as np
 
 from flaws.accuracy import Scaling

@@ -1,7 +1,5 @@
 """Flaws of backends that compile one shape at a time."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import numpy as np

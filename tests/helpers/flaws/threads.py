@@ -1,7 +1,5 @@
 """Flaws in the number of threads."""
 
-from __future__ import annotations
-
 import ctypes
 import os
 import threading

@@ -1,7 +1,5 @@
 """Wrong where something depends on values: indices, conditions, shapes, types."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import numpy as np

@@ -6,8 +6,6 @@ import what it does not have; other packages, which are built for this system, g
 removal or the renaming of an open file. Processes, paths and linkers stay those of this system.
 """
 
-from __future__ import annotations
-
 import builtins
 import ctypes
 import importlib

@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 from pathlib import Path
 
 from matrix_runs import SLOW, Isorun, spec_file

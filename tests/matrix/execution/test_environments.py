@@ -1,7 +1,5 @@
 """Cells in isolated environments: made where they are missing, refused where they differ, and measured there."""
 
-from __future__ import annotations
-
 import os
 import sys
 from pathlib import Path

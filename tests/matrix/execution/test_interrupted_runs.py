@@ -1,7 +1,5 @@
 """Runs that are killed, interrupted, or out of disk space: what was measured is kept."""
 
-from __future__ import annotations
-
 import json
 import signal
 import subprocess

@@ -1,7 +1,5 @@
 """Runs that are resumed or repeated with another spec, model or machine: results are kept, and never mix."""
 
-from __future__ import annotations
-
 import json
 import os
 from pathlib import Path

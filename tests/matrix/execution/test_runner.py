@@ -1,7 +1,5 @@
 """Whole runs through the command line: what becomes of each cell."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable
 from pathlib import Path

@@ -1,7 +1,5 @@
 """GPUs as a replacement for pynvml reports them, and machines without any."""
 
-from __future__ import annotations
-
 import functools
 import os
 import sys

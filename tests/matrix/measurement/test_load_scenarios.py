@@ -1,7 +1,5 @@
 """The search for the highest rate, LoadGen's summaries, and load on a target that only waits."""
 
-from __future__ import annotations
-
 import os
 import signal
 import subprocess

@@ -1,7 +1,5 @@
 """What a search keeps, from a spec to a report, with real runtimes."""
 
-from __future__ import annotations
-
 import itertools
 import json
 from pathlib import Path

@@ -1,7 +1,5 @@
 """HTML reports in Chromium, without network."""
 
-from __future__ import annotations
-
 import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path

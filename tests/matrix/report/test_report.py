@@ -1,7 +1,5 @@
 """Every format of a report, from one run with a cell of each kind."""
 
-from __future__ import annotations
-
 import io
 import json
 import re

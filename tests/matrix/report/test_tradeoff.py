@@ -1,7 +1,5 @@
 """What reports say of speed and of what a search keeps."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

@@ -1,7 +1,5 @@
 """What reports say of cells under load."""
 
-from __future__ import annotations
-
 import re
 
 from isorun_matrix.report import html, markdown, plots, summary, terminal, under_load

@@ -1,7 +1,5 @@
 """Load scenarios that cannot say what they are asked."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pydantic

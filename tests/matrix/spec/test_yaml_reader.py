@@ -1,7 +1,5 @@
 """What YAML allows and a spec does not: an error with the file's name, in bounded time and of bounded length."""
 
-from __future__ import annotations
-
 import os
 import random
 import time

@@ -1,8 +1,6 @@
 """The forms of a mask, by ONNX Runtime's CPU kernels of the same operators: equal wherever a form is right, and
 never chosen where it is not."""
 
-from __future__ import annotations
-
 import numpy as np
 import onnx
 import pytest

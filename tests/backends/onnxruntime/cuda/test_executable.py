@@ -1,8 +1,6 @@
 """Running models on a GPU, with the CPU instead: ONNX Runtime's calls are the same, and host memory replaces the
 device's."""
 
-from __future__ import annotations
-
 import ctypes
 import threading
 from concurrent.futures import ThreadPoolExecutor

@@ -1,7 +1,5 @@
 """What is reported about ONNX Runtime's GPU builds on a machine without a GPU."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -1,8 +1,6 @@
 """The packed form for ``ort-cuda``: its numbers by ONNX's reference evaluator with an implementation of the kernel's
 definition, its operators by ONNX Runtime's schemas, and which masks it is taken for. No GPU has run it."""
 
-from __future__ import annotations
-
 from types import SimpleNamespace
 
 import numpy as np

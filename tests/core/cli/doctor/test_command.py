@@ -1,7 +1,5 @@
 """``isorun doctor``: what it prints, its exit codes, and that it changes nothing."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -1,7 +1,5 @@
 """Damaged caches."""
 
-from __future__ import annotations
-
 import os
 
 import pytest

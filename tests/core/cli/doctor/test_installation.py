@@ -3,8 +3,6 @@
 All are installed together, since examining an installation takes seconds.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Broken environments."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """``isorun doctor --operators``: what has changed since a table of known faults was written."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

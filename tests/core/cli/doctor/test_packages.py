@@ -1,7 +1,5 @@
 """Import packages with several owners, without files, with files of others, installed as installers do."""
 
-from __future__ import annotations
-
 import importlib
 import shutil
 import sys

@@ -1,7 +1,5 @@
 """The doctor's commands, run in an environment with broken plugins: afterwards the findings are gone."""
 
-from __future__ import annotations
-
 import json
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """Which graphs compute the rows of a batch independently."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import onnx

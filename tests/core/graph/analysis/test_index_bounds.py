@@ -1,7 +1,5 @@
 """Bounds of ids behind what exporters put between an input and its lookup."""
 
-from __future__ import annotations
-
 import numpy as np
 import onnx
 import onnx.parser

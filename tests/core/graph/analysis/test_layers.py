@@ -1,7 +1,5 @@
 """Layers of small graphs whose weights are known."""
 
-from __future__ import annotations
-
 import numpy as np
 import onnx
 import onnx.parser

@@ -1,7 +1,5 @@
 """Which input is the mask, and which outputs belong to tokens: by the graph, or by name where the graph is silent."""
 
-from __future__ import annotations
-
 import onnx_ir as ir
 import pytest
 

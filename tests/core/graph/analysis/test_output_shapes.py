@@ -1,7 +1,5 @@
 """What a model declares of its outputs' shapes, beside what it computes."""
 
-from __future__ import annotations
-
 import numpy as np
 import onnx
 import pytest

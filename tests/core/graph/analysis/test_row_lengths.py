@@ -1,7 +1,5 @@
 """Which graphs compute with numbers of a row that padding changes."""
 
-from __future__ import annotations
-
 import numpy as np
 import onnx
 import onnx.parser

@@ -1,7 +1,5 @@
 """What each activation computes, alone and as a gate."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable
 from pathlib import Path

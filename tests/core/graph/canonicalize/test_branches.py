@@ -1,7 +1,5 @@
 """An ``If`` that compares two equal lengths is replaced by a branch; any other stays."""
 
-from __future__ import annotations
-
 import numpy as np
 import onnx_ir as ir
 import pytest

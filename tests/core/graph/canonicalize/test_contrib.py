@@ -1,7 +1,5 @@
 """ONNX Runtime's fused operators, taken apart, compute what its kernels compute; and what its tools write is fused."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """ONNX Runtime's fused operators of decoders, taken apart, compute what its kernels compute."""
 
-from __future__ import annotations
-
 import numpy as np
 import onnx
 import onnx_ir as ir

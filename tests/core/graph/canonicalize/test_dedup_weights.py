@@ -1,7 +1,5 @@
 """Weights that are stored several times become one, and others stay."""
 
-from __future__ import annotations
-
 import numpy as np
 import onnx_ir as ir
 

@@ -1,7 +1,5 @@
 """Biases of heads go to the dense layer before them, where nothing else reads what they are added to."""
 
-from __future__ import annotations
-
 from collections import Counter
 
 import numpy as np

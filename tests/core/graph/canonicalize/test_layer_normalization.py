@@ -1,7 +1,5 @@
 """Decomposed layer normalizations are recognized by what they compute, and only those."""
 
-from __future__ import annotations
-
 import numpy as np
 import onnx
 import onnx_ir as ir

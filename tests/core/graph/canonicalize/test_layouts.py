@@ -1,7 +1,5 @@
 """Transpositions of batch and sequence go to where they cancel out, and nothing that is computed changes."""
 
-from __future__ import annotations
-
 from collections import Counter
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Graphs in old opsets come to opset 13, with their weights untouched."""
 
-from __future__ import annotations
-
 import onnx
 import onnx.parser
 import onnx_ir as ir

@@ -1,7 +1,5 @@
 """Pointwise convolutions become dense layers that give the same; others stay."""
 
-from __future__ import annotations
-
 from collections import Counter
 
 import numpy as np

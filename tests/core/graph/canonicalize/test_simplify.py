@@ -1,7 +1,5 @@
 """Reshapes around dense layers: those that flatten rows go, those that join heads stay."""
 
-from __future__ import annotations
-
 import numpy as np
 import onnx_ir as ir
 import pytest

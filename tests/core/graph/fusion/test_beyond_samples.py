@@ -1,7 +1,5 @@
 """What the samples of fusion do not show by themselves: longer rows, and larger numbers."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Multiple choice: inputs (batch, choices, sequence) that the graph flattens before it reads them."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Rotations by positions that are given: fused where they are by these alone, else left with the reason."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 import numpy as np

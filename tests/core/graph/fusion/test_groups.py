@@ -1,7 +1,5 @@
 """Layers in groups (SqueezeBERT): what two of them have between them is not joined."""
 
-from __future__ import annotations
-
 import numpy as np
 import onnx_ir as ir
 import pytest

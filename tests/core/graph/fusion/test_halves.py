@@ -1,7 +1,5 @@
 """Models in fp16, whole or in part: fused like those in fp32, their types as they were, and no worse than untouched."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from functools import cache
 from pathlib import Path

@@ -1,7 +1,5 @@
 """What encoders of people's own do beyond the samples that they are tried on: in rows of 100 tokens, to rare ids."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 import numpy as np

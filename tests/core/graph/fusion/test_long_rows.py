@@ -1,7 +1,5 @@
 """What models of people's own do in rows longer than the samples, or with numbers that these lack."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 import numpy as np

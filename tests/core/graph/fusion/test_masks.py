@@ -1,7 +1,5 @@
 """Which values are added to scores."""
 
-from __future__ import annotations
-
 from contextlib import ExitStack
 
 import numpy as np

@@ -1,7 +1,5 @@
 """What is changed between any two nodes of a model is still there after fusing: no pattern takes it for rounding."""
 
-from __future__ import annotations
-
 import random
 
 import numpy as np

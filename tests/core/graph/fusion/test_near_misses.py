@@ -1,7 +1,5 @@
 """What only looks like an encoder, or like one of its parts: it is left as it is, with the reason."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Exports of every architecture without the work that padding costs."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import numpy as np

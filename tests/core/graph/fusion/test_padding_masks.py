@@ -1,7 +1,5 @@
 """Masks of padding: an input that is 1 there, a comparison of ids, and a number of tokens for each row."""
 
-from __future__ import annotations
-
 from itertools import product
 from pathlib import Path
 

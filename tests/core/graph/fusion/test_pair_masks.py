@@ -1,7 +1,5 @@
 """Masks of pairs: a value for each query and key, given or compared."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from pathlib import Path
 

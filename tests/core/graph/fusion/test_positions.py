@@ -1,7 +1,5 @@
 """Rows of positions that are cut from a table, and what only looks like them: the sum is then left, with the reason."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import numpy as np

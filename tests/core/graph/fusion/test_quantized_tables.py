@@ -1,7 +1,5 @@
 """Tables and layers in 8 bits, of opsets in which ONNX's reference implementation lacks ``DequantizeLinear``."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import numpy as np

@@ -1,7 +1,5 @@
 """BERT's relative positions: queries, and keys, multiplied with a table's row for the distance of each pair."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 import numpy as np

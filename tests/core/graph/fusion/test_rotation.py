@@ -1,7 +1,5 @@
 """Queries and keys as their product reads them."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

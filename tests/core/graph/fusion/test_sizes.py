@@ -1,7 +1,5 @@
 """Weights and biases of one element, which broadcast, and axes that are not the last."""
 
-from __future__ import annotations
-
 import numpy as np
 import onnx_ir as ir
 import pytest

@@ -1,7 +1,5 @@
 """What people's models have beside the exports in tests/fixtures."""
 
-from __future__ import annotations
-
 import numpy as np
 import onnx_ir as ir
 import pytest

@@ -1,7 +1,5 @@
 """Masks and biases that change at fractions, roots or quotients of places, in rows beyond those."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 import pytest

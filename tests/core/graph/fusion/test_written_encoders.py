@@ -1,7 +1,5 @@
 """Encoders of people's own: each is right on every backend, whether its attention is fused or left alone."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Weights beside a model: which files are read, and which are refused."""
 
-from __future__ import annotations
-
 import os
 import shutil
 from pathlib import Path

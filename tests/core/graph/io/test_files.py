@@ -1,7 +1,5 @@
 """Whatever a file holds, reading it gives a model or an error that says what is wrong with it."""
 
-from __future__ import annotations
-
 import numpy as np
 import onnx
 import onnx_ir as ir

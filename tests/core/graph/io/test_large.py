@@ -1,7 +1,5 @@
 """A model of the largest size in use, with more weights than one protobuf message holds."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import numpy as np

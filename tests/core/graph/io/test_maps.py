@@ -1,7 +1,5 @@
 """Models with values that are maps, as scikit-learn's classifiers are written."""
 
-from __future__ import annotations
-
 import numpy as np
 import onnx
 import onnxruntime

@@ -1,7 +1,5 @@
 """Nodes that end a process in ONNX's shape inference are rejected by name."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 import onnx

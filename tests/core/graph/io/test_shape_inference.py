@@ -1,7 +1,5 @@
 """ONNX's shape inference on a graph of onnx_ir."""
 
-from __future__ import annotations
-
 import numpy as np
 import onnx
 import onnx.parser

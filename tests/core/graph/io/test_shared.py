@@ -1,7 +1,5 @@
 """Models in one folder that share their weights."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Sparse constants and initializers: they run as in ONNX Runtime."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import numpy as np

@@ -1,7 +1,5 @@
 """A model whose structure is not valid is refused when it is read, by whatever entry it comes in."""
 
-from __future__ import annotations
-
 import contextlib
 import random
 import re

@@ -1,7 +1,5 @@
 """Constants of uint32 and uint64 that are not stored as raw data."""
 
-from __future__ import annotations
-
 import numpy as np
 import onnx
 import onnx.helper as oh

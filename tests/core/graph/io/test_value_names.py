@@ -1,7 +1,5 @@
 """Names of values in graphs within graphs."""
 
-from __future__ import annotations
-
 import numpy as np
 import onnx_ir as ir
 import pytest

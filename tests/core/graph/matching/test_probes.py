@@ -1,7 +1,5 @@
 """The batches on which a part of a graph is tried, in the sizes that its inputs take."""
 
-from __future__ import annotations
-
 import numpy as np
 import onnx_ir as ir
 import pytest

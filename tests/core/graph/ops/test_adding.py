@@ -1,7 +1,5 @@
 """Nodes that are added to a graph: calls nest, and integers are constants that the graph has once."""
 
-from __future__ import annotations
-
 import numpy as np
 import onnx_ir as ir
 

@@ -1,7 +1,5 @@
 """Every feature of the fused attention, in every dialect, against the formula in NumPy."""
 
-from __future__ import annotations
-
 import numpy as np
 import onnx_ir as ir
 import pytest

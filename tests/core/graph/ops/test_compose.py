@@ -1,7 +1,5 @@
 """One function of pieces: which definition answers, and which steps are taken."""
 
-from __future__ import annotations
-
 from collections import Counter
 
 import onnx_ir as ir

@@ -1,7 +1,5 @@
 """Features of attention together with a dialect's own kernels, with padding and without."""
 
-from __future__ import annotations
-
 import numpy as np
 import onnx_ir as ir
 import pytest

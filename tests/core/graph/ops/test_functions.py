@@ -1,7 +1,5 @@
 """The operators' functions: what every dialect has, and what the fused form carries."""
 
-from __future__ import annotations
-
 import numpy as np
 import onnx
 import onnx_ir as ir

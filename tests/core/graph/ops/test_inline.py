@@ -1,7 +1,5 @@
 """Functions, which every backend gets inlined, and those that import other versions of domains than their model."""
 
-from __future__ import annotations
-
 import numpy as np
 import onnx
 import pytest

@@ -4,8 +4,6 @@ The fused form is run as it is, by ONNX Runtime from the bodies that it carries;
 on every kind of mask, on every runtime that reads it.
 """
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path

@@ -1,8 +1,6 @@
 """Padding is removed of models that reduce the vector of each token: norms, maxima, the largest ones; and of models
 that put something else in the place of padding before they pool."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 import numpy as np

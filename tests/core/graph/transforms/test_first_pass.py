@@ -1,7 +1,5 @@
 """A decoder's first pass: with an empty key-value cache it is an encoder, which is fused."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import numpy as np

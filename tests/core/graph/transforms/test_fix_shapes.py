@@ -1,7 +1,5 @@
 """Models for fixed shapes."""
 
-from __future__ import annotations
-
 import onnx.parser
 import onnx_ir as ir
 import pytest

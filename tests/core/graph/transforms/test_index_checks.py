@@ -1,7 +1,5 @@
 """What bounds of the inputs do not protect is checked in the graph of a backend that does not check indices."""
 
-from __future__ import annotations
-
 from itertools import product
 
 import numpy as np

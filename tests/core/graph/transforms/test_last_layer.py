@@ -1,7 +1,5 @@
 """The last layer for one position alone: the same answers, where that position is all that is read."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from pathlib import Path
 

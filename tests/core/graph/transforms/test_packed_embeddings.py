@@ -1,7 +1,5 @@
 """What lies between embeddings and the first attention of a graph whose padding is removed."""
 
-from __future__ import annotations
-
 import numpy as np
 import onnx_ir as ir
 import pytest

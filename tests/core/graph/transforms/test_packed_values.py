@@ -1,7 +1,5 @@
 """What padding removal adds to a graph has names of its own, however often it adds the same."""
 
-from __future__ import annotations
-
 import numpy as np
 import onnx_ir as ir
 import pytest

@@ -1,7 +1,5 @@
 """Exports that keep their padding, with the reason."""
 
-from __future__ import annotations
-
 import numpy as np
 import onnx
 import pytest

@@ -1,7 +1,5 @@
 """Removing padding: the same answers as the untouched graph, on every kind of mask, dialect and runtime."""
 
-from __future__ import annotations
-
 import itertools
 from collections.abc import Callable
 from dataclasses import replace

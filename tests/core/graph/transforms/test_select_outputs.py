@@ -1,7 +1,5 @@
 """Some of a graph's outputs."""
 
-from __future__ import annotations
-
 import onnx_ir as ir
 import pytest
 

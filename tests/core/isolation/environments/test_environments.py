@@ -1,7 +1,5 @@
 """Creating, reusing, rejecting and removing environments."""
 
-from __future__ import annotations
-
 import os
 import platform
 import shutil

@@ -1,7 +1,5 @@
 """Finding a Python interpreter."""
 
-from __future__ import annotations
-
 import sys
 import tomllib
 from pathlib import Path

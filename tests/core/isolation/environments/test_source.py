@@ -1,7 +1,5 @@
 """Links to isorun for another interpreter."""
 
-from __future__ import annotations
-
 import importlib.metadata
 import os
 import subprocess

@@ -1,7 +1,5 @@
 """Environments with the interpreter of the tests, and a model of one operator."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Sessions in an environment return the same results and raise the same errors as in this process."""
 
-from __future__ import annotations
-
 import gc
 import os
 import sys

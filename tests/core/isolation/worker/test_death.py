@@ -1,7 +1,5 @@
 """Workers that die, sessions that close, parents that die: what is raised and what is left."""
 
-from __future__ import annotations
-
 import gc
 import os
 import random

@@ -1,7 +1,5 @@
 """Exceptions described as JSON and rebuilt."""
 
-from __future__ import annotations
-
 import json
 
 import pytest

@@ -3,8 +3,6 @@
 Each case runs in a child process: a late interrupt in the test process would end other tests.
 """
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -1,7 +1,5 @@
 """Interpreters that start no worker, and the log."""
 
-from __future__ import annotations
-
 import os
 import time
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Calls that take too long, and stopped workers."""
 
-from __future__ import annotations
-
 import logging
 import os
 import signal

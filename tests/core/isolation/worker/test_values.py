@@ -1,7 +1,5 @@
 """Values described as JSON and rebuilt."""
 
-from __future__ import annotations
-
 import json
 
 import ml_dtypes

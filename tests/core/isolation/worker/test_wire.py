@@ -1,7 +1,5 @@
 """Frames of any size, received in any pieces."""
 
-from __future__ import annotations
-
 import os
 import socket
 import threading

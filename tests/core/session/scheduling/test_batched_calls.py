@@ -1,7 +1,5 @@
 """``Session.arun`` and ``Session.map``: what the session adds to :mod:`isorun.session.scheduling.lanes`."""
 
-from __future__ import annotations
-
 import asyncio
 import gc
 import threading

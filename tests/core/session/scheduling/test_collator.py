@@ -1,7 +1,5 @@
 """Single requests made a batch, and its outputs made single results."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Models of lanes that are compiled after the session's own."""
 
-from __future__ import annotations
-
 from concurrent.futures import wait
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """The threads of a session, and the requests that they take from its queue."""
 
-from __future__ import annotations
-
 import gc
 import sys
 import threading

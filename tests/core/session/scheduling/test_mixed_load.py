@@ -1,7 +1,5 @@
 """Calls of 1, 8 and 300 requests on a short queue, and the way of a request to the plugin."""
 
-from __future__ import annotations
-
 import asyncio
 import sys
 import threading

@@ -1,7 +1,5 @@
 """Models in which a row's results depend on the other rows of its batch: they are not batched unless asked."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 import logging

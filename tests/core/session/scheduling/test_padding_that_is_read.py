@@ -1,8 +1,6 @@
 """Classifiers that read a token which may be padding: without a key in sight it attends to its whole row, whose length
 a batch must not change."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import numpy as np

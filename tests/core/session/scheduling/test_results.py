@@ -1,7 +1,5 @@
 """Results of an iterable: their order, their errors, how far requests are read ahead, and how that ends."""
 
-from __future__ import annotations
-
 import contextlib
 import gc
 import itertools

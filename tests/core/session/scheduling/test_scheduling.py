@@ -1,7 +1,5 @@
 """Concurrent requests: warm-up, plan, bounded queue, deadlines, metrics."""
 
-from __future__ import annotations
-
 import asyncio
 import os
 import re

@@ -1,7 +1,5 @@
 """Requests whose results are other ones in a batch, which nothing in the graph says."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any

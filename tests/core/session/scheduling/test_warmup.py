@@ -1,7 +1,5 @@
 """Feeds to warm up with."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Stored fingerprints of files."""
 
-from __future__ import annotations
-
 import hashlib
 import os
 import time

@@ -1,7 +1,5 @@
 """Waiting for other processes."""
 
-from __future__ import annotations
-
 import logging
 import subprocess
 import sys

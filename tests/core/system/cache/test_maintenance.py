@@ -1,7 +1,5 @@
 """Listing, verifying and clearing a cache."""
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess

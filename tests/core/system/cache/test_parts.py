@@ -1,7 +1,5 @@
 """Entries whose parts are made one by one: the lowered forms of a model."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """The versions of stages in cache keys: raised whenever a stage's output changes."""
 
-from __future__ import annotations
-
 import pytest
 
 import golden

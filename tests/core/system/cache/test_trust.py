@@ -1,7 +1,5 @@
 """Ownership and permissions of cached files."""
 
-from __future__ import annotations
-
 import json
 import os
 import shutil

@@ -1,7 +1,5 @@
 """Releases are judged at real tokens, whatever marks padding, and only by outputs that can be compared."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path

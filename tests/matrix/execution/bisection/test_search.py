@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 import pytest
 
 from isorun_matrix.execution.bisection.search import Found, Step, search

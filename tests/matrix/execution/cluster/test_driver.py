@@ -1,7 +1,5 @@
 """A matrix on several Ray nodes on this machine: one report, lost nodes and drivers, and nodes that do not fit."""
 
-from __future__ import annotations
-
 import importlib.util
 import json
 import os

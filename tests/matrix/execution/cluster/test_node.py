@@ -1,7 +1,5 @@
 """One run at a time on a host, and a cluster without Ray."""
 
-from __future__ import annotations
-
 import importlib
 import os
 import sys

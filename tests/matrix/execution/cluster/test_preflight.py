@@ -1,7 +1,5 @@
 """What a machine of a cluster must have before a run."""
 
-from __future__ import annotations
-
 import importlib.util
 import os
 import shutil

@@ -1,7 +1,5 @@
 """The reference and the comparison with it, for a model whose mask has another name and for one without a mask."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any

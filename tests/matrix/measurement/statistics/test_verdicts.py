@@ -1,7 +1,5 @@
 """Verdicts on drawn medians: the rates at which intervals and families are wrong."""
 
-from __future__ import annotations
-
 import math
 
 import numpy as np

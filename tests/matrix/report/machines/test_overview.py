@@ -1,7 +1,5 @@
 """Runs of several machines, merged from runs made by hand: real ones, whose recorded environment is edited."""
 
-from __future__ import annotations
-
 import csv
 import io
 import json

@@ -4,8 +4,6 @@ ONNX's reference evaluator computes in the types of the graph; ONNX Runtime's CP
 are sound, and how far storing in fp16 alone takes the results off.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Dense layers in 8 bits: the same integers with and without padding, in every dialect, on every kind of mask."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import numpy as np

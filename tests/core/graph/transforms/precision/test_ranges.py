@@ -1,7 +1,5 @@
 """How a dense layer is quantized: within its limits, close to the product, and better where channels differ."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from hypothesis import given

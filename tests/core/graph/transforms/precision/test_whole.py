@@ -1,7 +1,5 @@
 """Models whose weights have 16 bits, in fp32."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import numpy as np

@@ -1,7 +1,5 @@
 """A backend that gives back its first input, and misbehaves as its option says where that begins below zero."""
 
-from __future__ import annotations
-
 import ctypes
 import os
 import sys
