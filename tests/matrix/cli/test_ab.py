@@ -9,12 +9,13 @@ def test_compares_two_files_of_a_model_in_common_rounds(isorun: Isorun, tiny: Pa
     variant.write_bytes(tiny.read_bytes().replace(b"tiny", b"tini"))
     out = tmp_path / "out"
     done = isorun("ab", spec, "--model", f"tiny={variant}", "--out", out)
-    assert done.returncode == 0, done.stderr
     (line,) = [line for line in done.stdout.splitlines() if line.startswith("fake/fp32")]
-    assert line.split()[-2] == "3"  # common rounds of two models
-    assert line.split()[-1] in ("tied", "ambiguous")
+    busy = line.endswith("too few rounds")  # others used the processor during one of the three
+    assert done.returncode == int(busy), done.stderr
+    assert busy or line.split()[-2] == "3"  # common rounds of two models
+    assert busy or line.split()[-1] in ("tied", "ambiguous")
     again = isorun("ab", spec, "--model", f"tiny={variant}", "--out", out, "--resume", "--fail-above", 100)
-    assert (again.returncode, again.stdout) == (0, done.stdout)
+    assert (again.returncode, again.stdout) == (done.returncode, done.stdout)
 
 
 def test_needs_a_difference(isorun: Isorun, tiny: Path, tmp_path: Path) -> None:
