@@ -55,7 +55,7 @@ class Load(OrString):
             where = "through: scheduler" if self.through == "scheduler" else f"scenario {self.scenario}"
             raise ValueError(f"workers has no effect with {where}. Omit it")
         if self.clients is not None and self.workers > self.clients:
-            raise ValueError(f"workers must be at most clients ({self.clients}), got {self.workers}: more are never busy")
+            raise ValueError(f"workers must be at most clients ({self.clients}), got {self.workers}: no more are busy")
         if not self.name:
             detail = "" if self.clients is None else f"-{self.clients}"
             detail += "" if self.p99_ms is None else f"-{self.p99_ms:g}ms"
