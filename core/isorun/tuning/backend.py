@@ -168,9 +168,8 @@ def choose(
         for name in description.capabilities.precisions
         if name not in candidates.WIDER
     ]
-    show("running the model's own file in fp32")
     reference, base = with_own_file(
-        compiler, considered, lambda run: ReferenceOutputs.of(run, graphs.info, kinds, required), skipped
+        compiler, considered, lambda run: ReferenceOutputs.of(run, graphs.info, kinds, required), skipped, show
     )
     workers: dict[Key, Worker] = {}
 
@@ -246,6 +245,7 @@ def with_own_file(
     considered: Sequence[Description],
     use: Callable[[Run], T],
     skipped: Sequence[tuple[str, str]] = (),
+    show: Callable[[str], object] = lambda _: None,
 ) -> tuple[T, str]:
     """What ``use`` returns for the model's own file in fp32, and the backend that ran it.
 
@@ -254,12 +254,14 @@ def with_own_file(
         considered: the backends to run it on. The first that can does, those on the CPU before others.
         use: is called with a function that runs the model.
         skipped: other backends, each with the reason, for the error.
+        show: is told about progress.
 
     Raises:
         BackendUnavailable: none of them runs it.
     """
     graphs, refusals = compiler.graphs, [f"\n  {name}: {reason}" for name, reason in skipped]
     for description in sorted(considered, key=lambda description: description.capabilities.devices[:1] != ("cpu",)):
+        show(f"running the model's own file in {BASE} on {description.name}")
         worker = Worker(environments.current(), compiler.cache.root, _RUN_SECONDS)
         try:
             backend = worker.get(description.name)
