@@ -181,6 +181,24 @@ def _activation(operator: str, place: str, constants: str, steps: str, function:
     )
 
 
+def _has_no_kernel(node: ir.Node, _: int) -> bool:
+    """Whether integers are multiplied that are neither of 8 bits nor int32."""
+    dtype = None if node.inputs[0] is None else node.inputs[0].dtype
+    return dtype is None or (dtype.is_integer() and dtype.bitwidth != 8 and dtype.name != "INT32")
+
+
+def _multiplies(operator: str, attributes: str = "") -> Fault:
+    return _fault(
+        operator=operator,
+        condition="int64, int16 and unsigned integers of more than 8 bits",
+        result="it ends the process",
+        applies=_has_no_kernel,
+        model=f"g (int64[a, b] x, int64[b, c] z) => (int64[a, c] y) {{ y = {operator} {attributes}(x, z) }}",
+        feeds={"x": np.array([[2, 3]]), "z": np.array([[4], [5]])},
+        ends_process=True,
+    )
+
+
 def _erf(x: Any) -> Any:
     return np.array([math.erf(number) for number in x], np.float32)
 
@@ -278,6 +296,9 @@ FAULTS = KnownFaults(
             ends_process=True,
         ),
         *indices.ROWS,
+        _multiplies("MatMul"),
+        _multiplies("Gemm"),
+        _multiplies("Einsum", '<equation = "ij, jk -> ik"> '),
         _fault(
             operator="Shrink",
             condition="integers",
