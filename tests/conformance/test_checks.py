@@ -55,7 +55,7 @@ def first_of_each_check() -> Iterator[Any]:
         yield pytest.param(case, marks=marks, id=f"{case.backend}-{case.check}")
 
 
-@pytest.mark.sampled(5)
+@pytest.mark.sampled(8)
 @pytest.mark.parametrize("case", [*first_of_each_check()])
 def test_check_fails_a_backend_with_the_flaw(case: Case) -> None:
     found = failure(case.backend, case)

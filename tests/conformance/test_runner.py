@@ -54,6 +54,7 @@ def test_backend_that_computes_nothing_fails():
     assert by_status(report) == {"proved": proved, "failed": failed}
 
 
+@pytest.mark.long
 def test_one_cause_is_reported_once(flawed: None):
     (cause,) = runner.run("doubles", only=["availability", "results", "model one-node"]).causes
     assert cause[0].name == "test_available_backend_computes"

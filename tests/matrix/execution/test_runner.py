@@ -276,6 +276,7 @@ def test_check_finds_what_was_changed(isorun: Isorun, tiny: Path, tmp_path: Path
         assert problem in text, text
 
 
+@pytest.mark.long
 def test_check_finds_cached_answers(isorun: Isorun, tiny: Path, tmp_path: Path) -> None:
     out = tmp_path / "out"
     for rounds, expected in ((2, False), (3, True)):

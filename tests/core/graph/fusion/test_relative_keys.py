@@ -80,7 +80,7 @@ MODELS = {
 }
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("name", MODELS)
 @pytest.mark.parametrize("backend", ["ort-cpu", "openvino"])
 def test_results_are_those_of_the_untouched_model(name: str, backend: str) -> None:

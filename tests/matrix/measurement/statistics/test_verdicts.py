@@ -44,6 +44,7 @@ def check_rates(cells: int, rounds: int, noisier: int, families: int) -> None:
     assert wrong <= 0.05 + error
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize(("cells", "rounds", "noisier"), QUICK)
 def test_intervals_cover_as_stated(cells: int, rounds: int, noisier: int) -> None:
     check_rates(cells, rounds, noisier, 300)
