@@ -225,6 +225,7 @@ CASES = [
     Case("RefusesEveryBatchWithAnOption", "accuracy_with_every_option", "dense=True"),
     Case("BindsItsThread", "threads_may_run_on_any_core", r"bound to the cores"),
     Case("ComputesOnOneThread", "two_threads_compute_on_two_cores", r"\d+% of the processor time: it computes alone"),
+    Case("KeepsTheFirstThreads", "two_threads_compute_on_two_cores", "it computes alone"),
     Case("UsesEveryCore", "no_more_threads_compute_than_declared", r"\d\.\d cores busy"),
     Case("ExceedsItsFixedThreads", "no_more_threads_compute_than_declared", r"\d\.\d cores busy"),
     Case("WrongOnTwoThreads", "accuracy_with_any_number_of_threads", "is wrong"),

@@ -5,11 +5,13 @@ import os
 import threading
 import time
 from dataclasses import replace
+from typing import ClassVar
 
 import numpy as np
 
 from flaws.accuracy import Scaling
 from flaws.base import HONEST, Flawed, backend, running
+from flaws.pooled import HonestWithAPool
 from isorun_conformance.fakes import Right
 
 
@@ -98,6 +100,16 @@ class ComputesOnOneThread(Flawed):
         for _ in range(2000):
             np.exp(np.ones((256, 256), np.float32))
         return self.kept
+
+
+class KeepsTheFirstThreads(HonestWithAPool):
+    """Compiles a model for the number of threads that it was first opened with."""
+
+    first: ClassVar = {}
+
+    def compile(self, model, config):
+        alone = self.first.setdefault(model.path, config.threads) == 1
+        return (ComputesOnOneThread if alone else HonestWithAPool).compile(self, model, config)
 
 
 @running
